@@ -23,9 +23,10 @@ import sys
 import tempfile
 import time
 
+import fuse_uring
+
 BENCH = os.path.dirname(os.path.abspath(__file__))
 ZRAM = "/sys/block/zram0"
-URING = "/sys/module/fuse/parameters/enable_uring"
 WRITE_COMPRESSIBLE_PERCENT = 50
 
 
@@ -44,11 +45,6 @@ def call(*command, **how):
     if done.returncode != 0:
         raise Skip(f"'{' '.join(command)}' failed: {(done.stderr or done.stdout).strip()[-300:]}")
     return done.stdout
-
-
-def set_parameter(value):
-    with open(URING, "w") as file:
-        file.write(value)
 
 
 class Bench:
@@ -97,17 +93,12 @@ class Bench:
     @contextlib.contextmanager
     def rings(self):
         """The loop export through io_uring. The kernel's parameter matters only while a disk is created."""
-        try:
-            with open(URING, "r+") as file:
-                before = file.read().strip()
-        except OSError as error:
-            raise Skip(f"the kernel has no FUSE over io_uring that can be enabled: {error}") from error
         with contextlib.ExitStack() as stack:
             try:
-                set_parameter("Y")
-                target = stack.enter_context(self.pagefold("loop", "--fuse-uring", "on"))
-            finally:
-                set_parameter(before)
+                with fuse_uring.offered():
+                    target = stack.enter_context(self.pagefold("loop", "--fuse-uring", "on"))
+            except OSError as error:
+                raise Skip(f"the kernel has no FUSE over io_uring that can be enabled: {error}") from error
             yield target
 
     @contextlib.contextmanager

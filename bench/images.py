@@ -4,12 +4,13 @@
     bench/images.py [--pagefold BINARY] [--tree DIR] [--mkfs MKFS.EROFS] [--fsck FSCK.EROFS] [--fuse EROFSFUSE]
                     [--mksquashfs MKSQUASHFS]
                     [--image NAME=FILE]... [--rounds N] [--memory 64M] [--files 100000] [--build-size MIB]
-                    [--build COMPRESSION]... [--short] [--only WORD]
+                    [--build COMPRESSION]... [--fuse-uring on|off] [--short] [--only WORD]
 
 mkfs.erofs makes images of the tree (LZ4 and, if it supports it, zstd, clusters of 64 KiB), unless --image names one for
 "lz4" or "zstd". Both sides of a row read the same image file and are measured alternately, A, B, A, B, with caches dropped before
 each. A row contains the medians, the median of the rounds' ratios (above 1: pagefold is faster), and whether the target is met. A
-row whose tools are missing is skipped with the reason; a missed target is printed and is no failure. Needs root.
+row whose tools are missing is skipped with the reason; a missed target is printed and is no failure. Our mounts have rings, for
+which the kernel's parameter is set while they begin, unless --fuse-uring off is given. Needs root.
 """
 
 import argparse
@@ -25,6 +26,7 @@ import tempfile
 import threading
 import time
 
+import fuse_uring
 from image_build import rows_of_building
 from image_presets import rows_of_presets
 
@@ -99,7 +101,10 @@ class Bench:
     @contextlib.contextmanager
     def ours(self, image, *options, memory=None):
         with self.mount_point() as path:
-            call(self.args.pagefold, "image", "mount", image, path, "--memory", memory or self.args.memory, *options)
+            mode = self.args.fuse_uring
+            with fuse_uring.offered() if mode == "on" else contextlib.nullcontext():
+                call(self.args.pagefold, "image", "mount", image, path, "--memory", memory or self.args.memory,
+                     "--fuse-uring", mode, *options)
             try:
                 yield path
             finally:
@@ -420,12 +425,16 @@ def main():
     parser.add_argument("--files", type=int, default=100_000)
     parser.add_argument("--build-size", type=int, default=256, metavar="MIB", help="amount of libraries in images to build")
     parser.add_argument("--build", action="append", default=[], metavar="COMPRESSION", help="only this row, as in zstd:12, dedupe or small")
+    parser.add_argument("--fuse-uring", choices=["on", "off"], default="on", help="how requests reach our mounts")
     parser.add_argument("--short", action="store_true", help="one round: shows that it works")
     parser.add_argument("--only", choices=sorted(ROWS), action="append")
     args = parser.parse_args()
     args.pagefold = os.path.abspath(args.pagefold)
     if os.geteuid() != 0:
         sys.exit("needs root, to mount and to drop caches")
+    if args.fuse_uring == "on" and not os.path.exists(fuse_uring.PARAMETER):
+        args.fuse_uring = "off"
+        print("note: this kernel has no FUSE over io_uring: requests come through /dev/fuse", flush=True)
     with tempfile.TemporaryDirectory(prefix="pagefold-images-", dir="/var/tmp") as folder:
         bench = Bench(args, folder)
         for name, rows in ROWS.items():

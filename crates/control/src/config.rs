@@ -103,7 +103,7 @@ pub struct CodecConfig {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FuseUring {
-    /// For disks where the kernel offers it; for images never.
+    /// Where the kernel offers it; not for images on servers.
     #[default]
     Auto,
     /// Where the kernel offers it, with a warning where it does not.

@@ -248,7 +248,7 @@ impl<F: FileSystem> Session<F> {
         self.file_system.begin_thread();
         let _ = begin.send(());
         drop(begin);
-        while let Some(bytes) = channel.receive(&mut receive)? {
+        while let Some(bytes) = channel.receive(&mut receive).map_err(unreadable)? {
             let received = Received::now::<F>();
             let (header, arguments) = request::split(bytes).map_err(invalid)?;
             let decoded = request::decode(&header, arguments);
@@ -305,6 +305,14 @@ impl Received {
         if let (Some(at), Some(transfer)) = (self.0, Transfer::of(opcode)) {
             file_system.replied(transfer, at.elapsed());
         }
+    }
+}
+
+/// The error of a thread that cannot read requests. An aborted connection stays recognisable: it is no failure.
+fn unreadable(error: io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(libc::ECONNABORTED) => error,
+        _ => io::Error::other(SysError::io("reading FUSE requests", &error)),
     }
 }
 

@@ -99,6 +99,35 @@ fn an_export_whose_rings_have_ended_is_reported() {
     assert_eq!(s.left(), Vec::<String>::new());
 }
 
+/// A server that has dropped its connection still answers commands. An unmount does not wait for it, so that even `--force`
+/// leaves the unmount to the user, and the disk goes after it.
+#[test]
+fn a_mounted_disk_whose_connection_was_dropped_is_removed_after_the_unmount() {
+    let test = "a_mounted_disk_whose_connection_was_dropped_is_removed_after_the_unmount";
+    let Some(_parameter) = offer_rings(test, "Y") else { return };
+    for uring in ["on", "off"] {
+        let s = Sandbox::new();
+        let device = s.ok(&format!("disk create --size 64M --name x --export loop --fuse-uring {uring}"));
+        let mount = s.path("mnt");
+        fs::create_dir(&mount).unwrap();
+        sh("mkfs.ext4", &["-q", device.trim_end()]);
+        sh("mount", &[device.trim_end(), mount.to_str().unwrap()]);
+        fs::write(mount.join("file"), "not yet on the disk\n".repeat(10_000)).unwrap();
+        s.abort_export("x");
+        s.assert_export_ended("x");
+        let synced = File::open(&mount).and_then(|folder| rustix::fs::syncfs(&folder).map_err(Into::into));
+        assert!(synced.is_err());
+        for words in ["disk remove x", "disk remove x --force"] {
+            s.run(words).fails(4, &format!("umount '{}'", mount.display()));
+            assert_eq!(s.show("x")["state"], "export_ended");
+        }
+        // It does not wait for requests: each of them fails.
+        sh("umount", &[mount.to_str().unwrap()]);
+        s.ok("disk remove x --force");
+        assert_eq!(s.left(), Vec::<String>::new());
+    }
+}
+
 #[test]
 fn disks_and_images_use_rings_where_the_kernel_offers_them() {
     let test = "disks_and_images_use_rings_where_the_kernel_offers_them";
@@ -122,9 +151,9 @@ fn disks_and_images_use_rings_where_the_kernel_offers_them() {
     assert_eq!(s.show("rings")["transport"], "io_uring");
     s.ok(&format!("image unmount {}", at.display()));
     parameter.change("Y");
-    for choice in ["off", "auto"] {
-        mount(&s, &image, &at, &format!("--fuse-uring {choice}"));
-        assert_eq!(stats(&s, &at)["transport"], "/dev/fuse");
+    for (options, transport) in [("--fuse-uring off", "/dev/fuse"), ("", "io_uring")] {
+        mount(&s, &image, &at, options);
+        assert_eq!(stats(&s, &at)["transport"], transport);
         s.ok(&format!("image unmount {}", at.display()));
     }
     s.ok("disk remove rings device");

@@ -8,6 +8,8 @@
 //! CPU: the kernel sends requests to the queue of the CPU that makes them. References: the kernel's
 //! Documentation/filesystems/fuse-io-uring.rst and `include/uapi/linux/fuse.h`.
 
+mod permission;
+
 use crate::SysError;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use rustix::event::EventfdFlags;
@@ -15,6 +17,8 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
+
+pub use permission::check_commands;
 
 /// Whether this kernel offers FUSE over io_uring: the parameter that an administrator sets. This crate never writes it.
 pub const ENABLED: &str = "/sys/module/fuse/parameters/enable_uring";
@@ -225,11 +229,7 @@ impl FuseRing {
     pub fn register(&mut self) -> Result<(), SysError> {
         let failed = |e: io::Error| SysError::io("registering the entries of a FUSE ring", &e);
         for number in 0..self.entries.len() {
-            let areas = self.entries.get(number).map_or(std::ptr::null(), |entry| entry.areas.as_ptr());
-            let mut command = self.command(REGISTER, number, 0, Some(areas as u64));
-            // SAFETY: `Entry128` is the kernel's structure of 128 bytes, whose field `len` has four bytes at offset 24.
-            // The crate has no function that sets it for commands.
-            unsafe { (&raw mut command).cast::<u8>().add(24).cast::<u32>().write(2) };
+            let command = self.registration(number);
             self.push(command).map_err(failed)?;
         }
         self.ring.submit().map_err(failed)?;
@@ -241,6 +241,16 @@ impl FuseRing {
             }
         }
         Ok(())
+    }
+
+    /// The command that gives an entry to the kernel.
+    fn registration(&self, number: usize) -> squeue::Entry128 {
+        let areas = self.entries.get(number).map_or(std::ptr::null(), |entry| entry.areas.as_ptr());
+        let mut command = self.command(REGISTER, number, 0, Some(areas as u64));
+        // SAFETY: `Entry128` is the kernel's structure of 128 bytes, whose field `len` has four bytes at offset 24. The
+        // crate has no function that sets it for commands.
+        unsafe { (&raw mut command).cast::<u8>().add(24).cast::<u32>().write(2) };
+        command
     }
 
     /// Waits until something has happened.

@@ -3,8 +3,8 @@
 //! Requests are answered in the entries of the rings: the file system puts the data of a read where the kernel takes
 //! them from. The kernel sends requests to forget through `/dev/fuse` nevertheless, so one thread reads from there.
 //!
-//! All rings are made before the kernel is asked to use them: from then on, it sends no request until every queue has
-//! an entry, and it does not return to `/dev/fuse`. `affinity` says on which CPUs the threads run.
+//! All rings are made before the kernel is asked to use them, and it is asked whether it takes their commands at all: once
+//! rings are negotiated, it sends no request until every queue has an entry, and it does not return to `/dev/fuse`. `affinity` says on which CPUs the threads run.
 
 mod affinity;
 
@@ -74,6 +74,7 @@ impl PreparedRings {
         payload_bytes: usize,
     ) -> Result<Self, SysError> {
         let queues = fusering::queues()?;
+        check_commands(mount)?;
         let stop = Arc::new(StopEvent::new()?);
         let (report, reports) = channel();
         let mut prepared = PreparedRings { threads: Vec::new(), stop, proceed: Vec::new(), reports };
@@ -117,6 +118,17 @@ impl PreparedRings {
         let gone = || SysError::new("starting the threads for FUSE requests", libc::EIO);
         self.threads.iter().try_for_each(|_| self.reports.recv().map_err(|_| gone())?)
     }
+}
+
+/// Checks that the kernel takes commands of rings, on a thread that ends at once: the kernel may start a worker for it.
+fn check_commands(mount: &File) -> Result<(), SysError> {
+    const WHAT: &str = "checking the rings for FUSE requests";
+    std::thread::scope(|scope| {
+        let check = Builder::new().name("fuse-ring-check".into());
+        let checking = check.spawn_scoped(scope, || fusering::check_commands(mount));
+        let checked = checking.map_err(|e| SysError::io(WHAT, &e))?.join();
+        checked.unwrap_or_else(|_| Err(SysError::new(WHAT, libc::EIO)))
+    })
 }
 
 struct RingThread<F> {
@@ -183,7 +195,7 @@ impl<F: FileSystem> Session<F> {
         affinity: &mut ThreadAffinity<'_>,
         mut spinner: Spinner,
     ) -> io::Result<()> {
-        let failed = |e: SysError| io::Error::from_raw_os_error(e.errno);
+        let failed = |e: SysError| io::Error::other(e);
         loop {
             spinner
                 .wait(|attempt| match attempt {
@@ -196,7 +208,12 @@ impl<F: FileSystem> Session<F> {
             while let Some(event) = ring.next_event() {
                 match event {
                     Event::Ended => return Ok(()),
-                    Event::Refused(errno) => return Err(io::Error::from_raw_os_error(errno)),
+                    Event::Refused(errno) => {
+                        return Err(failed(SysError::new(
+                            "giving a FUSE reply to the kernel through io_uring",
+                            errno,
+                        )));
+                    }
                     Event::Request(number) => {
                         let exchange = ring.exchange(number).ok_or(io::ErrorKind::InvalidData)?;
                         let data_bytes = exchange.payload_bytes;

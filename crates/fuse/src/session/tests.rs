@@ -110,6 +110,41 @@ fn the_end_of_the_connection_is_reported() {
 }
 
 #[test]
+fn the_reason_of_a_failed_thread_says_what_failed() {
+    let failed = unreadable(io::Error::from_raw_os_error(libc::ENOMEM));
+    let ending = Ending::new().unwrap();
+    assert!(ending.watch(|| Err(failed)).is_err());
+    let reason = ending.reason().unwrap();
+    assert!(reason.contains("reading FUSE requests: Cannot allocate memory"), "{reason}");
+    // An aborted connection is no failure, whichever way the thread learns of it.
+    let aborted = Ending::new().unwrap();
+    let _ = aborted.watch(|| Err(unreadable(io::Error::from_raw_os_error(libc::ECONNABORTED))));
+    assert!(aborted.reason().unwrap().contains("connection aborted"));
+}
+
+/// A socket takes no FUSE commands, like a mount whose commands a security module forbids.
+#[test]
+fn refused_commands_of_rings_leave_the_classic_transport() {
+    let (mut kernel, channel_end) = pair();
+    let offered = [7u32, 45, 131_072, 1 | abi::INIT_EXT as u32, (Features::OVER_IO_URING.0 >> 32) as u32];
+    kernel.send(1, opcode::INIT, 0, offered.as_bytes());
+    let (_sender, receiver) = channel();
+    let rings = Rings { threads_per_queue: 1, entries: 1, request_bytes: READ_BYTES, spin: Duration::ZERO };
+    let serving = Serving { threads: 1, rings: Some(rings) };
+    let threads = start(Waiting(Mutex::new(receiver)), channel_end, Access::Only(OWNER), serving).unwrap();
+    let Transport::Device { without_rings: Some(reason) } = threads.transport() else {
+        panic!("{:?}", threads.transport());
+    };
+    // Where io_uring is forbidden altogether, making a ring fails first.
+    assert!(reason.contains("a security module may forbid them") || reason.contains("ring"), "{reason}");
+    let (_, error, data) = kernel.receive();
+    assert_eq!((error, InitOut::read_from_bytes(&data).unwrap().flags2), (0, 0));
+    kernel.send(2, opcode::GETATTR, OWNER, &[0; 16]);
+    assert_eq!(kernel.receive().1, 0);
+    assert_eq!(threads.end(), None);
+}
+
+#[test]
 fn a_newer_major_version_is_offered_again() {
     let (mut kernel, channel_end) = pair();
     kernel.offer(1, 8, 0);

@@ -1,6 +1,8 @@
 //! The memory of reply buffers: one per thread, set aside from the image's budget for the life of the mount.
 //!
-//! The threads of `pagefold_fuse` allocate the buffers; this only reserves the budget for them.
+//! The threads of `pagefold_fuse` allocate the buffers; this only reserves the budget for them. With rings, each possible
+//! CPU has a thread or two, so there may be many buffers: then they are shorter, so that the cache keeps most of the
+//! budget.
 
 use super::MountError;
 use crate::{Image, ImageError};
@@ -14,6 +16,14 @@ const READ_BYTES_MIN: u64 = 4096;
 /// Scratch at the end of each buffer, bytes: the margin that decoding the last cluster of a reply in place needs, which
 /// is a 255th of the compressed cluster (of 1 MiB at most) and 64 bytes.
 pub(super) const DECODING_SCRATCH_BYTES: usize = 8 << 10;
+
+/// The part of the budget, and the number of bytes, that the buffers of rings take at most.
+const BUDGET_PER_RINGS: u64 = 4;
+const RING_BYTES_MAX: u64 = 32 << 20;
+/// Shapes of rings, the best first: threads for the queue of each CPU, and the longest request, bytes. While one of two
+/// threads decompresses on another CPU, a program reads what the other has served. Shorter requests are not worth a ring.
+const RING_SHAPES: [(u64, u64); 6] =
+    [(2, 1 << 20), (2, 512 << 10), (2, 256 << 10), (2, 128 << 10), (1, 256 << 10), (1, 128 << 10)];
 
 /// Bytes that a mount sets aside from the budget at least: one buffer for the smallest request limit.
 pub const LEAST_REPLY_BYTES: u64 = READ_BYTES_MIN + DECODING_SCRATCH_BYTES as u64;
@@ -39,12 +49,39 @@ impl ReplyMemory {
             let needed_bytes = least_bytes(image);
             return Err(ImageError::TooLittleMemory { needed_bytes, limit_bytes: limit }.into());
         };
-        let total = (read_bytes + DECODING_SCRATCH_BYTES as u64) * threads;
+        Self::reserve(image, threads, read_bytes)
+    }
+
+    /// Sets memory aside for rings with so many queues, and for the thread beside them that reads from `/dev/fuse`.
+    /// Returns it with the number of threads for each queue, or `None` if the budget has no room for rings.
+    pub(super) fn take_for_rings(image: &Image, queues: usize) -> Result<Option<(Self, usize)>, MountError> {
+        let (limit, reserve) = (image.budget().stats().limit_bytes, image.reserve_bytes());
+        let Some((threads_per_queue, read_bytes)) = ring_shape(limit, reserve, queues as u64) else {
+            return Ok(None);
+        };
+        let memory = Self::reserve(image, threads_per_queue * queues as u64 + 1, read_bytes)?;
+        Ok(Some((memory, threads_per_queue as usize)))
+    }
+
+    fn reserve(image: &Image, threads: u64, read_bytes: u64) -> Result<Self, MountError> {
+        let (total, limit) = (buffer_bytes(read_bytes) * threads, image.budget().stats().limit_bytes);
         let reservation = image.budget().reserve(total);
         let reservation = reservation
             .map_err(|_| ImageError::TooLittleMemory { needed_bytes: total, limit_bytes: limit })?;
         Ok(ReplyMemory { threads: threads as usize, read_bytes: read_bytes as usize, reservation })
     }
+}
+
+/// Bytes of a buffer for requests of at most `read_bytes`.
+fn buffer_bytes(read_bytes: u64) -> u64 {
+    read_bytes + DECODING_SCRATCH_BYTES as u64
+}
+
+/// The best of [`RING_SHAPES`] for so many queues whose buffers fit, with one more for `/dev/fuse`.
+fn ring_shape(limit: u64, reserve: u64, queues: u64) -> Option<(u64, u64)> {
+    let most = (limit / BUDGET_PER_RINGS).min(RING_BYTES_MAX).min(limit.checked_sub(reserve)?);
+    let fits = |(threads, bytes): &(u64, u64)| (threads * queues + 1) * buffer_bytes(*bytes) <= most;
+    RING_SHAPES.into_iter().find(fits)
 }
 
 /// Bytes of the smallest budget for a mount: the most that one read needs, and one buffer for the smallest request
@@ -66,6 +103,25 @@ fn divide(limit: u64, reserve: u64, threads: u64) -> Option<(u64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rings_have_the_longest_requests_that_fit_their_part_of_the_budget() {
+        let shape = |limit_mib: u64, queues| {
+            ring_shape(limit_mib << 20, 256 << 10, queues).map(|(threads, bytes)| (threads, bytes >> 10))
+        };
+        assert_eq!([1, 2, 7].map(|queues| shape(64, queues)), [Some((2, 1024)); 3]);
+        assert_eq!(
+            [8, 16, 32, 64, 96, 128].map(|queues| shape(64, queues)),
+            [Some((2, 512)), Some((2, 256)), Some((2, 128)), Some((1, 128)), Some((1, 128)), None]
+        );
+        assert_eq!(
+            [1, 2, 3, 4, 16].map(|limit_mib| shape(limit_mib, 2)),
+            [None, Some((1, 128)), Some((2, 128)), Some((2, 128)), Some((2, 512))]
+        );
+        // The most that one read needs stays free.
+        assert_eq!(ring_shape(4 << 20, (4 << 20) - (100 << 10), 2), None);
+        assert_eq!(ring_shape(1 << 20, 2 << 20, 2), None);
+    }
 
     #[test]
     fn buffers_shrink_with_the_budget_and_leave_the_reserve() {

@@ -36,19 +36,17 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// Threads for the queue of each CPU, with a ring of one entry each. While one of them decompresses on another CPU, a
-/// program reads what the other has served.
-const RING_THREADS: usize = 2;
-/// Most buffers of all rings, each of which takes up to a sixteenth of the budget.
-const RING_BUFFERS_MAX: usize = 8;
+/// Why a mount has no rings although the kernel offers them.
+const NO_ROOM: &str =
+    "rings for all CPUs that this machine may have would take too much of the memory budget";
 
 /// How an image is mounted.
 #[derive(Debug, Clone)]
 pub struct MountOptions {
     /// Threads that serve requests; 0: one for each CPU, and one more, up to 4.
     pub threads: usize,
-    /// Whether requests come through io_uring where the kernel offers it, and the budget has room for its buffers: then
-    /// each possible CPU has one or two threads.
+    /// Whether requests come through io_uring where the kernel offers it, and a fourth of the budget has room for its
+    /// buffers: then each possible CPU has one or two threads, whatever `threads` says.
     pub uring: bool,
     /// Whether users other than the mounting one have access, as modes, owners and access control lists of the image
     /// permit.
@@ -264,23 +262,22 @@ impl Planned {
             true if !fusering::is_enabled() => Err(Some(format!("{} is not set", fusering::ENABLED))),
             true => fusering::queues().map_err(|e| Some(e.to_string())),
         };
-        let queues = match queues {
-            Ok(queues) => queues,
+        let planned = match queues {
+            Ok(queues) => (ReplyMemory::take_for_rings(image, queues)?).ok_or(Some(NO_ROOM.to_string())),
+            Err(without_rings) => Err(without_rings),
+        };
+        Ok(match planned {
+            Ok((memory, threads_per_queue)) => {
+                let request_bytes = memory.read_bytes;
+                let rings = Rings { threads_per_queue, entries: 1, request_bytes, spin: Duration::ZERO };
+                let serving = Serving { threads: memory.threads.min(threads), rings: Some(rings) };
+                Planned { memory, serving, without_rings: None }
+            }
             Err(without_rings) => {
                 let memory = ReplyMemory::take(image, threads)?;
-                return Ok(Planned { serving: memory.threads.into(), memory, without_rings });
+                Planned { serving: memory.threads.into(), memory, without_rings }
             }
-        };
-        let most = RING_BUFFERS_MAX.min(queues * RING_THREADS) / queues * queues;
-        // One buffer is that of the thread that reads from `/dev/fuse`.
-        let memory = ReplyMemory::take(image, threads.max(most + 1))?;
-        let threads_per_queue = (memory.threads - 1).min(most) / queues;
-        let rings =
-            Rings { threads_per_queue, entries: 1, request_bytes: memory.read_bytes, spin: Duration::ZERO };
-        let rings = (threads_per_queue > 0).then_some(rings);
-        let serving = Serving { threads: memory.threads.min(threads), rings };
-        let without_rings = rings.is_none().then(|| "the memory budget has no room for rings".into());
-        Ok(Planned { memory, serving, without_rings })
+        })
     }
 }
 

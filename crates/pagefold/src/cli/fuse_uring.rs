@@ -6,7 +6,7 @@ use pagefold_control::config::FuseUring;
 /// The values of `--fuse-uring`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum FuseUringArg {
-    /// Disks: as on, without the warning. Images: as off, because /dev/fuse is faster for files so far
+    /// As on, without the warning; as off for images on servers
     Auto,
     /// Where the kernel offers it: Linux 6.14, with /sys/module/fuse/parameters/enable_uring set by the administrator; a
     /// warning where it does not

@@ -33,10 +33,12 @@ pub struct MountArgs {
     /// caches are not counted
     #[arg(long, short = 'm', value_name = "SIZE", default_value = "64M", conflicts_with = "kernel")]
     pub memory: String,
-    /// Number of threads that serve requests [default: number of CPUs + 1, at most 4]
+    /// Number of threads that serve requests from /dev/fuse [default: number of CPUs + 1, at most 4]. Through io_uring, each
+    /// possible CPU has one or two
     #[arg(long, short = 'j', value_name = "N", conflicts_with = "kernel", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: Option<u16>,
-    /// Whether requests come through io_uring instead of /dev/fuse
+    /// Whether requests come through io_uring instead of /dev/fuse. The buffers of its rings are part of --memory, and take at
+    /// most a fourth of it
     #[arg(long, value_enum, value_name = "auto|on|off", default_value_t = FuseUringArg::Auto, conflicts_with = "kernel")]
     pub fuse_uring: FuseUringArg,
     /// Let all users access the files, not only the user who mounts; the modes, owners and access lists in the image

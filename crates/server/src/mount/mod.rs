@@ -73,7 +73,8 @@ pub fn run(config: &MountConfig, dir: &InstanceDir, channel: StartupChannel) -> 
     warnings.extend(cache.iter().filter_map(OpenedCache::warning).map(String::from));
     warnings.extend(prefetch.as_ref().and_then(Prefetch::warning));
     let recorder = recording.as_ref().map(|recording| recording.recorder());
-    let mut mount = run_in_thread(|| mount(config, image.clone(), recorder))?;
+    let is_remote = !remote.is_empty();
+    let mut mount = run_in_thread(|| mount(config, image.clone(), recorder, is_remote))?;
     if config.media.remote.authorization.is_some() || config.media.remote.stores.is_some() {
         // Not before: the helper that mounts for users looks at this process.
         privileges::forbid_dumps()?;
@@ -165,11 +166,21 @@ fn read_ahead(config: ReadAheadConfig) -> pagefold_image::ReadAhead {
     }
 }
 
-fn mount(config: &MountConfig, image: Image, recorder: Option<Arc<Recorder>>) -> Result<Mount> {
+fn mount(
+    config: &MountConfig,
+    image: Image,
+    recorder: Option<Arc<Recorder>>,
+    is_remote: bool,
+) -> Result<Mount> {
+    let uring = match config.fuse_uring {
+        // Each CPU has few threads: those that wait for a server would keep all requests of their CPU waiting.
+        FuseUring::Auto => !is_remote,
+        FuseUring::On => true,
+        FuseUring::Off => false,
+    };
     let options = MountOptions {
         threads: config.threads,
-        // Rings are slower for files so far.
-        uring: config.fuse_uring == FuseUring::On,
+        uring,
         allow_other: config.allow_other,
         suid: config.suid,
         devices: config.device_nodes,
