@@ -4,7 +4,8 @@
 //! them from. The kernel sends requests to forget through `/dev/fuse` nevertheless, so one thread reads from there.
 //!
 //! All rings are made before the kernel is asked to use them, and it is asked whether it takes their commands at all: once
-//! rings are negotiated, it sends no request until every queue has an entry, and it does not return to `/dev/fuse`. `affinity` says on which CPUs the threads run.
+//! rings are negotiated, it sends no request until every queue has an entry, and it does not return to `/dev/fuse`.
+//! `affinity` says on which CPUs the threads run.
 
 mod affinity;
 
