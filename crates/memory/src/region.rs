@@ -317,8 +317,13 @@ impl Region {
         unsafe { self.pager().discard(range.start, range.len()) }
     }
 
+    /// Returns the limit on resident memory at this moment, bytes. It costs a few instructions.
+    pub fn limit_bytes(&self) -> u64 {
+        self.pager().budget.limit() * PAGE_SIZE as u64
+    }
+
     /// Returns whether less than an eighth of the limit is left. Then a part that is not needed for the moment should be
-    /// discarded: soon it would be compressed for nothing. It costs a few instructions.
+    /// discarded, unless it will be used again very soon: it would be compressed for nothing. It costs a few instructions.
     pub fn is_tight(&self) -> bool {
         self.pager().budget.is_tight()
     }

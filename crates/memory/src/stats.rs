@@ -52,7 +52,7 @@ pub struct EvictionStats {
     pub folded: u64,
     /// Of those, pages that still equalled their copy in the store and were dropped.
     pub clean: u64,
-    /// Copies of resident pages dropped, because the page was written or memory was short.
+    /// Copies of resident pages dropped, because the page was written or will probably be, or memory was short.
     pub copies_dropped: u64,
     /// Pages dropped because the store refused them and the region's file has the same bytes.
     pub dropped_to_file: u64,

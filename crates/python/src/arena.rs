@@ -1,21 +1,25 @@
 //! A region that is divided into blocks: memory for many arrays.
 //!
 //! Free memory of the range is always zero: a block that is freed is discarded first. It takes no memory, but for a few
-//! zero pages behind blocks that are read in order. As long as memory is not short, the last freed blocks stay there with
-//! their contents for new blocks of the same length that need not be zero.
+//! zero pages behind blocks that are read in order. The last freed blocks stay there with their contents, for new blocks
+//! of the same length. When memory is short, few of them stay: each block that stays takes the place of other pages, but
+//! a discarded one costs a fault for each of its pages when it is taken again.
 //!
 //! *Fork.* A forked child has neither the range nor the threads, and may have a copy of a lock that another thread held.
 //! The mark of the process is therefore checked before any lock: in a child, [`Arena::take`] refuses, and
 //! [`Arena::free`] does nothing with a parent's block.
 
 use crate::blocks::Blocks;
-use crate::freed::FreedBlocks;
+use crate::freed::{FreedBlocks, PAGES_MAX};
 use crate::report::PyRegionStats;
 use pagefold_memory::{Region, RegionError};
 use pagefold_page::PAGE_SIZE;
 use pagefold_sys::forkmark::ForkMark;
 use parking_lot::Mutex;
 use std::ptr;
+
+/// When memory is short, freed blocks of so many parts of the limit stay: 4 MiB of 128.
+const TIGHT_PARTS: u64 = 32;
 
 /// A region with an allocator of blocks. Threads share it.
 pub(crate) struct Arena {
@@ -55,14 +59,7 @@ impl Arena {
         if !self.is_same_process() {
             return ptr::null_mut();
         }
-        if !self.region.is_tight() {
-            let mut state = self.state.lock();
-            if let Some(start) = state.freed.take(pages(len_bytes)) {
-                state.blocks.take_back(start, pages(len_bytes));
-                return self.address(start);
-            }
-        }
-        self.take_zeroed(len_bytes)
+        self.take_freed(len_bytes).unwrap_or_else(|| self.take_new(len_bytes))
     }
 
     /// Takes a block of zeroes. Returns null if the range has no room for it, or belongs to the parent process.
@@ -70,15 +67,47 @@ impl Arena {
         if !self.is_same_process() {
             return ptr::null_mut();
         }
+        // The kernel's zeroes cost less, in huge pages, while memory is not short.
+        let freed = if self.region.is_tight() { self.take_freed(len_bytes) } else { None };
+        let Some(address) = freed else { return self.take_new(len_bytes) };
+        // SAFETY: the block is taken, has at least so many bytes, and nobody else knows it. This thread holds no lock.
+        unsafe { ptr::write_bytes(address, 0, len_bytes) };
+        address
+    }
+
+    /// Takes a freed block of this length that stayed, with its contents.
+    fn take_freed(&self, len_bytes: usize) -> Option<*mut u8> {
+        let mut state = self.state.lock();
+        let start = state.freed.take(pages(len_bytes))?;
+        state.blocks.take_back(start, pages(len_bytes));
+        Some(self.address(start))
+    }
+
+    /// Takes a block of zeroes whose pages were never used, or discarded.
+    fn take_new(&self, len_bytes: usize) -> *mut u8 {
         if self.region.is_tight() {
-            self.discard_freed();
+            // No block that stayed has this length: perhaps none of their lengths is needed any more.
+            let (oldest, beyond) = {
+                let freed = &mut self.state.lock().freed;
+                (freed.take_oldest(), freed.shrink(self.freed_pages_max()))
+            };
+            self.discard_all(oldest.into_iter().chain(beyond));
         }
         let take = || self.state.lock().blocks.take(pages(len_bytes));
         let start = take().or_else(|| {
-            self.discard_freed();
+            let freed = self.state.lock().freed.take_all();
+            self.discard_all(freed);
             take()
         });
         start.map_or(ptr::null_mut(), |start| self.address(start))
+    }
+
+    /// Returns how many pages of freed blocks may stay.
+    fn freed_pages_max(&self) -> u64 {
+        match self.region.is_tight() {
+            true => self.region.limit_bytes() / PAGE_SIZE as u64 / TIGHT_PARTS,
+            false => PAGES_MAX,
+        }
     }
 
     /// Frees a block.
@@ -92,16 +121,9 @@ impl Arena {
         let start = self.page(address);
         let mut state = self.state.lock();
         let Some(len) = state.blocks.remove(start) else { return };
-        let mut lost = state.freed.push(start, len);
-        // Soon all of it would be compressed for nothing.
-        if self.region.is_tight() {
-            lost.extend(state.freed.take_all());
-        }
+        let lost = state.freed.push(start, len, self.freed_pages_max());
         drop(state);
-        for (start, len) in lost {
-            // SAFETY: the caller's duty; the pages are still taken, so no other block has them.
-            unsafe { self.discard(start, len) };
-        }
+        self.discard_all(lost);
     }
 
     /// Changes the length of a block, which may move. The bytes that both lengths have stay the same. Returns null, and
@@ -163,11 +185,11 @@ impl Arena {
         &self.region
     }
 
-    /// Discards the freed blocks that stay resident.
-    fn discard_freed(&self) {
-        let freed = self.state.lock().freed.take_all();
-        for (start, len) in freed {
-            // SAFETY: the blocks were freed, so no code uses their bytes.
+    /// Discards blocks that were removed from the freed ones.
+    fn discard_all(&self, blocks: impl IntoIterator<Item = (u64, u64)>) {
+        for (start, len) in blocks {
+            // SAFETY: the blocks were freed, so no code uses their bytes; they are still taken, so no other block has
+            // their pages.
             unsafe { self.discard(start, len) };
         }
     }

@@ -3,7 +3,8 @@
 //! An expression frees and makes arrays of the same size again and again. A block that is discarded each time costs a
 //! fault for each of its pages, more than most operations on them. So a few freed blocks stay resident, as those of the C
 //! library do.
-//! This file decides nothing about memory that is short: the caller then takes all blocks and discards them.
+//!
+//! This file decides nothing about memory that is short: the caller says how many pages may stay, and discards the others.
 
 /// Most pages of all blocks together: 32 MiB, the largest block that glibc keeps.
 pub const PAGES_MAX: u64 = 8192;
@@ -20,20 +21,37 @@ impl FreedBlocks {
         self.0.iter().map(|(_, len)| len).sum()
     }
 
-    /// Adds a block. Returns the blocks for which there is no room any more, which may be the same one.
-    pub fn push(&mut self, start: u64, len: u64) -> Vec<(u64, u64)> {
-        if len > PAGES_MAX {
-            return vec![(start, len)];
+    /// Adds a block, so that all blocks together have at most `pages_max` pages, and [`PAGES_MAX`]. Returns the blocks for
+    /// which there is no room any more, the oldest ones, or the same one.
+    pub fn push(&mut self, start: u64, len: u64, pages_max: u64) -> Vec<(u64, u64)> {
+        let pages_max = pages_max.min(PAGES_MAX);
+        if len > pages_max {
+            let mut lost = self.shrink(pages_max);
+            lost.push((start, len));
+            return lost;
         }
-        let mut lost = 0;
-        let mut pages = self.pages() + len;
-        while pages > PAGES_MAX || self.0.len() - lost >= BLOCKS_MAX {
+        let lost = self.remove_oldest(pages_max - len, BLOCKS_MAX - 1);
+        self.0.push((start, len));
+        lost
+    }
+
+    /// Removes the oldest blocks until at most `pages_max` pages are left. Returns the removed blocks.
+    pub fn shrink(&mut self, pages_max: u64) -> Vec<(u64, u64)> {
+        self.remove_oldest(pages_max, BLOCKS_MAX)
+    }
+
+    fn remove_oldest(&mut self, pages_max: u64, blocks_max: usize) -> Vec<(u64, u64)> {
+        let (mut lost, mut pages) = (0, self.pages());
+        while pages > pages_max || self.0.len() - lost > blocks_max {
             pages -= self.0[lost].1;
             lost += 1;
         }
-        let lost = self.0.drain(..lost).collect();
-        self.0.push((start, len));
-        lost
+        self.0.drain(..lost).collect()
+    }
+
+    /// Removes the oldest block.
+    pub fn take_oldest(&mut self) -> Option<(u64, u64)> {
+        (!self.0.is_empty()).then(|| self.0.remove(0))
     }
 
     /// Removes the block of this length that was freed last. Returns its start.

@@ -103,6 +103,25 @@ def test_temporary_arrays_use_memory_again(settings):
     assert faults < 80
 
 
+def test_small_temporary_arrays_use_memory_again_when_memory_is_short(settings):
+    memory = pagefold.numpy_memory("64M", capacity="1G", **settings)
+
+    def change_parts(array):
+        for at in range(0, len(array), MB // 8):
+            part = array[at:at + MB // 8]
+            part[:] = part * 3 - part * 2
+
+    with memory:
+        array = np.ones(16 * MB)  # twice the limit
+        change_parts(array)
+        touched = memory.stats().first_touches
+        change_parts(array)
+        touched = memory.stats().first_touches - touched
+    assert (array == 1).all()
+    # If each block were new, there would be 65 536 pages to touch, in at least 2048 faults.
+    assert touched < 500
+
+
 def test_kept_memory_is_given_up_when_memory_is_short(settings):
     memory = pagefold.numpy_memory("16M", capacity="64M", **settings)
     with memory:

@@ -98,11 +98,15 @@ unsafe fn store_page(pager: &Pager, page: PageIndex, frame: Frame) -> Stored {
     let bytes = unsafe { &*pager.staging.address(frame).cast::<Page>() };
     let fill_word = pager.fill_word(bytes);
     let hash = pager.hash_of(bytes, fill_word);
+    let word = pager.word(page);
+    if word.has_fold_hash() {
+        word.note_rewritten(pager.table.hash(page) != hash);
+    }
     if pager.equals_copy(page, hash) {
         pager.counters.add(Counter::CleanPages, 1);
         return Stored::InStore;
     }
-    let is_in_file = pager.word(page).has_file_hash() && pager.table.hash(page) == hash;
+    let is_in_file = word.has_file_hash() && pager.table.hash(page) == hash;
     // The file's bytes are as good as a copy of them, for which other pages would have to leave the pool.
     if is_in_file && !pager.limit.accepts(pager.store.held_bytes()) {
         return Stored::InFile;
@@ -111,7 +115,7 @@ unsafe fn store_page(pager: &Pager, page: PageIndex, frame: Frame) -> Stored {
         return if is_in_file { Stored::InFile } else { Stored::Nowhere };
     }
     if !is_in_file {
-        pager.word(page).clear_file_hash();
+        word.clear_file_hash();
     }
     pager.table.set_hash(page, hash);
     pager.counters.add(Counter::FoldedPages, 1);

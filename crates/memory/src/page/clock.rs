@@ -37,7 +37,7 @@ pub(super) fn is_hot(word: Word) -> bool {
 }
 
 /// Returns whether a page that comes from the store was folded too early.
-pub(super) fn is_early_refault(word: Word, now: FoldTime) -> bool {
+fn is_early_refault(word: Word, now: FoldTime) -> bool {
     word.has(Word::COPY) && now.0.wrapping_sub(word.fold_time().0) < EARLY_REFAULT_TICKS
 }
 
@@ -47,8 +47,14 @@ pub(super) fn hotter(word: Word) -> Word {
 }
 
 /// Returns the word of a page that comes in for the first time, or after a long time.
-pub(super) fn cold(word: Word) -> Word {
+fn cold(word: Word) -> Word {
     with_heat(word, 0)
+}
+
+/// Returns the word of a loading page that becomes resident.
+pub(super) fn loaded(word: Word, now: FoldTime) -> Word {
+    let word = if is_early_refault(word, now) { hotter(word) } else { cold(word) };
+    word.with_state(State::Resident).with(Word::NEW).with_payload(0)
 }
 
 fn with_heat(word: Word, heat: u32) -> Word {

@@ -23,6 +23,10 @@
 //! The flag *file hash* says that the hash in the table is that of the file's bytes, so that a page with the same hash
 //! can be dropped. An untouched page has the flag if it was dropped so: the next read of the file brings it back.
 //!
+//! The flag *rewritten* says that the page was written between its last two foldings, so that it will probably be written
+//! again. Its copy is dropped when it is loaded, where that is possible. The hash in the table stays that of the last
+//! folding, so that the next one tells whether the page was written.
+//!
 //! A *clean* page may have been written since it was loaded. Whether it still equals its copy is known only when it
 //! can no longer be written, by its hash (see `evict`).
 //!
@@ -97,6 +101,26 @@ impl PageWord {
         self.load().has(Word::COPY)
     }
 
+    /// Returns whether the page was written between its last two foldings.
+    pub fn is_rewritten(&self) -> bool {
+        self.load().has(Word::REWRITTEN)
+    }
+
+    /// Returns whether the hash in the table is that of the page's last folding. The caller is folding the page.
+    pub fn has_fold_hash(&self) -> bool {
+        let word = self.load();
+        word.has(Word::COPY) || word.has(Word::REWRITTEN)
+    }
+
+    /// Notes whether the page was written since its last folding. The caller is folding the page.
+    pub fn note_rewritten(&self, is_rewritten: bool) {
+        let note = |word: Word| match is_rewritten {
+            true => word.with(Word::REWRITTEN),
+            false => word.without(Word::REWRITTEN),
+        };
+        self.change(|word| (word.has(Word::REWRITTEN) != is_rewritten).then(|| note(word))).ok();
+    }
+
     /// Returns whether only the store has the page at this moment, which another thread may change at once.
     pub fn is_folded(&self) -> bool {
         self.load().state() == State::Folded
@@ -154,11 +178,13 @@ impl PageWord {
     /// Transition: loading to resident. The page is clean if it came from the store. Its heat grows if it was folded a
     /// short while ago (an early refault); else it becomes cold.
     pub fn finish_load(&self, now: FoldTime) {
-        self.change_owned(|word| {
-            let word =
-                if clock::is_early_refault(word, now) { clock::hotter(word) } else { clock::cold(word) };
-            word.with_state(State::Resident).with(Word::NEW).with_payload(0)
-        });
+        self.change_owned(|word| clock::loaded(word, now));
+    }
+
+    /// Transition: loading to resident and dirty, like [`PageWord::finish_load`], of a page whose copy the caller has
+    /// dropped since it read it.
+    pub fn finish_load_without_copy(&self, now: FoldTime) {
+        self.change_owned(|word| clock::loaded(word, now).without(Word::COPY));
     }
 
     /// Transition: loading back to the state before, because the page could not be brought in.
@@ -255,7 +281,8 @@ impl PageWord {
     /// Transition: taken to folded, after the caller dropped the page from the region because it equals the store's
     /// copy.
     pub fn fold_clean(&self, now: FoldTime) {
-        self.change_owned(|word| word.with_state(State::Folded).with_fold_time(now));
+        let folded = |word: Word| word.with_state(State::Folded).with_fold_time(now);
+        self.change_owned(|word| folded(word).without(Word::REWRITTEN));
     }
 
     /// Transition: taken to staged, after the page's bytes went from the region to the frame.

@@ -26,6 +26,7 @@ struct Model {
     /// The frame that a thread is writing to the store.
     folding: Option<u16>,
     has_copy: bool,
+    is_rewritten: bool,
     is_new: bool,
     heat: u32,
     chances: u32,
@@ -36,6 +37,7 @@ enum Step {
     FaultClaim,
     TouchAhead,
     FinishLoad,
+    FinishLoadWithoutCopy,
     AbandonLoad,
     FinishReturn,
     FinishRefusal,
@@ -49,6 +51,8 @@ enum Step {
     PutBackDirty,
     Stage(u16),
     BeginFold(u16),
+    /// The thread that is folding the page sees whether it was written.
+    NoteRewritten(bool),
     FinishFold,
     RefuseFold,
     TakeToDrop,
@@ -59,8 +63,15 @@ enum Step {
     Wait,
 }
 
-const UNTOUCHED: Model =
-    Model { is: ModelState::Untouched, folding: None, has_copy: false, is_new: false, heat: 0, chances: 0 };
+const UNTOUCHED: Model = Model {
+    is: ModelState::Untouched,
+    folding: None,
+    has_copy: false,
+    is_rewritten: false,
+    is_new: false,
+    heat: 0,
+    chances: 0,
+};
 
 /// Steps, each about as likely as it is possible.
 fn step() -> impl Strategy<Value = Step> {
@@ -68,6 +79,7 @@ fn step() -> impl Strategy<Value = Step> {
     let frame = || prop_oneof![Just(0_u16), Just(1), Just(u16::MAX)];
     let on_the_way = prop_oneof![
         Just(Step::FinishLoad),
+        Just(Step::FinishLoadWithoutCopy),
         Just(Step::AbandonLoad),
         Just(Step::FinishReturn),
         Just(Step::FinishRefusal),
@@ -91,6 +103,7 @@ fn step() -> impl Strategy<Value = Step> {
         3 => out,
         3 => frame().prop_map(Step::Stage),
         3 => frame().prop_map(Step::BeginFold),
+        2 => any::<bool>().prop_map(Step::NoteRewritten),
         2 => Just(Step::FinishFold),
         1 => Just(Step::RefuseFold),
         1 => Just(Step::Pin),
@@ -163,6 +176,11 @@ impl Model {
                 // Long after the page was folded, if it was.
                 word.finish_load(LATER);
                 (self.heat, self.chances) = (0, 0);
+                self.settle();
+            }
+            (Step::FinishLoadWithoutCopy, ModelState::Loading) => {
+                word.finish_load_without_copy(LATER);
+                (self.heat, self.chances, self.has_copy) = (0, 0, false);
                 self.settle();
             }
             (Step::AbandonLoad, ModelState::Loading) => {
@@ -266,6 +284,11 @@ impl Model {
                 assert_eq!(word.begin_fold(Frame(frame)), is_there);
                 self.folding = if is_there { Some(frame) } else { self.folding };
             }
+            (Step::NoteRewritten(is_rewritten), _) if self.folding.is_some() => {
+                assert_eq!(word.has_fold_hash(), self.has_copy || self.is_rewritten);
+                word.note_rewritten(is_rewritten);
+                self.is_rewritten = is_rewritten;
+            }
             (Step::FinishFold, is) => {
                 let Some(frame) = self.folding.take() else { return };
                 self.has_copy = true;
@@ -317,6 +340,7 @@ impl Model {
         let bits = word.load();
         assert_eq!(word.state(), self.state());
         assert_eq!(word.has_copy(), self.has_copy);
+        assert_eq!(word.is_rewritten(), self.is_rewritten);
         assert_eq!(bits.has(Word::NEW), self.is_new);
         assert_eq!(bits.has(Word::FOLDING), self.folding.is_some());
         assert_eq!((bits.heat(), bits.chances()), (self.heat, self.chances));

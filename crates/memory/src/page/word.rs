@@ -32,9 +32,8 @@ pub struct Frame(pub u16);
 pub const PINS_MAX: u32 = 0xffff;
 
 /// The bits: state 0-2, waited 3, folding 4, copy 5, recheck 6, new 7, heat 8-9, chances 10-12, zeroed 13,
-/// file hash 14, payload 16-31. The
-/// payload is the frame of a staged or returning page, the fold time of a folded page, and the pins of a resident or
-/// unregistered page (during a recheck too, which is a kind of loading).
+/// file hash 14, rewritten 15, payload 16-31. The payload is the frame of a staged or returning page, the fold time of a
+/// folded page, and the pins of a resident or unregistered page (during a recheck too, which is a kind of loading).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Word(pub(super) u32);
 
@@ -60,6 +59,8 @@ impl Word {
     pub(super) const ZEROED: u32 = 1 << 13;
     /// The hash in the table is that of the bytes that the file has for the page.
     pub(super) const FILE_HASH: u32 = 1 << 14;
+    /// The page was written between its last two foldings.
+    pub(super) const REWRITTEN: u32 = 1 << 15;
     /// The most chances a page has.
     pub(super) const CHANCES_MAX: u32 = 7;
 

@@ -8,6 +8,7 @@ use super::Pager;
 use super::install::Put;
 use super::scratch::{Pages, Scratch, ScratchGuard};
 use super::serve::Served;
+use crate::config::Service;
 use crate::counters::Counter;
 use crate::page::FaultClaim;
 use crate::readahead::{WINDOW_MAX, Window};
@@ -355,14 +356,28 @@ impl Pager {
         used
     }
 
-    /// Ends the loading of a page that is in the range now.
+    /// Ends the loading of a page that is in the range now. A copy takes memory from the region's limit, so that of a page
+    /// that will probably be written is dropped.
     fn finish(&self, page: PageIndex, claim: FaultClaim) {
         self.table.add_live(page);
+        let word = self.word(page);
         if claim == FaultClaim::Load {
             self.table.add_folded(-1);
+            if self.can_drop_copies_of_loads() && word.is_rewritten() {
+                // SAFETY: this thread owns the page, which is loading, and its bytes are in the range.
+                unsafe { self.drop_copy(page) };
+                self.counters.add(Counter::CopiesDropped, 1);
+                return word.finish_load_without_copy(self.fold_time());
+            }
             self.table.add_copies(1);
         }
-        self.word(page).finish_load(self.fold_time());
+        word.finish_load(self.fold_time());
+    }
+
+    /// Returns whether a thread that brings pages in may drop copies. That takes locks of the pool, which a signal handler
+    /// must not. With a backing it might wait for the medium.
+    fn can_drop_copies_of_loads(&self) -> bool {
+        self.service == Service::HandlerThreads && self.store.writeback().is_none()
     }
 
     /// Returns memory that was not used.

@@ -12,6 +12,7 @@ mod parts;
 mod pin;
 mod refusal;
 mod resize;
+mod rewritten;
 mod signals;
 mod smoke;
 #[path = "../support/mod.rs"]

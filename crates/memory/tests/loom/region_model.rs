@@ -254,6 +254,10 @@ impl RegionModel {
         assert_ne!(value, NONE, "folded, but not in the store");
         let was_absent = page.put(value);
         assert!(self.has_madvise || was_absent, "loading, but in the range");
+        if claim == FaultClaim::Load && page.word.is_rewritten() {
+            page.drop_copy();
+            return page.word.finish_load_without_copy(FoldTime(0));
+        }
         page.word.finish_load(FoldTime(0));
     }
 
@@ -347,6 +351,9 @@ impl RegionModel {
     fn store_page(&self, page: &Page, memory: &Cell, store: Store) -> bool {
         let value = memory.get();
         assert!(value != NONE && value != GARBAGE, "a frame that was released: {value}");
+        if page.word.has_fold_hash() {
+            page.word.note_rewritten(page.hash.get() != value);
+        }
         if page.word.has_copy() && page.hash.get() == value {
             assert_eq!(page.store.get(), value, "clean, but not what the store has");
             return true;
