@@ -39,6 +39,14 @@ pub enum BuildError {
         /// The fault.
         what: String,
     },
+    /// A compressed file of the source is damaged.
+    #[error("'{}' is damaged, or cut off; get it again ({what})", .path.display())]
+    Stream {
+        /// The file.
+        path: PathBuf,
+        /// The fault.
+        what: String,
+    },
     /// An image of the source cannot be read.
     #[error("reading '{}' of the image", .path.display())]
     Image {

@@ -7,6 +7,7 @@ use super::table::{Spill, Table};
 use super::tree::{InodeId, Name, Tree};
 use crate::read::FileKind;
 use crate::read::inode::Timestamp;
+use crate::walk::DEPTH_MAX;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// The inodes of the image, in order.
@@ -69,11 +70,19 @@ impl Plan {
             epoch: Timestamp { seconds: 0, nanoseconds: 0 },
             build_time: 0,
         };
-        let mut stack = Table::new(spill);
+        let (mut stack, mut depths) = (Table::new(spill), Table::new(spill));
         stack.push(Planned { id: InodeId::ROOT, parent: InodeId::ROOT, name: Name::default() })?;
-        while let Some(directory) = stack.pop() {
+        depths.push(0_u32)?;
+        while let (Some(directory), Some(depth)) = (stack.pop(), depths.pop()) {
+            if depth as usize > DEPTH_MAX {
+                let what = format!("it is below {DEPTH_MAX} directories, and readers enter no more");
+                return Err(BuildError::refused(&directory.path(tree), what));
+            }
             plan.visit(tree, &directory, &mut stack)?;
             plan.directories.push(directory)?;
+            while depths.len() < stack.len() {
+                depths.push(depth + 1)?;
+            }
         }
         plan.find_times(tree, build_time, spill)?;
         Ok(plan)

@@ -28,6 +28,9 @@ use std::ops::ControlFlow;
 /// The deepest levels, which hold the directory block that they are read from. Levels above read their block again.
 const MAX_LOADED_BLOCKS: usize = 8;
 
+/// Levels of directories below the root that are entered. The builder makes no more.
+pub(crate) const DEPTH_MAX: usize = 1024;
+
 /// Limits of a walk.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
@@ -44,7 +47,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { depth: 1024, inodes: 1 << 24, names: 1 << 26, link_bytes: 64 << 20 }
+        Limits { depth: DEPTH_MAX, inodes: 1 << 24, names: 1 << 26, link_bytes: 64 << 20 }
     }
 }
 

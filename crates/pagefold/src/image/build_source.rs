@@ -86,8 +86,14 @@ fn scan_file(args: &BuildArgs, exclude: Vec<Pattern>, out: &OutFile, spill: &Spi
         check_options(args, true, false)?;
         let (one_file_system, ignore_unreadable) = (args.one_file_system, args.ignore_unreadable);
         let outputs = outputs(args, out);
-        let options =
-            DirectoryOptions { exclude, one_file_system, ignore_unreadable, outputs, spill: spill.clone() };
+        let options = DirectoryOptions {
+            exclude,
+            one_file_system,
+            ignore_unreadable,
+            outputs,
+            output_folder: out.folder(),
+            spill: spill.clone(),
+        };
         return watched(args, out, |on_entry| directory::scan_watched(&args.source, &options, on_entry));
     }
     if !metadata.is_file() && !std::os::unix::fs::FileTypeExt::is_block_device(&metadata.file_type()) {
@@ -95,6 +101,11 @@ fn scan_file(args: &BuildArgs, exclude: Vec<Pattern>, out: &OutFile, spill: &Spi
         return Err(CliError::usage(format!(
             "'{shown}' is a pipe or a device; pipe it, with - as the source"
         )));
+    }
+    let is_same = |out: std::fs::Metadata| (out.dev(), out.ino()) == (metadata.dev(), metadata.ino());
+    if args.out.metadata().is_ok_and(is_same) {
+        let shown = args.source.display();
+        return Err(CliError::usage(format!("'{shown}' would be replaced by its image; name another file")));
     }
     let file = File::open(&args.source).map_err(|e| reading(&args.source, &e))?;
     match kind(&file, &args.source)? {
@@ -280,7 +291,9 @@ pub fn failure(error: BuildError) -> CliError {
             CliError::io(error.to_string(), source)
         }
         BuildError::Changed { .. } => CliError::new(Exit::Busy, error.to_string()),
-        BuildError::Archive { .. } => CliError::new(Exit::Damaged, error.to_string()),
+        BuildError::Archive { .. } | BuildError::Stream { .. } => {
+            CliError::new(Exit::Damaged, error.to_string())
+        }
         BuildError::Image { ref path, ref source } => {
             image_failure(format_args!("'{}' of the image", path.display()), source)
         }

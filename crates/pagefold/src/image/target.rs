@@ -9,11 +9,12 @@
 
 use super::open::path_failure;
 use pagefold_control::error::{CliError, Result};
+use pagefold_image::build::source::directory::OutputFolder;
 use pagefold_sys::signal::{Termination, ignore_file_size_signal};
 use std::cell::Cell;
 use std::fs::{File, OpenOptions};
 use std::io::{Error, ErrorKind, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Temporary names that are tried.
@@ -31,10 +32,19 @@ pub struct Target {
     is_interrupted: Cell<bool>,
 }
 
+fn output_folder(metadata: std::fs::Metadata) -> OutputFolder {
+    OutputFolder {
+        inode: (metadata.dev(), metadata.ino()),
+        mtime: (metadata.mtime(), metadata.mtime_nsec() as u32),
+    }
+}
+
 /// A file with a temporary name. Removes it when dropped.
 struct Unnamed {
     temporary: PathBuf,
     path: PathBuf,
+    /// The folder of both, as it was before.
+    folder: Option<OutputFolder>,
     signals: Termination,
 }
 
@@ -68,9 +78,10 @@ impl Target {
                     None => target_of_link(path),
                 };
                 let path = path.map_err(failed)?;
+                let folder = path.parent().and_then(|folder| folder.metadata().ok()).map(output_folder);
                 let (file, temporary) = create_beside(&path, existing.is_some()).map_err(failed)?;
                 // From here on, every failure removes the file.
-                let unnamed = Unnamed { temporary, path, signals };
+                let unnamed = Unnamed { temporary, path, folder, signals };
                 if let Some(replaced) = existing {
                     file.set_permissions(replaced.permissions()).map_err(failed)?;
                 }
@@ -100,6 +111,11 @@ impl Target {
     /// The path that the file has until it is complete.
     pub fn path(&self) -> &Path {
         self.unnamed.as_ref().map_or(&self.shown, |unnamed| &unnamed.temporary)
+    }
+
+    /// The folder of the file as it was before the file was made, which changes its time.
+    pub fn folder(&self) -> Option<OutputFolder> {
+        self.unnamed.as_ref()?.folder
     }
 
     /// Whether a signal has ended the writing, now or before.

@@ -85,6 +85,9 @@ impl<'a> Pool<'a> {
     }
 }
 
+/// Longest name of an attribute, with its prefix, bytes: `XATTR_NAME_MAX` of Linux's limits.h.
+const XATTR_NAME_LEN_MAX: usize = 255;
+
 /// Splits a name into the number of its prefix and the rest. `None`: the format has no number for the prefix.
 pub fn split(name: &[u8]) -> Option<(u8, &[u8])> {
     SHORT_PREFIX_INDEXES.iter().find_map(|&index| {
@@ -100,8 +103,15 @@ pub fn check(xattrs: &[Xattr], path: &[u8]) -> Result<(), BuildError> {
         let shown = String::from_utf8_lossy(name);
         match split(name) {
             None => return Err(BuildError::refused(path, format!("attribute {shown}: unknown kind"))),
-            Some((_, rest)) if rest.len() > usize::from(u8::MAX) || rest.contains(&0) => {
-                return Err(BuildError::refused(path, format!("attribute {shown}: not a name")));
+            // Linux gives no longer ones to programs, whatever an image has.
+            Some(_) if name.len() > XATTR_NAME_LEN_MAX => {
+                return Err(BuildError::refused(
+                    path,
+                    format!("attribute {shown}: a name of more than 255 bytes"),
+                ));
+            }
+            Some((_, rest)) if rest.contains(&0) => {
+                return Err(BuildError::refused(path, format!("attribute {shown}: a name with a NUL byte")));
             }
             Some(_) if value.len() > XATTR_VALUE_LEN_MAX => {
                 return Err(BuildError::refused(path, format!("attribute {shown}: more than 64 KiB")));

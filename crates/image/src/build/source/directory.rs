@@ -34,8 +34,19 @@ pub struct DirectoryOptions {
     pub ignore_unreadable: bool,
     /// Files that are left out: the image itself may be written into the directory.
     pub outputs: Vec<OutputFile>,
+    /// The folder of the image, if that changed its time.
+    pub output_folder: Option<OutputFolder>,
     /// Where the tree goes if it is large.
     pub spill: Spill,
+}
+
+/// The folder that the image is written to, which may be in the directory: its time is that of before the image was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OutputFolder {
+    /// Device and number of its inode.
+    pub inode: (u64, u64),
+    /// Its time of change before: seconds since 1970, and nanoseconds.
+    pub mtime: (i64, u32),
 }
 
 /// A file that is left out, because it is being written or replaced.
@@ -204,11 +215,14 @@ impl Scan<'_, '_> {
         let (known, unknown): (Vec<_>, Vec<_>) =
             xattrs.into_iter().partition(|(name, _)| xattr::split(name).is_some());
         self.scanned.dropped_xattrs += unknown.len() as u64;
+        let output_folder =
+            self.options.output_folder.filter(|folder| folder.inode == (stat.device, stat.inode));
+        let (seconds, nanoseconds) = output_folder.map_or(stat.mtime, |folder| folder.mtime);
         Metadata {
             permissions: stat.mode as u16 & 0o7777,
             uid: stat.uid,
             gid: stat.gid,
-            mtime: Timestamp { seconds: stat.mtime.0, nanoseconds: stat.mtime.1 },
+            mtime: Timestamp { seconds, nanoseconds },
             xattrs: known,
         }
     }
@@ -309,7 +323,11 @@ impl Content for SourceContent {
     }
 
     fn open(&self) -> Result<Box<dyn Reader + '_>, BuildError> {
-        let file = self.root.folder.open_source(&self.path).map_err(|e| self.failed(e.into()))?;
+        let file = self.root.folder.open_source(&self.path).map_err(|e| match e.errno {
+            // It was removed, or is a link or a pipe now.
+            libc::ENOENT | libc::ENOTDIR | libc::ELOOP | libc::ESTALE => self.changed(),
+            _ => self.failed(e.into()),
+        })?;
         let reader = SourceReader { content: self, file };
         reader.check()?;
         Ok(Box::new(reader))

@@ -4,6 +4,7 @@
 //! with the process. Never in `/tmp`, which may be memory.
 
 use crate::build::BuildError;
+use std::cell::Cell;
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
 use std::ops::ControlFlow;
@@ -78,6 +79,20 @@ impl Compression {
     }
 }
 
+/// An input whose own failures are told apart from those of its decoder.
+struct Watched<'f, R> {
+    input: R,
+    has_failed: &'f Cell<bool>,
+}
+
+impl<R: Read> Read for Watched<'_, R> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        self.input.read(buf).inspect_err(|e| {
+            self.has_failed.set(e.kind() != io::ErrorKind::Interrupted);
+        })
+    }
+}
+
 /// Creates a file without a name in a directory.
 pub fn unnamed_file(directory: &Path) -> Result<File, BuildError> {
     pagefold_sys::spool::unnamed_file(directory).map_err(|e| BuildError::source(directory, e.into()))
@@ -100,7 +115,8 @@ pub fn spool(
         return Err(BuildError::UnknownSource { path: path.into(), what: decompress_with(program) });
     }
     let compression = Compression::of(&beginning);
-    let whole = io::Cursor::new(beginning).chain(input);
+    let is_input_failing = Cell::new(false);
+    let whole = Watched { input: io::Cursor::new(beginning).chain(input), has_failed: &is_input_failing };
     let mut decoder: Box<dyn Read> = match compression {
         Some(compression) => compression.decoder(whole, memory_bytes.unwrap_or(u64::MAX)).map_err(failed)?,
         None => Box::new(whole),
@@ -112,6 +128,9 @@ pub fn spool(
             Ok(0) => return Ok(file),
             Ok(len) => len,
             Err(e) if e.kind() == io::ErrorKind::Interrupted => 0,
+            Err(e) if compression.is_some() && !is_input_failing.get() => {
+                return Err(BuildError::Stream { path: path.into(), what: e.to_string() });
+            }
             Err(e) => return Err(failed(e)),
         };
         file.write_all(&buffer[..len]).map_err(|source| BuildError::Spool { source })?;

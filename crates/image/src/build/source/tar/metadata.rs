@@ -33,7 +33,9 @@ pub fn set_attributes(
             ACCESS_LIST => Ok(access_list(&value, metadata)?),
             DEFAULT_LIST if !matches!(kind, Kind::Directory) => Err(()),
             DEFAULT_LIST => Ok((!list(&value)?.is_empty()).then_some(value)),
-            key if xattr::split(key).is_none() => Err(()),
+            key if xattr::split(key).is_none() || key.starts_with(b"user.") && !has_user_attributes(kind) => {
+                Err(())
+            }
             _ => Ok(Some(value)),
         };
         match value {
@@ -44,6 +46,11 @@ pub fn set_attributes(
     }
     xattr::check(&metadata.xattrs, name)?;
     Ok(dropped)
+}
+
+/// Whether Linux lets a file of this kind have attributes of users (xattr(7)).
+fn has_user_attributes(kind: &Kind) -> bool {
+    matches!(kind, Kind::Regular(_) | Kind::Directory)
 }
 
 /// Sets the permissions that an access list contains. Returns the list, if it says more than they do.
