@@ -13,7 +13,6 @@ use super::BuildError;
 use super::plan::Planned;
 use super::table::Table;
 use super::tree::Tree;
-use std::hash::Hasher;
 use twox_hash::XxHash3_128;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 

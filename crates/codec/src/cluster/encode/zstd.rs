@@ -287,14 +287,14 @@ mod tests {
     fn programs_become_smaller_than_with_the_parameters_of_libzstd() {
         let src = program();
         assert!(!is_text(&src));
-        let sizes: Vec<_> = (9..=15).map(|level| compressed_bytes(&src, level)).collect();
+        let mut lower = usize::MAX;
         for row in &BINARY_LEVELS {
             let mut dst = vec![0; src.len()];
             let theirs = zstd_safe::compress(&mut dst, &src, row.level).unwrap();
             let ours = compressed_bytes(&src, row.level);
-            assert!(ours * 100 < theirs * 99, "level {}: {ours} against {theirs}", row.level);
+            assert!(ours < theirs.min(lower), "level {}: {ours} against {theirs} and {lower}", row.level);
+            lower = ours;
         }
-        assert!(sizes.is_sorted_by(|low, high| low >= high), "{sizes:?}");
     }
 
     #[test]
