@@ -1,7 +1,9 @@
 """Rows of images.py: the presets of `image build`, against the densest images of mkfs.erofs and mksquashfs.
 
-Two trees of the size --build-size: shared libraries below /usr/lib, and a part of the Rust toolchain, in the order of
-names. Each image is built once a round by two threads, to a tmpfs. Then it is mounted by the kernel: all files are read
+Trees of the size --build-size: shared libraries below /usr/lib, a part of the Rust toolchain, and parts of two Debian
+roots of different versions, half of the size each, all in the order of names. The roots are folders that were made by
+`debootstrap --foreign` (--root, twice); without them their tree is skipped. With whole roots only their peak memory with
+`--memory 256M` is measured. Each image is built once a round by two threads, to a tmpfs. Then it is mounted by the kernel: all files are read
 in order, 2000 random pieces of 4 KiB are read, and `find -size` walks the tree, each with caches dropped before. The
 images without density have the compression of the preset before, and share and pack nothing.
 """
@@ -45,12 +47,21 @@ def rows_of_presets(bench):
     os.makedirs(shm)
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=90%", "none", shm], check=True)
     try:
-        for name, fill in [("libraries", libraries), ("toolchain", toolchain)]:
+        trees = [("libraries", libraries), ("toolchain", toolchain)]
+        if bench.args.root:
+            trees.append(("roots", lambda tree, size: roots(tree, size, bench.args.root)))
+        else:
+            bench.skip("presets: roots", "--root names no Debian roots")
+        for name, fill in trees:
+            if bench.args.trees and name not in bench.args.trees:
+                continue
             tree = os.path.join(bench.folder, f"presets-{name}")
             count, total = fill(tree, bench.args.build_size << 20)
             print(f"\npresets: {name}, {count} files, {total / 2**20:.1f} MiB", flush=True)
             measure_tree(bench, name, tree, shm)
             shutil.rmtree(tree)
+        if bench.args.root:
+            measure_memory(bench, shm)
     finally:
         subprocess.run(["umount", shm], check=False)
 
@@ -58,18 +69,57 @@ def rows_of_presets(bench):
 def toolchain(folder, size_bytes):
     """Copies files of the Rust toolchain to the folder until it has the size; returns their number and length."""
     sysroot = subprocess.run(["rustc", "--print", "sysroot"], capture_output=True, text=True, check=True).stdout.strip()
+    return part(sysroot, folder, size_bytes)
+
+
+def roots(folder, size_bytes, paths):
+    """Copies an equal part of each root to a separate folder; returns their number and length."""
+    parts = [part(path, os.path.join(folder, f"root{number}"), size_bytes // len(paths)) for number, path in enumerate(paths)]
+    return tuple(map(sum, zip(*parts)))
+
+
+def part(source, folder, size_bytes):
+    """Copies files of a directory to the folder, in the order of names, until it has the size; returns their number and length."""
     count, total = 0, 0
-    for root, folders, names in os.walk(sysroot):
-        folders.sort()
+    for root, folders, names in os.walk(source):
+        # There debootstrap leaves the packages once more.
+        folders[:] = sorted(name for name in folders if os.path.join(root, name) not in (
+            os.path.join(source, "debootstrap"), os.path.join(source, "var/cache/apt")))
         for path in (os.path.join(root, name) for name in sorted(names)):
             # One file must not be all of the tree.
-            if total >= size_bytes or os.path.islink(path) or os.path.getsize(path) > size_bytes // 4:
+            if total >= size_bytes or os.path.islink(path) or not os.path.isfile(path) or os.path.getsize(path) > size_bytes // 4:
                 continue
-            copied = os.path.join(folder, os.path.relpath(path, sysroot))
+            copied = os.path.join(folder, os.path.relpath(path, source))
             os.makedirs(os.path.dirname(copied), exist_ok=True)
             shutil.copy2(path, copied)
             count, total = count + 1, total + os.path.getsize(copied)
     return count, total
+
+
+def measure_memory(bench, shm):
+    """Builds an image of the whole roots with each preset in 256 MiB of memory."""
+    print("\npresets: memory with --memory 256M, whole roots\n\n| preset | size, MB | CPU, s | VmHWM, MiB |\n|---|---|---|---|", flush=True)
+    both = os.path.join(bench.folder, "presets-roots")
+    os.makedirs(both)
+    try:
+        for number, path in enumerate(bench.args.root):
+            mounted = os.path.join(both, str(number))
+            os.makedirs(mounted)
+            subprocess.run(["mount", "--bind", path, mounted], check=True)
+        for preset in ("fast", "balanced", "small"):
+            image = os.path.join(shm, "image")
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(image)
+            built = run([bench.args.pagefold, "image", "build", "--quiet", "--preset", preset, "--memory", "256M",
+                         "--threads", THREADS, both, image])
+            print(f"| {preset} | {os.path.getsize(image) / 1e6:.1f} | {built[1]:.1f} | {built[2] / 2**20:.0f} |", flush=True)
+    finally:
+        for number, _ in enumerate(bench.args.root):
+            mounted = os.path.join(both, str(number))
+            subprocess.run(["umount", mounted], check=False)
+            # Only if it is empty: it must not be the root that is removed.
+            with contextlib.suppress(OSError):
+                os.rmdir(mounted)
 
 
 def measure_tree(bench, name, tree, shm):

@@ -426,6 +426,8 @@ def main():
     parser.add_argument("--build-size", type=int, default=256, metavar="MIB", help="amount of libraries in images to build")
     parser.add_argument("--build", action="append", default=[], metavar="COMPRESSION", help="only this row, as in zstd:12, dedupe or small")
     parser.add_argument("--fuse-uring", choices=["on", "off"], default="on", help="how requests reach our mounts")
+    parser.add_argument("--root", action="append", default=[], metavar="DIR", help="a Debian root for the presets, twice")
+    parser.add_argument("--trees", action="append", default=[], metavar="NAME", help="only this tree of the presets, as in libraries")
     parser.add_argument("--short", action="store_true", help="one round: shows that it works")
     parser.add_argument("--only", choices=sorted(ROWS), action="append")
     args = parser.parse_args()

@@ -42,7 +42,11 @@ impl Division {
             options.compressions().into_iter().map(|one| Encoder::heap_bytes(&config(one, options)));
         // Beside an encoder a thread has its attempts at a cluster.
         let attempts_bytes = ATTEMPTS_CLUSTERS * u64::from(options.cluster_bytes);
-        let packed_bytes = if options.fragments { packed_segment_bytes(options.cluster_bytes) } else { 0 };
+        let packed_bytes = match options.fragments {
+            // A segment that is being filled, and the fragment that comes next.
+            true => packed_segment_bytes(options.cluster_bytes) + options.packed_bytes_max() as usize,
+            false => 0,
+        };
         let sampler_bytes = if options.choose_by_sample { sampler_bytes() } else { 0 };
         let fixed_bytes = FIXED_BYTES + RESIDENT_BYTES_MIN + (packed_bytes + sampler_bytes) as u64;
         let encoder_bytes = encoder_bytes.map(|bytes| bytes as u64).sum::<u64>() + attempts_bytes;

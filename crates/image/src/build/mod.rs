@@ -32,7 +32,7 @@
 //! | `running_kernel` | the options for the kernel that runs here |
 //! | `memory` | the division of memory |
 //! | `plan` | the order of inodes |
-//! | `sort` | the order of contents |
+//! | `sort`, `versions` | the order of contents |
 //! | `contents`, `compress` | reading and compressing files |
 //! | `duplicates` | finding files with the same contents |
 //! | `chunks` | finding equal parts of files |
@@ -77,6 +77,7 @@ mod table;
 mod target;
 pub mod tree;
 mod verify;
+mod versions;
 mod writer;
 
 use memory::Division;

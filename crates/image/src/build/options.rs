@@ -11,8 +11,15 @@ use crate::format::features::{self, incompat};
 pub const BLOCK_BYTES: u32 = 4096;
 /// Largest cluster, bytes.
 pub const CLUSTER_BYTES_MAX: u32 = 1 << 20;
+/// Default of the largest cluster with Zstandard, bytes: a reference reaches all of what precedes it in the cluster.
+const ZSTD_CLUSTER_BYTES: u32 = 128 << 10;
+/// That with other methods; 64 KiB are also as far as LZ4 refers.
+const CLUSTER_BYTES: u32 = 64 << 10;
 /// Smallest window of LZ4, bytes; smaller ones compress badly and save nothing.
 const LZ4_WINDOW_BYTES_MIN: u32 = 4095;
+
+/// Length of the longest file that is packed with LZMA, in clusters.
+const LZMA_PACKED_CLUSTERS: u32 = 4;
 
 /// Images with fewer inodes have no metabox.
 const METABOX_INODES_MIN: usize = 1024;
@@ -153,8 +160,9 @@ pub struct Options {
     pub lz4_window_bytes: u32,
     /// Whether ends of files that are shorter than a block are stored with the metadata.
     pub tail_packing: bool,
-    /// Whether files that are not longer than a cluster, and such ends of others, are compressed together. Only for
-    /// targets that have a packed file, from 6.1 on, and for the files that get `compression`.
+    /// Whether files that are not longer than a cluster, and such ends of others, are compressed together; with LZMA, unless
+    /// samples decide, files of up to four clusters, about what a cluster decodes to. Only for targets that have a packed
+    /// file, from 6.1 on, and for the files that get `compression`.
     pub fragments: bool,
     /// The contents that the image stores once. Compressed files share contents only for targets that know clusters of
     /// several files, from 6.1 on.
@@ -194,10 +202,10 @@ impl Options {
         };
         Options {
             target,
-            compression: Some(Compression::of(method)),
+            compression: None,
             rules: Rules::default(),
             choose_by_sample: false,
-            cluster_bytes: if target.has_big_clusters() { 64 << 10 } else { BLOCK_BYTES },
+            cluster_bytes: if target.has_big_clusters() { CLUSTER_BYTES } else { BLOCK_BYTES },
             lz4_window_bytes: LZ4_WINDOW_BYTES_DEFAULT,
             tail_packing: target.has(incompat::ZTAILPACKING),
             fragments: target.has(incompat::FRAGMENTS),
@@ -212,6 +220,18 @@ impl Options {
             first_data_block: 0,
             metabox_inodes_min: METABOX_INODES_MIN,
         }
+        .with_compression(Some(Compression::of(method)))
+    }
+
+    /// Replaces the compression, and with it the largest cluster: Zstandard has 128 KiB by default, others 64. Images that
+    /// have clusters of a block keep these.
+    pub fn with_compression(self, compression: Option<Compression>) -> Self {
+        let cluster_bytes = match compression {
+            _ if self.cluster_bytes == BLOCK_BYTES => BLOCK_BYTES,
+            Some(Compression { method: Method::Zstd, .. }) => ZSTD_CLUSTER_BYTES,
+            _ => CLUSTER_BYTES,
+        };
+        Options { compression, cluster_bytes, ..self }
     }
 
     /// Threads that compress, if there is memory for them.
@@ -225,6 +245,18 @@ impl Options {
     /// The compression of files in which a long search for matches finds nothing, if samples decide.
     pub(crate) fn light(&self) -> Option<Compression> {
         self.compression.filter(|_| self.choose_by_sample).map(Compression::light)
+    }
+
+    /// Longest file, bytes, that is a fragment as a whole, of those that get `compression`. Samples are for files that are
+    /// longer.
+    pub(crate) fn packed_bytes_max(&self) -> u32 {
+        match self.compression {
+            // A shorter file would not fill a cluster, and would begin without anything to refer to.
+            Some(Compression { method: Method::Lzma, .. }) if !self.choose_by_sample => {
+                LZMA_PACKED_CLUSTERS * self.cluster_bytes
+            }
+            _ => self.cluster_bytes,
+        }
     }
 
     /// All compressions that files may get, without repetition.
@@ -292,6 +324,17 @@ mod tests {
         for wrong in ["", "zstd:0", "zstd:23", "lz4:1", "gzip", "lzma:x", "zstd:"] {
             assert!(Compression::parse(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn clusters_follow_the_compression() {
+        let clusters = |target, text: &str| {
+            Options::for_target(target).with_compression(Compression::parse(text).unwrap()).cluster_bytes
+        };
+        let new = Target::new(6, 12);
+        assert_eq!(Options::for_target(new).cluster_bytes, 128 << 10);
+        assert_eq!([clusters(new, "lz4hc"), clusters(new, "zstd:3")], [64 << 10, 128 << 10]);
+        assert_eq!(clusters(Target::new(5, 10), "lz4hc"), BLOCK_BYTES);
     }
 
     #[test]

@@ -87,8 +87,8 @@ impl RunningKernel {
 
     /// The options of images that the kernel mounts.
     pub fn options(&self) -> Options {
-        let mut options = Options::for_target(self.target());
-        options.compression = Some(Compression::of(self.choice().0));
+        let compression = Some(Compression::of(self.choice().0));
+        let mut options = Options::for_target(self.target()).with_compression(compression);
         if let Some(features) = &self.features {
             if !features.contains("big_pcluster") {
                 options.cluster_bytes = BLOCK_BYTES;

@@ -10,6 +10,7 @@ use super::BuildError;
 use super::plan::Planned;
 use super::table::Table;
 use super::tree::{InodeId, Tree};
+use super::versions;
 use crate::startup::{self, StartEntry};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -23,7 +24,8 @@ pub const LIST_PATHS_MAX: usize = 1 << 20;
 #[derive(Debug, Clone, Default)]
 pub enum Sort {
     /// Small files by the ends of their names behind the last dot, so that similar ones are compressed together, and
-    /// those of a kind by path. Other files by path.
+    /// those of a kind by path; but versions of a file, which have its name in directories of the same name, follow it.
+    /// Other files by path.
     #[default]
     Similarity,
     /// By path: the files of a directory in the order of their names, then those of its directories.
@@ -114,6 +116,7 @@ impl Order {
     pub(super) fn sort_small(&self, tree: &Tree, files: &mut Table<Planned>) -> Result<(), BuildError> {
         if self.is_by_kind {
             files.sort_by(|a, b| kind(tree.name(a.name)).cmp(kind(tree.name(b.name))))?;
+            versions::bring_together(tree, files)?;
         }
         self.sort_others(files)
     }
@@ -128,12 +131,18 @@ impl Order {
     }
 }
 
-/// The end of the name that says what the file is: what is behind the last dot. Names without a dot are a kind.
+/// The end of the name that says what the file is: what is behind the last dot, or before the numbers there, as in
+/// `libz.so.1.3`. Names without a dot are a kind, and those with nothing but a number behind it, as in `ls.1`, have that one.
 fn kind(name: &[u8]) -> &[u8] {
-    match name.iter().rposition(|byte| *byte == b'.') {
-        // A leading dot hides the file.
-        None | Some(0) => b"",
-        Some(dot) => &name[dot + 1..],
+    let is_number = |part: &[u8]| !part.is_empty() && part.iter().all(u8::is_ascii_digit);
+    // A leading dot hides the file.
+    let Some((_, rest)) = name.split_first() else { return b"" };
+    let mut ends = rest.rsplit(|byte| *byte == b'.');
+    let parts = ends.clone().count() - 1;
+    let named = ends.clone().take(parts).find(|part| !is_number(part));
+    match parts {
+        0 => b"",
+        _ => named.or_else(|| ends.next()).unwrap_or_default(),
     }
 }
 
@@ -181,6 +190,26 @@ mod tests {
         assert_eq!(sorted(&Sort::Similarity, false), BY_PATH);
         assert_eq!(sorted(&Sort::Path, true), BY_PATH);
         assert_eq!(sorted(&Sort::Path, false), BY_PATH);
+    }
+
+    #[test]
+    fn the_kind_is_behind_the_last_dot_and_before_a_version() {
+        for (name, wanted) in [
+            ("x.c", "c"),
+            ("libz.so.1.3", "so"),
+            ("libz.so", "so"),
+            ("ls.1", "1"),
+            ("a.b.7.8", "b"),
+            ("a.tar.gz", "gz"),
+            (".hidden", ""),
+            (".hidden.c", "c"),
+            ("README", ""),
+            ("end.", ""),
+            ("", ""),
+            ("1.2.3", "3"),
+        ] {
+            assert_eq!(kind(name.as_bytes()), wanted.as_bytes(), "{name}");
+        }
     }
 
     #[test]

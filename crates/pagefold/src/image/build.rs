@@ -63,7 +63,7 @@ pub struct BuildArgs {
     #[arg(long = "rule", value_name = "PATTERN=NAME[:LEVEL]")]
     pub rules: Vec<String>,
     /// Largest compressed cluster: a multiple of 4K, up to 1M. Larger ones make the image smaller and small reads slower
-    /// [default: 64K; for kernels before 5.13 4K]
+    /// [default: 128K with zstd, 64K with others; for kernels before 5.13 4K]
     #[arg(long, short = 'C', value_name = "SIZE")]
     pub cluster: Option<String>,
     /// How far back LZ4 may refer, 4K to 64K. Decoding needs as much memory
@@ -88,8 +88,9 @@ pub struct BuildArgs {
     #[arg(long, value_name = "KIND", hide_possible_values = true)]
     pub dedupe: Option<DedupeArg>,
     /// Order of the contents of small files, which are stored together, and of the others: similarity (small files with
-    /// the same extension follow each other), path, or a file with a list of paths, as a program reads them when it
-    /// starts: one on each line, # begins a comment. Files in the list come first, the others follow by similarity
+    /// the same extension follow each other, and versions of a file), path, or a file with a list of paths, as a program
+    /// reads them when it starts: one on each line, # begins a comment. Files in the list come first, the others follow by
+    /// similarity
     #[arg(long, value_name = "ORDER", default_value = "similarity", value_hint = ValueHint::FilePath)]
     pub sort: PathBuf,
     /// Leave out what matches a pattern, with all below it. A pattern without a slash is compared with names, one with
@@ -335,7 +336,12 @@ fn options(args: &BuildArgs) -> Result<(Options, Option<RunningKernel>)> {
     preset.apply(&mut options, decodes, has_metabox);
     options.choose_by_sample = args.compression.as_ref().is_some_and(|text| text == AUTO);
     if let Some(text) = args.compression.as_ref().filter(|_| names_compression(args)) {
-        options.compression = Compression::parse(text).map_err(usage("--compression"))?;
+        let compression = Compression::parse(text).map_err(usage("--compression"))?;
+        match args.preset {
+            PresetArg::Balanced => options = options.with_compression(compression),
+            // The clusters are those of the preset.
+            PresetArg::Fast | PresetArg::Small => options.compression = compression,
+        }
     }
     for rule in &args.rules {
         options.rules.push(rule).map_err(usage("--rule"))?;

@@ -17,6 +17,10 @@ const UNKNOWN: u64 = u64::MAX;
 /// Bound of liblzma's objects around the encoder.
 const OBJECTS_BYTES: usize = 4 << 10;
 
+/// Bits of the byte before on which the coding of a literal depends: one more than liblzma's presets have. Clusters of shared
+/// libraries become 0.3 % smaller by it.
+const LITERAL_CONTEXT_BITS: u32 = 4;
+
 unsafe extern "C" {
     fn lzma_microlzma_encoder(
         stream: *mut sys::lzma_stream,
@@ -44,6 +48,7 @@ fn options(dict_bytes: u32, level: i32, extreme: bool) -> Result<sys::lzma_optio
     match unsafe { sys::lzma_lzma_preset(&mut options, preset) } {
         0 => {
             options.dict_size = dict_bytes;
+            options.lc = LITERAL_CONTEXT_BITS;
             Ok(options)
         }
         _ => Err(CodecError::Level { codec: NAME, level, min: 0, max: LEVEL_MAX }),

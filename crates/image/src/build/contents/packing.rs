@@ -32,7 +32,7 @@ pub struct Packing {
     compression: Compression,
     /// A further compression of files whose ends it gets.
     light: Option<Compression>,
-    /// Longest fragment, bytes.
+    /// Longest end of a file that is a fragment, bytes.
     len_bytes_max: usize,
     packed: Packed,
     /// The part of it that is written.
@@ -55,7 +55,7 @@ impl Packing {
         })
     }
 
-    /// Longest fragment of a file with this compression, bytes; 0: none.
+    /// Longest end of a file with this compression that is a fragment, bytes; 0: none.
     pub fn fragment_bytes_max(&self, compression: Option<Compression>) -> usize {
         let is_packed = compression.is_some_and(|one| one == self.compression || Some(one) == self.light);
         if is_packed { self.len_bytes_max } else { 0 }
@@ -65,7 +65,9 @@ impl Packing {
     pub fn is_small(&self, tree: &Tree, planned: &Planned, options: &Options) -> bool {
         let len_bytes = tree.content_bytes(planned.id);
         let compression = planned.rule(tree, &options.rules).unwrap_or(options.compression);
-        compression == Some(self.compression) && len_bytes > 0 && len_bytes <= self.len_bytes_max as u64
+        compression == Some(self.compression)
+            && len_bytes > 0
+            && len_bytes <= u64::from(options.packed_bytes_max())
     }
 }
 

@@ -119,10 +119,10 @@ fn features_that_the_kernel_does_not_list_are_not_used() {
         let options = probe("6.12.0", &files).options();
         (options.cluster_bytes, options.tail_packing)
     };
-    assert_eq!(with(&["big_pcluster", "ztailpacking"]), (65536, true));
-    assert_eq!(with(&["big_pcluster"]), (65536, false));
+    assert_eq!(with(&["big_pcluster", "ztailpacking"]), (128 << 10, true));
+    assert_eq!(with(&["big_pcluster"]), (128 << 10, false));
     assert_eq!(with(&["zero_padding"]), (4096, false));
-    assert_eq!(with(&[]), (65536, true));
+    assert_eq!(with(&[]), (128 << 10, true));
 }
 
 #[test]
