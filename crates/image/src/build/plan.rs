@@ -187,6 +187,20 @@ mod tests {
     }
 
     #[test]
+    fn a_tree_has_as_many_levels_as_readers_enter() {
+        let mut tree = Tree::new(Metadata::default());
+        let mut at = InodeId::ROOT;
+        let mut results = Vec::new();
+        for _ in 0..=DEPTH_MAX {
+            at = tree.add(at, b"d", Metadata::default(), Body::Directory(Default::default())).unwrap();
+            results.push(Plan::new(&tree, None).err());
+        }
+        assert!(results[..DEPTH_MAX].iter().all(Option::is_none));
+        let refused = results[DEPTH_MAX].take().unwrap().to_string();
+        assert!(refused.contains("below 1024 directories, and readers enter no more"), "{refused}");
+    }
+
+    #[test]
     fn the_time_of_creation_is_the_given_one_wherever_the_times_of_files_are() {
         let at = |seconds| Metadata { mtime: Timestamp { seconds, nanoseconds: 0 }, ..Metadata::default() };
         let mut tree = Tree::new(at(1_000_000));

@@ -33,6 +33,28 @@ fn other_names_of_the_file_that_is_replaced_stay_in_the_image() {
 }
 
 #[test]
+fn an_image_in_its_source_is_that_of_another_folder() {
+    let (s, source) = sandbox();
+    let below = source.join("below");
+    fs::create_dir(&below).unwrap();
+    let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_600_000_000);
+    let set_times = || {
+        for path in [source.join("text"), below.clone(), source.clone()] {
+            fs::File::open(path).unwrap().set_modified(time).unwrap();
+        }
+    };
+    set_times();
+    let outside = s.path("out");
+    s.ok(&build(&source, &outside, ""));
+    for inside in [source.join("image"), below.join("image")] {
+        s.ok(&build(&source, &inside, ""));
+        assert!(fs::read(&inside).unwrap() == fs::read(&outside).unwrap(), "{}", inside.display());
+        fs::remove_file(inside).unwrap();
+        set_times();
+    }
+}
+
+#[test]
 fn a_pattern_that_matches_nothing_is_noted() {
     let (s, source) = sandbox();
     fs::create_dir(source.join("d")).unwrap();

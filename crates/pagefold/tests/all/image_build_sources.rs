@@ -67,6 +67,8 @@ fn sources_that_cannot_be_used_leave_nothing() {
     fs::write(s.path("cut.tar"), &archive[..2000]).unwrap();
     fs::write(s.path("text"), "text").unwrap();
     fs::write(s.path("bz"), "BZh91AY&SY").unwrap();
+    let gzip = Command::new("gzip").arg("-c").arg(s.path("a.tar")).output().unwrap().stdout;
+    fs::write(s.path("cut.gz"), &gzip[..gzip.len() - 9]).unwrap();
     let at = |name: &str| s.path(name).display().to_string();
     let source = at("source");
     for (words, code, message) in [
@@ -74,6 +76,7 @@ fn sources_that_cannot_be_used_leave_nothing() {
         (at("text"), 2, "no tar archive (plain, or compressed by gzip, zstd or xz) and no EROFS image"),
         (at("bz"), 2, "needs bzip2"),
         (at("cut.tar"), 6, "the archive is cut off"),
+        (at("cut.gz"), 6, "is damaged, or cut off; get it again"),
         (format!("--whiteouts overlay {source}"), 2, "--whiteouts is for tar archives"),
         (format!("--one-file-system {}", at("a.tar")), 2, "--one-file-system is for directories"),
         (format!("--device {} {source}", image.display()), 2, "--device is for images"),
@@ -85,6 +88,12 @@ fn sources_that_cannot_be_used_leave_nothing() {
     ] {
         s.run(&format!("image build {words} {}", out.display())).fails(code, message);
         assert!(!out.exists() && hidden(&s).is_empty(), "{words}");
+    }
+    for path in ["a.tar", "cut.gz"].map(|name| s.path(name)) {
+        let before = fs::read(&path).unwrap();
+        let shown = path.display();
+        s.run(&format!("image build {shown} {shown}")).fails(2, "would be replaced by its image");
+        assert!(fs::read(&path).unwrap() == before && hidden(&s).is_empty());
     }
     for (input, code, message) in
         [("text", 2, "'-' has no tar archive in it"), ("image", 2, "'-' has an image")]

@@ -79,7 +79,15 @@ impl Compression {
     }
 }
 
-/// An input whose own failures are told apart from those of its decoder.
+/// Whether a decoder would take more memory than it may.
+fn is_limit(error: &io::Error) -> bool {
+    use liblzma::stream::Error;
+    let xz = error.get_ref().and_then(|inner| inner.downcast_ref());
+    // Zstandard's errors are texts: "Frame requires too much memory for decoding".
+    xz.is_some_and(|e| matches!(e, Error::MemLimit | Error::Mem)) || error.to_string().contains("memory")
+}
+
+/// An input whose own failures are distinguished from those of its decoder.
 struct Watched<'f, R> {
     input: R,
     has_failed: &'f Cell<bool>,
@@ -128,7 +136,7 @@ pub fn spool(
             Ok(0) => return Ok(file),
             Ok(len) => len,
             Err(e) if e.kind() == io::ErrorKind::Interrupted => 0,
-            Err(e) if compression.is_some() && !is_input_failing.get() => {
+            Err(e) if compression.is_some() && !is_input_failing.get() && !is_limit(&e) => {
                 return Err(BuildError::Stream { path: path.into(), what: e.to_string() });
             }
             Err(e) => return Err(failed(e)),

@@ -66,7 +66,8 @@ fn damaged_streams_are_errors_with_the_name_of_the_file() {
         damaged[middle] ^= 0xff;
         for bytes in [&small[..small.len() - 5], &small[..8], &damaged] {
             let message = spooled(bytes).unwrap_err().to_string();
-            assert_eq!(message, "reading 'a.tar.x'", "{compression:?}");
+            let wanted = "'a.tar.x' is damaged, or cut off; get it again (";
+            assert!(message.starts_with(wanted), "{compression:?}: {message}");
         }
     }
     let message = spooled(b"BZh91AY&SY").unwrap_err().to_string();

@@ -152,6 +152,7 @@ fn the_last_member_of_a_name_counts() {
 fn what_extraction_refuses_is_refused_by_name() {
     let one =
         |name: &str, letter, link: &str| Tarball::default().file("f", b"x").member(name, letter, link).end();
+    let long_name = format!("SCHILY.xattr.user.{}", "a".repeat(251));
     for (archive, wanted) in [
         (one("a/../b", b'0', ""), "'a/../b': a path with '..'"),
         (one("f/x", b'0', ""), "'f/x': it is below 'f', no directory"),
@@ -207,6 +208,10 @@ fn what_extraction_refuses_is_refused_by_name() {
             "'x': the archive is cut off",
         ),
         (
+            Tarball::default().pax(b'x', &[(long_name.as_str(), b"")]).file("x", b"").end(),
+            "a name of more than 255 bytes",
+        ),
+        (
             Tarball::default().raw(Tarball::header(b"x", b'x', 2 << 20), |_| {}).end(),
             "an extended header of 2097152",
         ),
@@ -238,14 +243,19 @@ fn attributes_and_access_lists_are_those_of_an_extracted_file() {
         .pax(b'x', &[("SCHILY.acl.access", b"user::r--,group::---,other::---"), ("SCHILY.xattr.user.e", b"")])
         .file("plain", b"")
         .pax(b'x', &[("SCHILY.xattr.system.nfs4_acl", b"x"), ("SCHILY.acl.default", list)])
-        .file("unknown", b"");
+        .file("unknown", b"")
+        .pax(b'x', &[("SCHILY.xattr.user.a", b"b"), ("SCHILY.xattr.trusted.a", b"b")])
+        .member("link", b'2', "unknown")
+        .pax(b'x', &[("SCHILY.xattr.user.a", b"b")])
+        .member("fifo", b'6', "");
     let scanned = scanned(archive);
+    assert_eq!(["link", "fifo"].map(|name| metadata(&scanned, name).xattrs.len()), [1, 0]);
     let dir = metadata(&scanned, "dir");
     let names: Vec<&[u8]> = dir.xattrs.iter().map(|(name, _)| name.as_ref()).collect();
     assert_eq!(names, [&b"system.posix_acl_access"[..], b"system.posix_acl_default"]);
     assert_eq!((dir.permissions, dir.xattrs[0].1.len()), (0o770, 4 + 5 * 8));
     let plain = metadata(&scanned, "plain");
-    assert_eq!((plain.permissions, plain.xattrs.len(), scanned.dropped_xattrs), (0o400, 1, 2));
+    assert_eq!((plain.permissions, plain.xattrs.len(), scanned.dropped_xattrs), (0o400, 1, 4));
     let named = Tarball::default().pax(b'x', &[("SCHILY.acl.access", b"user:joe:rwx")]).file("x", b"").end();
     assert!(refusal(&named).contains("archive with --numeric-owner"));
     let invalid = Tarball::default().pax(b'x', &[("SCHILY.acl.access", b"user::rwx")]).file("x", b"").end();
