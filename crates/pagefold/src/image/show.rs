@@ -4,9 +4,11 @@ use super::file;
 use super::findings;
 use super::open::{ImageArgs, failure, path_bytes};
 use super::overview::Overview;
+use super::stats::{self, StatsArgs};
 use crate::cli::{output, style};
 use clap::Args;
 use pagefold_control::error::Result;
+use pagefold_control::media::Location;
 use pagefold_control::text;
 use pagefold_image::tree_stats::TreeStats;
 use pagefold_image::walk::Limits;
@@ -21,6 +23,10 @@ pub struct ShowArgs {
     /// Show this file or directory in the image
     #[arg(value_name = "PATH")]
     pub path: Option<PathBuf>,
+    /// Show the figures of a mount again and again, as `image stats --live` does: IMAGE is mounted, or a directory that one is
+    /// mounted on
+    #[arg(long, conflicts_with = "path")]
+    pub live: bool,
     /// Print JSON with exact numbers
     #[arg(long)]
     pub json: bool,
@@ -28,6 +34,13 @@ pub struct ShowArgs {
 
 /// Shows an image, or a file in it.
 pub fn run(args: &ShowArgs) -> Result<()> {
+    if args.live {
+        let mount = match &args.image.media.image {
+            Location::File(path) => path.clone(),
+            Location::Url(url) => url.into(),
+        };
+        return stats::run(&StatsArgs { mount, live: true, interval: "1s".into(), json: args.json });
+    }
     let image = args.image.open(ReadAhead::Off)?;
     if let Some(path) = &args.path {
         let of = |e| failure(path_bytes(path), &e);

@@ -201,17 +201,23 @@ fn the_live_view_has_a_line_for_each_sample_and_ends_with_the_mount() {
         (&stats["remote"]["cache_bytes"], &stats["budget"]["limit_bytes"]),
         (&(16 << 20).into(), &(16 << 20).into())
     );
-    let live = |more: &str| {
-        let mut command = s.inner.command(&format!("image stats {} --live {more}", s.at.display()));
+    let live = |of: &str, more: &str| {
+        let mut command = s.inner.command(&format!("image {of} {} --live {more}", s.at.display()));
         command.stdout(std::process::Stdio::piped()).spawn().unwrap()
     };
-    let (text, json) = (live(""), live("--json --interval 1s"));
+    let (text, json, shown) =
+        (live("stats", ""), live("stats", "--json --interval 1s"), live("show", "--json"));
     std::thread::sleep(Duration::from_millis(700));
     start_up(&s.at);
     std::thread::sleep(Duration::from_millis(1600));
     s.ok(&s.words("unmount", ""));
-    let [text, json] = [text, json].map(|live| live.wait_with_output().unwrap());
-    assert!(text.status.success() && json.status.success());
+    let [text, json, shown] = [text, json, shown].map(|live| live.wait_with_output().unwrap());
+    assert!([&text, &json, &shown].iter().all(|live| live.status.success()));
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    assert!(
+        shown.lines().count() >= 2 && shown.lines().all(|line| line.contains("first_read_ns")),
+        "{shown}"
+    );
     let text = String::from_utf8(text.stdout).unwrap();
     let last = text.lines().last().unwrap();
     assert!(text.lines().count() >= 2 && !text.contains('\x1b'), "{text}");
