@@ -42,10 +42,11 @@
 //!
 //! # How it works
 //!
-//! A read (`source.rs`) is cut into blocks of 32 KiB, which `blocks.rs` keeps. A missing block is fetched with those
-//! behind it that are wanted too, or probably will be: up to 2 MiB in one request, as `link.rs` says after it has seen
-//! the times of others. `outage.rs` lets reads of a block that is out of reach fail together. `passed.rs` says which blocks leave first, and `prefetch.rs` fetches those of a list. Other
-//! readers of a block that is on its way wait for it, and `ahead.rs` fetches what follows a sequence. `retry.rs`
+//! A read (`source.rs`) is cut into blocks of 32 KiB, which `blocks.rs` keeps. A missing block is fetched by `object.rs`
+//! with those behind it that are wanted too, or probably will be: up to 2 MiB in one request, as `link.rs` says after it
+//! has seen the times of others. `outage.rs` lets reads of a block that is out of reach fail together. `passed.rs` says
+//! which blocks leave first, and `prefetch.rs` fetches those of a list. Other readers of a block that is on its way wait
+//! for it, and `ahead.rs` fetches what follows a sequence, while nobody waits for other blocks. `retry.rs`
 //! repeats a request until the deadline; `client.rs` sends it and follows redirects, and `answer.rs` judges the
 //! answer, with the parsers of `headers.rs`. `url.rs` has the names of objects. [`whole`] compares all of an object with
 //! the digest that is its name. Between `blocks.rs` and the server is

@@ -11,6 +11,7 @@
 
 use super::list::{self, LIST_BYTES_MAX, LIST_ENTRIES_MAX};
 use crate::Nid;
+use crate::walk::DEPTH_MAX;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,8 +23,6 @@ const NAMES_BYTES_MAX: usize = 16 << 20;
 const NAME_OVERHEAD_BYTES: usize = 64;
 /// Last entries that a range can continue: programs that start read a few files at once.
 const RECENT_ENTRIES: usize = 32;
-/// Deepest path. A damaged image could have a directory in itself.
-const DEPTH_MAX: usize = 1024;
 
 /// Records what is read, until [`Recorder::stop`].
 #[derive(Debug)]
@@ -165,6 +164,7 @@ impl State {
         while nid != root {
             let (parent, name) = self.names.get(&nid)?;
             names.push(name);
+            // A damaged image could have a directory in itself.
             if names.len() > DEPTH_MAX {
                 return None;
             }

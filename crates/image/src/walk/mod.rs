@@ -28,7 +28,7 @@ use std::ops::ControlFlow;
 /// The deepest levels, which hold the directory block that they are read from. Levels above read their block again.
 const MAX_LOADED_BLOCKS: usize = 8;
 
-/// Levels of directories below the root that are entered. The builder makes no more.
+/// Levels of directories below the root that are entered, or recorded. The builder makes no more.
 pub(crate) const DEPTH_MAX: usize = 1024;
 
 /// Limits of a walk.

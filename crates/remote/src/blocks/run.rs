@@ -1,6 +1,8 @@
-//! A run: consecutive blocks that one thread loads.
+//! A run: consecutive blocks that one thread loads; and which runs are fetched ahead of readers.
 //!
-//! Until it is completed or dropped, its blocks are marked as loading, and other readers wait for them.
+//! Until it is completed or dropped, its blocks are marked as loading, and other readers wait for them. A run is fetched
+//! ahead if a sequence is long enough not to be chance, and nobody waits for blocks elsewhere, whose request would share
+//! the link. The threads that fetch it are those of `ahead.rs`.
 
 use super::{Blocks, Entry, FIRST_RUN_BLOCKS, Loaded, State};
 use std::ops::Range;
