@@ -1,19 +1,25 @@
 //! How a store is asked for an object: turns the name of an object into a URL and headers, again for each request.
 //!
 //! The client sends the ranges, repeats and counts; an [`Access`] knows what the store wants to see: nothing for a plain
-//! URL, a signature for `s3://` and `az://`, a token for `gs://` and `oci://`. It is asked before each request, so that a signature is as young as
-//! its request, and it keeps what is costly to get ([`crate::renewed`]). It judges refusals, because only the
-//! store's protocol says whether other credentials or another server would help.
+//! URL, a signature for `s3://` and `az://`, a token for `gs://` and `oci://`. It is asked before each request, so that a
+//! signature is as young as its request, and it keeps what is costly to get ([`crate::renewed`]). It judges refusals,
+//! because only the store's protocol says whether other credentials or another server would help.
 
 use crate::answer::AttemptError;
 use crate::retry::Deadline;
 use crate::{RemoteError, Secret, Url};
+use std::fmt::Display;
 
 /// Most bytes of the body of a refusal that an [`Access`] gets to see.
 pub(crate) const MAX_REFUSAL_BYTES: u64 = 4 << 10;
 
 /// A header that the client adds to a request: its name in lower case, and its value.
 pub(crate) type Asked = (&'static str, String);
+
+/// Parses a URL of the settings of a store; the error names the location, whose settings they are.
+pub(crate) fn store_url(text: &str, location: &impl Display) -> Result<Url, RemoteError> {
+    Url::parse(text).map_err(|e| RemoteError::SetUp { what: format!("{location}: {e}") })
+}
 
 /// Where to send a request, and with which headers.
 #[derive(Clone)]

@@ -2,9 +2,9 @@
 //!
 //! A reader of a block that is missing loads it, together with the missing blocks behind it that it wants too. A read that
 //! begins where another one has ended, or is about to, continues a sequence: then the reader loads four times as many
-//! blocks as the sequence has, at least eight, up to what `link.rs` says. A read at another place is no sequence, however many blocks it
-//! has: clusters at random places have two or three. Other readers of a block that is on its way wait for it. If loading
-//! fails, one of them tries next.
+//! blocks as the sequence has, at least eight, up to what `link.rs` says. A read at another place is no sequence, however
+//! many blocks it has: clusters at random places have two or three. Other readers of a block that is on its way wait for
+//! it. If loading fails, one of them tries next.
 //!
 //! At most a fixed number of blocks stay. Those of long runs that were read to their ends leave first (`passed.rs`): a
 //! reader in order seldom returns, and would evict the metadata and small files that others read again and again. Then

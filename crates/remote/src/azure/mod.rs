@@ -14,7 +14,7 @@ mod shared_key;
 pub use location::{AzureLocation, AzureLocationError};
 pub use settings::{AzureCredentials, AzureSettings, MachineHeader, Proof};
 
-use crate::access::{Access, Asked, Reaction, Refusal, Signed};
+use crate::access::{Access, Asked, Reaction, Refusal, Signed, store_url};
 use crate::answer::AttemptError;
 use crate::environment::read_bounded;
 use crate::oauth::{Bearer, TokenClient, Tokens};
@@ -60,8 +60,7 @@ impl AzureAccess {
         settings: &AzureSettings,
         timeout: Duration,
     ) -> Result<Self, RemoteError> {
-        let set_up = |what: String| RemoteError::SetUp { what };
-        let parse = |text: &str| Url::parse(text).map_err(|e| set_up(format!("{location}: {e}")));
+        let parse = |text: &str| store_url(text, location);
         let url = parse(&format!("{}/{}", settings.endpoint, location.encoded()))?;
         let tokens = match &settings.credentials {
             AzureCredentials::Application { url, .. } => Tokens::far(timeout, parse(url)?)?,

@@ -14,7 +14,7 @@ mod settings;
 pub use location::{GcsLocation, GcsLocationError};
 pub use settings::{GcsCredentials, GcsSettings};
 
-use crate::access::{Access, Asked, Reaction, Refusal, Signed};
+use crate::access::{Access, Asked, Reaction, Refusal, Signed, store_url};
 use crate::answer::AttemptError;
 use crate::oauth::{Bearer, TokenClient, Tokens};
 use crate::retry::Deadline;
@@ -52,7 +52,7 @@ struct GcsAccess {
 impl GcsAccess {
     fn new(location: &GcsLocation, settings: &GcsSettings, timeout: Duration) -> Result<Self, RemoteError> {
         let set_up = |what: String| RemoteError::SetUp { what };
-        let parse = |text: &str| Url::parse(text).map_err(|e| set_up(format!("{location}: {e}")));
+        let parse = |text: &str| store_url(text, location);
         let url = parse(&format!("{}/{}", settings.endpoint, location.encoded()))?;
         let (mut key, mut tokens) = (None, Tokens::none());
         match &settings.credentials {

@@ -4,7 +4,7 @@ use crate::server::{Fault, Object, Server};
 use crate::{BLOCK, LEN, PATH, contents, open, open_with, options, read, server};
 use pagefold_backing::{BackingError, ByteSource};
 use pagefold_remote::{Options, RemoteSource, Secret, Url};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[test]
 fn a_whole_object_is_read_in_few_requests_that_grow() {
@@ -98,8 +98,6 @@ fn long_object() -> (Server, Vec<u8>) {
 fn what_follows_a_sequence_is_fetched_before_it_is_wanted() {
     let (server, long) = long_object();
     let source = open_with(&server, Options { ahead_threads: 2, ..options(10_000) }).unwrap();
-    // Threads that have just started may not wait yet.
-    std::thread::sleep(Duration::from_millis(50));
     let read = |from: u64, len: u64| {
         let mut buf = vec![0; len as usize];
         source.read_at(from, &mut buf).unwrap();
@@ -107,7 +105,13 @@ fn what_follows_a_sequence_is_fetched_before_it_is_wanted() {
     };
     for from in [0, BLOCK, 9 * BLOCK] {
         read(from, 10);
-        std::thread::sleep(Duration::from_millis(50));
+    }
+    // Two runs of 32 blocks. A thread that has just started may not wait yet: each read offers it the next one.
+    let begun = Instant::now();
+    while source.stats().received_bytes < 105 * BLOCK {
+        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", source.stats());
+        std::thread::sleep(Duration::from_millis(5));
+        read(9 * BLOCK, 10);
     }
     server.take_log();
     read(0, 73 * BLOCK);
