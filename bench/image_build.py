@@ -7,7 +7,7 @@ that compares deduplication. image_presets.py has the presets.
 The bare loop compresses the same pieces whole, with two threads and without a limit (the example `cluster_fit` of
 pagefold-codec). The encoders of zstd and lzma are libraries, and the loop is theirs. For lz4hc there are two loops: that
 of liblz4, which mkfs.erofs uses, and that of pagefold's own encoder, which is faster. A time is met below its target, or
-below 1.05 of the library's loop.
+below 1.05 of the loop of our encoder; liblz4's is reported.
 
 While other programs use the machine, wall time says more about them. CPU time (user and system, of all threads) does
 not: each row has its ratios too, against mkfs.erofs and against the bare loop, as medians of the rounds. It does not
@@ -111,7 +111,7 @@ def build_row(bench, tree, shm, name, cluster_kib, peer_options, packs_tails, ti
     bare, library = (statistics.median(one[0][0] / one[side][0] for one in measured) for side in (2, 3))
     size = sizes[0] / sizes[1]
     memory = [max(one[side][2] for one in measured) / 2**20 for side in (0, 1)]
-    met = (ratio <= time_target or library <= 1.05) and size <= size_target
+    met = (ratio <= time_target or bare <= 1.05) and size <= size_target
     loops = f"{bare:.3f} of the bare loop" + (f", {library:.3f} of liblz4's" if name.startswith("lz4hc") else "")
     note = (f"[{loops}; size {sizes[0]} against {sizes[1]}, ratio {size:.4f} <= {size_target}; CPU "
             f"{measured[0][0][1]:.1f} against {measured[0][1][1]:.1f} s, ratio {cpu:.3f}, {cpu_bare:.3f} of the bare loop; "
