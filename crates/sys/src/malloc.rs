@@ -22,6 +22,19 @@ pub fn return_large_blocks() {
     }
 }
 
+/// Makes all threads that are started from now on allocate from one heap. For a process whose threads keep many small
+/// blocks that others free: each heap would have gaps of its own. Threads wait for each other when they allocate, so hot
+/// paths should allocate little.
+///
+/// Does nothing if the C library has no such setting.
+pub fn share_one_heap() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: the call sets a parameter of the allocator to a valid value, under the allocator's own lock.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 1)
+    };
+}
+
 /// Shorter blocks do not have a huge page inside them for sure.
 const HUGE_BYTES_MIN: usize = 4 << 20;
 /// The alignment of ranges of madvise(2). A kernel with larger pages refuses the call, which is harmless.
