@@ -23,7 +23,7 @@ pub fn return_large_blocks() {
 }
 
 /// Makes all threads that are started from now on allocate from one heap. For a process whose threads keep many small
-/// blocks that others free: each heap would have gaps of its own. Threads wait for each other when they allocate, so hot
+/// blocks that others free: each heap would have separate gaps. Threads wait for each other when they allocate, so hot
 /// paths should allocate little.
 ///
 /// Does nothing if the C library has no such setting.
