@@ -6,8 +6,10 @@
 //! | `cuts` | extents that end at given positions |
 //! | `index` | the index of a compressed file |
 //! | `records` | the index of one whose addresses need 48 bits |
+//! | `buffers` | memory of segments |
 //! | `workers` | the threads that compress |
 
+pub mod buffers;
 mod cuts;
 pub mod index;
 pub mod records;

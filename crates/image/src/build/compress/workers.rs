@@ -4,7 +4,11 @@
 //! does not depend on which thread was faster. The builder takes a result before it submits a segment for which there is
 //! no [room](Workers::has_room). The bound is in bytes: one long segment must not keep the other threads waiting because
 //! short ones behind it fill the queue.
+//!
+//! It also reads no further while [enough](Workers::has_enough) segments wait for a thread, and writes results that have
+//! come: memory that serves for the next segment at once is still in the processor's caches.
 
+use super::buffers::Buffer;
 use super::segment::{self, Cut, Segment};
 use crate::build::BuildError;
 use crate::build::options::{Compression, Method, Options};
@@ -20,6 +24,8 @@ use std::time::{Duration, Instant};
 
 /// Longest time that the caller's wish to end waits for a segment, which may take minutes.
 const SIGNAL_LATENCY: Duration = Duration::from_millis(100);
+/// Bytes of the segments that wait for each thread, so that none is ever idle.
+const WAITING_BYTES_PER_THREAD: usize = 2 << 20;
 /// Most segments under way for each thread, however short: each costs some memory beside its bytes.
 const SEGMENTS_PER_THREAD_MAX: u64 = 256;
 
@@ -39,7 +45,7 @@ pub enum Turn {
 /// A segment to work on, with the instructions for it.
 struct Job<W> {
     ticket: Ticket,
-    src: Vec<u8>,
+    src: Buffer,
     what: W,
 }
 
@@ -60,7 +66,7 @@ pub struct Done<O> {
     /// Time that the work took.
     pub elapsed: Duration,
     /// The source.
-    pub src: Vec<u8>,
+    pub src: Buffer,
 }
 
 /// The segments that wait for a thread.
@@ -121,19 +127,26 @@ impl<W> Queue<W> {
 /// The threads, and the queue to and from them. Dropping it ends the threads, which finish the segments they have.
 pub struct Workers<'scope, W, O> {
     queue: &'scope Queue<W>,
-    results: Receiver<Finished<O>>,
+    events: Receiver<Event<O>>,
     /// Results that came before they were asked for.
     early: HashMap<Ticket, Result<Done<O>, BuildError>>,
     submitted: u64,
     taken: u64,
     /// Bytes of the sources of segments that are submitted and not taken.
     under_way_bytes: usize,
+    /// Bytes of those of them that no thread has begun.
+    waiting_bytes: usize,
     room_bytes: usize,
     threads: usize,
 }
 
-/// A result with its ticket.
-type Finished<O> = (Ticket, Result<Done<O>, BuildError>);
+/// What a thread tells the builder.
+enum Event<O> {
+    /// It has begun a segment of this many bytes.
+    Begun(usize),
+    /// The result of a segment.
+    Finished(Ticket, Result<Done<O>, BuildError>),
+}
 
 impl<W, O> Drop for Workers<'_, W, O> {
     fn drop(&mut self) {
@@ -154,16 +167,24 @@ impl<'scope, W: Send, O: Send + 'scope> Workers<'scope, W, O> {
     where
         F: FnMut(&[u8], W) -> Result<O, BuildError>,
     {
-        let (done, results) = channel();
-        let (early, submitted, taken, under_way_bytes) = (HashMap::new(), 0, 0, 0);
+        let (sender, events) = channel();
         // It closes the queue if a thread cannot be started.
-        let workers =
-            Workers { queue, results, early, submitted, taken, under_way_bytes, room_bytes, threads };
+        let workers = Workers {
+            queue,
+            events,
+            early: HashMap::new(),
+            submitted: 0,
+            taken: 0,
+            under_way_bytes: 0,
+            waiting_bytes: 0,
+            room_bytes,
+            threads,
+        };
         for number in 0..threads {
-            let done = done.clone();
+            let sender = sender.clone();
             std::thread::Builder::new()
                 .name(format!("compress-{number}"))
-                .spawn_scoped(scope, move || work(queue, &done, new_worker()))
+                .spawn_scoped(scope, move || work(queue, &sender, new_worker()))
                 .map_err(BuildError::Threads)?;
         }
         Ok(workers)
@@ -177,11 +198,51 @@ impl<'scope, W: Send, O: Send + 'scope> Workers<'scope, W, O> {
                 && segments < SEGMENTS_PER_THREAD_MAX * self.threads as u64
     }
 
+    /// Whether the segments that wait for a thread are enough for now.
+    pub fn has_enough(&mut self) -> bool {
+        while let Ok(event) = self.events.try_recv() {
+            self.note(event);
+        }
+        self.waiting_bytes >= WAITING_BYTES_PER_THREAD * self.threads
+    }
+
+    /// Whether the result of a segment has come, and is not taken.
+    pub fn is_done(&self, ticket: Ticket) -> bool {
+        self.early.contains_key(&ticket)
+    }
+
+    /// Waits until a thread begins or finishes a segment. `while_waiting` is called now and then, and may end it.
+    pub fn wait(
+        &mut self,
+        mut while_waiting: impl FnMut() -> Result<(), BuildError>,
+    ) -> Result<(), BuildError> {
+        loop {
+            match self.events.recv_timeout(SIGNAL_LATENCY) {
+                Ok(event) => {
+                    self.note(event);
+                    return Ok(());
+                }
+                Err(RecvTimeoutError::Timeout) => while_waiting()?,
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(BuildError::Threads(std::io::Error::other("a thread that compresses ended")));
+                }
+            }
+        }
+    }
+
+    fn note(&mut self, event: Event<O>) {
+        match event {
+            Event::Begun(src_bytes) => self.waiting_bytes -= src_bytes,
+            Event::Finished(ticket, result) => drop(self.early.insert(ticket, result)),
+        }
+    }
+
     /// Submits a segment.
-    pub fn submit(&mut self, src: Vec<u8>, what: W, turn: Turn) -> Ticket {
+    pub fn submit(&mut self, src: Buffer, what: W, turn: Turn) -> Ticket {
         let ticket = Ticket(self.submitted);
         self.submitted += 1;
         self.under_way_bytes += src.len();
+        self.waiting_bytes += src.len();
         self.queue.push(Job { ticket, src, what }, turn);
         ticket
     }
@@ -198,13 +259,7 @@ impl<'scope, W: Send, O: Send + 'scope> Workers<'scope, W, O> {
                 self.under_way_bytes -= result.as_ref().map_or(0, |done| done.src.len());
                 return result;
             }
-            match self.results.recv_timeout(SIGNAL_LATENCY) {
-                Ok((ticket, result)) => drop(self.early.insert(ticket, result)),
-                Err(RecvTimeoutError::Timeout) => while_waiting()?,
-                Err(RecvTimeoutError::Disconnected) => {
-                    return Err(BuildError::Threads(std::io::Error::other("a thread that compresses ended")));
-                }
-            }
+            self.wait(&mut while_waiting)?;
         }
     }
 }
@@ -212,17 +267,20 @@ impl<'scope, W: Send, O: Send + 'scope> Workers<'scope, W, O> {
 /// Works on segments until the builder is done.
 fn work<W, O>(
     queue: &Queue<W>,
-    done: &Sender<Finished<O>>,
+    sender: &Sender<Event<O>>,
     mut worker: impl FnMut(&[u8], W) -> Result<O, BuildError>,
 ) {
     while let Some(Job { ticket, src, what }) = queue.pop() {
+        if sender.send(Event::Begun(src.len())).is_err() {
+            return;
+        }
         let begun = Instant::now();
         // The builder waits for each segment, so it must hear of a panic too, whose message was printed.
         let worked = catch_unwind(AssertUnwindSafe(|| worker(&src, what)));
         let worked =
             worked.unwrap_or_else(|_| Err(BuildError::Threads(std::io::Error::other("it panicked"))));
         let result = worked.map(|output| Done { output, elapsed: begun.elapsed(), src });
-        if done.send((ticket, result)).is_err() {
+        if sender.send(Event::Finished(ticket, result)).is_err() {
             return;
         }
     }

@@ -1,6 +1,7 @@
 //! Contents in order, with zeroes where the file has holes.
 
 use crate::build::BuildError;
+use crate::build::compress::buffers::Buffer;
 use crate::build::content::Reader;
 use crate::build::content_hash::ContentHash;
 use std::ops::Range;
@@ -27,8 +28,8 @@ impl<'r> Filled<'r> {
     }
 
     /// Reads the next `len` bytes into a buffer, whose contents are replaced.
-    pub fn read(&mut self, len: usize, mut bytes: Vec<u8>) -> Result<Vec<u8>, BuildError> {
-        bytes.resize(len, 0);
+    pub fn read(&mut self, len: usize, mut bytes: Buffer) -> Result<Buffer, BuildError> {
+        bytes.set_len(len);
         let mut done = 0;
         while done < len {
             let left = (len - done) as u64;
@@ -58,7 +59,7 @@ impl<'r> Filled<'r> {
         mut on_step: impl FnMut() -> Result<(), BuildError>,
     ) -> Result<Option<u128>, BuildError> {
         if self.hash.is_some() {
-            let (mut bytes, mut hash) = (Vec::new(), ContentHash::new());
+            let (mut bytes, mut hash) = (Buffer::default(), ContentHash::new());
             for start in (0..len_bytes).step_by(STEP_BYTES) {
                 bytes = self.read((len_bytes - start).min(STEP_BYTES as u64) as usize, bytes)?;
                 hash.write(&bytes);

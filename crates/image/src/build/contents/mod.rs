@@ -8,7 +8,6 @@
 //! The image must not depend on the number of threads. So nothing depends on when a result comes: segments are written in
 //! the order of submission, or at a point that the bytes written so far decide.
 
-mod buffers;
 mod choice;
 mod filled;
 mod packed;
@@ -18,6 +17,7 @@ mod sample;
 mod scan;
 
 use super::BuildError;
+use super::compress::buffers::{Buffer, Buffers};
 use super::compress::segment::{Cut, SEGMENT_BYTES_MAX, Segment, next_segment_bytes};
 use super::compress::workers::{self, Done, Queue, Ticket, ToCompress, Turn, Workers};
 use super::content::Content;
@@ -30,7 +30,6 @@ use super::sparse;
 use super::table::Table;
 use super::tree::InodeId;
 use super::writer::{OpenFile, Writer};
-use buffers::Buffers;
 use choice::Chooser;
 use filled::Filled;
 pub use packed::segment_bytes as packed_segment_bytes;
@@ -253,7 +252,7 @@ impl<'a> Filler<'_, 'a, '_> {
     /// Reads a file to its end, and looks for an earlier one with the same contents.
     fn find_original(&mut self, file: &Source, reader: &mut Filled<'_>) -> Result<Found, BuildError> {
         let mut hasher = Hasher::default();
-        let mut bytes = Vec::new();
+        let mut bytes = Buffer::default();
         for start in (0..file.len_bytes).step_by(HASH_BYTES) {
             bytes = reader.read((file.len_bytes - start).min(HASH_BYTES as u64) as usize, bytes)?;
             hasher.write(&bytes);
@@ -294,7 +293,7 @@ impl<'a> Filler<'_, 'a, '_> {
         Ok(())
     }
 
-    /// Writes results until another segment of this length may be submitted.
+    /// Writes results until another segment of this length may be submitted, and a thread will soon want it.
     fn make_room(&mut self, src_bytes: usize) -> Result<(), BuildError> {
         while !self.workers.has_room(src_bytes) {
             match self.pending.is_empty() {
@@ -304,7 +303,23 @@ impl<'a> Filler<'_, 'a, '_> {
                 true => {}
             }
         }
+        while self.workers.has_enough() {
+            match self.is_next_done() {
+                true => self.write_next()?,
+                false => self.workers.wait(|| self.writer.report(0))?,
+            }
+        }
         Ok(())
+    }
+
+    /// Whether what is written next waits for no thread.
+    fn is_next_done(&self) -> bool {
+        match self.pending.front() {
+            Some(Pending::Segment(PendingSegment { ticket, .. }) | Pending::Packed(ticket)) => {
+                self.workers.is_done(*ticket)
+            }
+            next => next.is_some(),
+        }
     }
 
     /// Writes what needs no thread and is next, and what is next if much waits.
@@ -320,13 +335,13 @@ impl<'a> Filler<'_, 'a, '_> {
     /// Passes a source to the threads, with memory for its blocks.
     fn submit_source(
         &mut self,
-        src: Vec<u8>,
+        src: Buffer,
         cut: Cut,
         compression: Option<Compression>,
         turn: Turn,
     ) -> Ticket {
         // Blocks that do not compress take as much as the source.
-        let room = self.results.take(src.len());
+        let room = self.results.take_memory(src.len());
         self.workers.submit(src, ToCompress { cut, compression, room }, turn)
     }
 
@@ -362,7 +377,7 @@ impl<'a> Filler<'_, 'a, '_> {
         self.sources.keep(src);
         let fragment = self.pack_end(&segment.fragment)?;
         self.file.is_cut |= is_divided;
-        self.results.keep(self.writer.append_segment(&mut self.file, segment, elapsed)?);
+        self.results.keep_memory(self.writer.append_segment(&mut self.file, segment, elapsed)?);
         if is_last {
             let mut file = std::mem::take(&mut self.file);
             file.fragment = fragment;

@@ -8,6 +8,7 @@
 use super::packed::{Packed, PackedSegment};
 use super::{Filled, Filler, Pending};
 use crate::build::BuildError;
+use crate::build::compress::buffers::Buffer;
 use crate::build::compress::segment::{Cut, Segment};
 use crate::build::compress::workers::{Ticket, Turn};
 use crate::build::options::{Compression, Options};
@@ -80,7 +81,7 @@ impl<'a> Filler<'_, 'a, '_> {
         let data = reader.data_ranges()?;
         let mut filled = Filled::new(reader.as_mut(), data.as_deref(), self.writer.options.digests);
         let len_bytes = content.len_bytes();
-        let src = filled.read(len_bytes as usize, Vec::new())?;
+        let src = filled.read(len_bytes as usize, Buffer::default())?;
         self.writer.add_digest(&planned, filled.digest())?;
         reader.finish()?;
         self.left_bytes = self.left_bytes.saturating_sub(len_bytes);
@@ -152,7 +153,7 @@ impl<'a> Filler<'_, 'a, '_> {
 
     fn append_packed(&mut self, segment: Segment, elapsed: Duration) -> Result<(), BuildError> {
         if let Some(packing) = &mut self.packing {
-            self.results.keep(self.writer.append_segment(&mut packing.file, segment, elapsed)?);
+            self.results.keep_memory(self.writer.append_segment(&mut packing.file, segment, elapsed)?);
         }
         Ok(())
     }
@@ -183,6 +184,6 @@ impl<'a> Filler<'_, 'a, '_> {
         let cluster_bytes = self.writer.options.cluster_bytes as usize;
         let cut = Cut { start, is_last, cluster_bytes, ..Cut::default() };
         let compression = self.packing.as_ref()?.compression;
-        Some(self.submit_source(src, cut, Some(compression), turn))
+        Some(self.submit_source(src.into(), cut, Some(compression), turn))
     }
 }

@@ -8,6 +8,7 @@ use super::filled::Filled;
 use super::{Filler, Pending, PendingSegment, Source};
 use crate::build::BuildError;
 use crate::build::chunks::{Division, Reference};
+use crate::build::compress::buffers::Buffer;
 use crate::build::compress::segment::{Cut, SEGMENT_BYTES_MAX, next_segment_bytes};
 use crate::build::compress::workers::Turn;
 use crate::build::content_hash::ContentHash;
@@ -73,7 +74,7 @@ impl<'a> Filler<'_, 'a, '_> {
             self.submit_part(file, &part(start..reference.start), reader)?;
             let skipped = reference.end - reference.start - BLOCK as u64;
             let hash = reader.skip(skipped, || self.writer.report(0))?;
-            let (reference, last) = (*reference, reader.read(BLOCK, Vec::new())?);
+            let (reference, last) = (*reference, reader.read(BLOCK, Buffer::default())?.to_vec());
             self.pending.push_back(Pending::Reference(PendingReference {
                 planned,
                 compression,
@@ -108,7 +109,7 @@ impl<'a> Filler<'_, 'a, '_> {
     }
 
     /// Passes a segment, which begins at byte `start` of its file, to the threads.
-    pub(super) fn submit_segment(&mut self, file: &Source, part: &OwnPart, start: u64, src: Vec<u8>) {
+    pub(super) fn submit_segment(&mut self, file: &Source, part: &OwnPart, start: u64, src: Buffer) {
         let options = self.writer.options;
         let &OwnPart { is_original, is_divided, in_blocks, .. } = part;
         let (planned, compression) = (file.planned, file.compression);
@@ -154,16 +155,20 @@ impl<'a> Filler<'_, 'a, '_> {
         while start < reference.end {
             let segment_start = start - src.len() as u64;
             let len = (reference.end - start).min((SEGMENT_BYTES_MAX - src.len()) as u64);
-            let further = filled.read(len as usize, Vec::new())?;
+            let further = filled.read(len as usize, Buffer::default())?;
             src.extend_from_slice(&further);
             again.add(&further, reference.end - start);
             start += len;
             let cluster_bytes = self.writer.options.cluster_bytes as usize;
             let cut = Cut { start: segment_start, cluster_bytes, ..Cut::default() };
-            let ticket = self.submit_source(src, cut, Some(compression), Turn::First);
+            let ticket = self.submit_source(src.into(), cut, Some(compression), Turn::First);
             let done = self.workers.take(ticket, || self.writer.report(0))?;
             src = done.src[done.src.len() - done.output.left_bytes..].to_vec();
-            self.results.keep(self.writer.append_segment(&mut self.file, done.output, done.elapsed)?);
+            self.results.keep_memory(self.writer.append_segment(
+                &mut self.file,
+                done.output,
+                done.elapsed,
+            )?);
         }
         // Other files may refer to these extents, because of what was read before.
         if hash.is_some_and(|hash| hash != again.hash.finish() || again.last != *last) {

@@ -11,6 +11,7 @@
 
 use super::Filled;
 use crate::build::BuildError;
+use crate::build::compress::buffers::Buffer;
 use crate::build::content::Content;
 use crate::build::options::Compression;
 use crate::format::config::{Algorithm, LZ4_WINDOW_BYTES_DEFAULT};
@@ -134,7 +135,7 @@ fn sample(content: &dyn Content) -> Result<Vec<u8>, BuildError> {
     let data = reader.data_ranges()?;
     let mut filled = Filled::new(reader.as_mut(), data.as_deref(), false);
     let last = content.len_bytes().saturating_sub(PIECE_BYTES);
-    let (mut sample, mut piece) = (Vec::with_capacity(SAMPLED_BYTES_MIN as usize), Vec::new());
+    let (mut sample, mut piece) = (Vec::with_capacity(SAMPLED_BYTES_MIN as usize), Buffer::default());
     let mut at = 0;
     for number in 0..PIECES {
         // Lengths are below 2^63, and the product may not be.

@@ -8,6 +8,7 @@ use super::choice::Chooser;
 use super::filled::Filled;
 use crate::build::BuildError;
 use crate::build::chunks::{ChunkIndex, ChunkSizes, Division, Divisions, File, FoundChunk, chunk_sizes};
+use crate::build::compress::buffers::Buffer;
 use crate::build::compress::segment::SEGMENT_BYTES_MAX;
 use crate::build::compress::workers::{Queue, Ticket, Turn, Workers};
 use crate::build::content::Content;
@@ -214,7 +215,7 @@ struct Scanner<'w, 'a, 's> {
     index: ChunkIndex,
     scan: Scan,
     duplicates: Duplicates,
-    buffers: Vec<Vec<u8>>,
+    buffers: Vec<Buffer>,
     /// Bytes of the files so far that no segment under way has: the caller hears of them with the next one.
     pending_bytes: u64,
     /// Bytes that were looked at, or left out.

@@ -168,7 +168,7 @@ impl Writer<'_> {
                     self.append_segment(&mut file, done.output, Duration::ZERO)?;
                 }
                 tickets.push_back(workers.submit(
-                    segment,
+                    segment.into(),
                     ToCompress { cut, compression: Some(compression), room: Vec::new() },
                     Turn::Last,
                 ));

@@ -1,0 +1,167 @@
+//! Memory of segments, to be used again.
+//!
+//! New memory is zeroed by the kernel, a page at a time, which takes longer than writing to it, and it is in no cache of
+//! the processor. So the memory of a segment that is written serves for a later one. Lengths are rounded up to a power of
+//! two, so that much of it fits; what is not accessed takes no memory.
+
+use pagefold_sys::malloc::large_zeroed_block;
+use std::ops::{Deref, DerefMut};
+
+/// Shorter memory is not kept: the allocator has it at hand.
+const KEPT_BYTES_MIN: usize = 4 << 10;
+/// Memory serves for segments down to this part of its length: longer ones would take new memory.
+const LONGER_MAX: usize = 4;
+
+/// Bytes at the beginning of memory that may be longer. A buffer becomes longer without writing to bytes that it had
+/// before.
+#[derive(Debug, Clone, Default)]
+pub struct Buffer {
+    memory: Vec<u8>,
+    len: usize,
+}
+
+impl Buffer {
+    /// Makes it `len` bytes long. What it contains is arbitrary.
+    pub fn set_len(&mut self, len: usize) {
+        if self.memory.len() < len {
+            self.memory.clear();
+            self.memory.resize(len, 0);
+        }
+        self.len = len;
+    }
+}
+
+impl From<Vec<u8>> for Buffer {
+    fn from(memory: Vec<u8>) -> Self {
+        let len = memory.len();
+        Buffer { memory, len }
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.memory[..self.len]
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.memory[..self.len]
+    }
+}
+
+/// Memory that waits for another segment.
+pub struct Buffers {
+    free: Vec<Vec<u8>>,
+    free_bytes: usize,
+    most_bytes: usize,
+}
+
+impl Buffers {
+    /// Keeps up to `most_bytes`.
+    pub fn new(most_bytes: usize) -> Self {
+        Buffers { free: Vec::new(), free_bytes: 0, most_bytes }
+    }
+
+    /// Returns `len` bytes with any contents.
+    pub fn take(&mut self, len: usize) -> Buffer {
+        Buffer { memory: self.take_memory(len), len }
+    }
+
+    /// Returns memory for `len` bytes, with any contents, and of any length.
+    pub fn take_memory(&mut self, len: usize) -> Vec<u8> {
+        if len < KEPT_BYTES_MIN || self.most_bytes == 0 {
+            return large_zeroed_block(len);
+        }
+        let capacity = len.next_power_of_two();
+        // The memory that was kept last is most likely in a cache.
+        let fitting = (self.free.iter().enumerate().rev())
+            .filter(|(_, memory)| (capacity..=LONGER_MAX * capacity).contains(&memory.capacity()))
+            .min_by_key(|(_, memory)| memory.capacity());
+        match fitting.map(|(index, _)| index) {
+            Some(index) => {
+                let memory = self.free.remove(index);
+                self.free_bytes -= memory.capacity();
+                memory
+            }
+            None => large_zeroed_block(capacity),
+        }
+    }
+
+    /// Keeps the memory of a buffer from [`Buffers::take`], if there is room.
+    pub fn keep(&mut self, buffer: Buffer) {
+        self.keep_memory(buffer.memory);
+    }
+
+    /// Keeps memory from [`Buffers::take_memory`], if there is room.
+    pub fn keep_memory(&mut self, memory: Vec<u8>) {
+        let bytes = memory.capacity();
+        // A block that grew has another length, and would never be taken.
+        if bytes.is_power_of_two() && bytes >= KEPT_BYTES_MIN && bytes <= self.most_bytes - self.free_bytes {
+            self.free_bytes += bytes;
+            self.free.push(memory);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_used_again_up_to_the_limit() {
+        let mut buffers = Buffers::new(12 << 20);
+        let taken: Vec<_> = [3 << 20, 4 << 20, 5 << 20].map(|len| buffers.take(len)).into();
+        assert!(taken.iter().all(|buffer| buffer.memory.capacity().is_power_of_two()));
+        let places: Vec<_> = taken.iter().map(|buffer| buffer.as_ptr()).collect();
+        taken.into_iter().for_each(|buffer| buffers.keep(buffer));
+        // The third one was above the limit.
+        assert_eq!(buffers.free_bytes, 8 << 20);
+        let again = [4 << 20, (2 << 20) + 1].map(|len| buffers.take(len));
+        assert!(again.iter().all(|buffer| places[..2].contains(&buffer.as_ptr())));
+        assert_eq!(buffers.free_bytes, 0);
+        assert!(buffers.take(2 << 20).memory.capacity() < 4 << 20);
+    }
+
+    #[test]
+    fn the_shortest_memory_that_fits_is_taken_and_much_longer_memory_is_not() {
+        let mut buffers = Buffers::new(1 << 20);
+        let taken = [64 << 10, 16 << 10, 32 << 10, 16 << 10].map(|len| buffers.take(len));
+        let places = taken.each_ref().map(|buffer| buffer.as_ptr());
+        taken.into_iter().for_each(|buffer| buffers.keep(buffer));
+        // Of equal ones, that which was kept last.
+        let again = [10_000, 10_000, 10_000, 10_000].map(|len| buffers.take(len));
+        assert_eq!(again.each_ref().map(|buffer| buffer.as_ptr()), [3, 1, 2, 0].map(|index| places[index]));
+        let long = buffers.take(64 << 10);
+        buffers.keep(long);
+        let short = buffers.take(8192);
+        assert_eq!((short.memory.capacity(), buffers.free_bytes), (8192, 64 << 10));
+    }
+
+    #[test]
+    fn short_memory_is_exact_and_not_kept_and_no_limit_keeps_none() {
+        let (mut some, mut none) = (Buffers::new(1 << 20), Buffers::new(0));
+        let short = some.take(1000);
+        assert_eq!(short.memory.capacity(), 1000);
+        some.keep(short);
+        assert_eq!(some.free_bytes, 0);
+        let long = none.take((1 << 20) + 1);
+        assert_eq!(long.memory.capacity(), (1 << 20) + 1);
+        none.keep(long);
+        none.keep_memory(Vec::with_capacity(1 << 20));
+        assert_eq!(none.free_bytes, 0);
+    }
+
+    #[test]
+    fn a_buffer_keeps_its_memory_when_its_length_changes() {
+        let mut buffer = Buffer::from(vec![7; 100]);
+        for len in [10, 100, 0, 50] {
+            buffer.set_len(len);
+            assert!(buffer.len() == len && buffer.iter().all(|byte| *byte == 7), "{len}");
+        }
+        buffer.set_len(101);
+        assert!(buffer.len() == 101 && buffer.iter().all(|byte| *byte == 0));
+    }
+}
