@@ -32,7 +32,7 @@ pub const SECRET_VARIABLES: [&str; 12] = [
 pub const REGISTRY_TREE_SUFFIX: &str = "#verity";
 
 /// The schemes of locations that are no paths.
-const SCHEMES: [&str; 6] = ["http", "https", "s3", "az", "gs", "oci"];
+pub const SCHEMES: [&str; 6] = ["http", "https", "s3", "az", "gs", "oci"];
 /// Those of buckets, whose objects have any characters in their names.
 const BUCKETS: [&str; 3] = ["s3", "az", "gs"];
 

@@ -6,6 +6,7 @@
 
 use crate::access::{Access, Asked, MAX_REFUSAL_BYTES, Reaction, Refusal, Signed};
 use crate::answer::{AttemptError, Head, Validator, Verdict, Version, Wanted, judge, redirect};
+use crate::proxy;
 use crate::retry::Deadline;
 use crate::{RemoteError, Secret, Url};
 use pagefold_page::latency::LatencyCounters;
@@ -283,7 +284,13 @@ pub(crate) fn agent(timeout: Duration, is_https: bool, with_proxy: bool) -> Resu
         .timeout_recv_response(stall)
         .timeout_per_read(stall);
     let config = if is_https { config.tls_config(tls()?) } else { config };
-    let config = if with_proxy { config } else { config.proxy(None) };
+    let config = match with_proxy {
+        true => {
+            proxy::check(&|name| std::env::var(name).ok().filter(|value| !value.is_empty()))?;
+            config
+        }
+        false => config.proxy(None),
+    };
     Ok(config.build().new_agent())
 }
 
@@ -319,16 +326,18 @@ fn tls() -> Result<TlsConfig, RemoteError> {
 pub(crate) fn failure(error: ureq::Error, is_first: bool) -> AttemptError {
     let what = error.to_string();
     match error {
+        ureq::Error::ConnectProxyFailed(reason) => proxy::failure(&reason),
         ureq::Error::HostNotFound if is_first => AttemptError::Permanent(RemoteError::Connection { what }),
         ureq::Error::Io(e) if is_first && is_unknown_host(&e) => {
             AttemptError::Permanent(RemoteError::Connection { what: "there is no such host".to_string() })
         }
-        ureq::Error::Io(e) if is_tls(&e) => AttemptError::Permanent(RemoteError::Connection { what }),
+        ureq::Error::Io(e) if is_tls(&e) => {
+            AttemptError::Permanent(RemoteError::Connection { what: tls_failure(&e) })
+        }
         ureq::Error::Io(_)
         | ureq::Error::Timeout(_)
         | ureq::Error::HostNotFound
         | ureq::Error::ConnectionFailed
-        | ureq::Error::ConnectProxyFailed(_)
         | ureq::Error::Protocol(_) => AttemptError::transient(RemoteError::Connection { what }),
         ureq::Error::RequireHttpsOnly(_) => redirect("it leads from https:// to http://"),
         ureq::Error::LargeResponseHeader(..) => AttemptError::refused("its headers are too long"),
@@ -340,6 +349,17 @@ pub(crate) fn failure(error: ureq::Error, is_first: bool) -> AttemptError {
 /// in words only.
 fn is_unknown_host(error: &std::io::Error) -> bool {
     error.raw_os_error().is_none() && error.to_string().ends_with("Name or service not known")
+}
+
+/// The reason of a failure for which [`is_tls`].
+fn tls_failure(error: &std::io::Error) -> String {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    match inner {
+        Some(rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType)) => {
+            "the server's answer is not TLS: a server without it is asked by http://".to_string()
+        }
+        _ => error.to_string(),
+    }
 }
 
 /// Whether the other side does not speak TLS, or has no valid certificate.

@@ -48,7 +48,7 @@
 //! which blocks leave first, and `prefetch.rs` fetches those of a list. Other readers of a block that is on its way wait
 //! for it, and `ahead.rs` fetches what follows a sequence, while nobody waits for other blocks. `retry.rs`
 //! repeats a request until the deadline; `client.rs` sends it and follows redirects, and `answer.rs` judges the
-//! answer, with the parsers of `headers.rs`. `url.rs` has the names of objects. [`whole`] compares all of an object with
+//! answer, with the parsers of `headers.rs`; `proxy.rs` does so for a proxy. `url.rs` has the names of objects. [`whole`] compares all of an object with
 //! the digest that is its name. Between `blocks.rs` and the server is
 //! the cache on disk, [`cache`].
 //!
@@ -79,6 +79,7 @@ mod outage;
 mod passed;
 mod prefetch;
 mod program;
+mod proxy;
 mod renewed;
 mod retry;
 pub mod s3;

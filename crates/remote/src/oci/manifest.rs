@@ -140,6 +140,8 @@ pub struct Layer {
     pub image: Descriptor,
     /// Its Merkle tree, if the manifest has both a digest and a tree.
     pub tree: Option<TreeLayer>,
+    /// A digest of fs-verity without a tree.
+    pub lone_digest: Option<String>,
 }
 
 /// The Merkle tree of a layer.
@@ -254,15 +256,15 @@ impl Manifest {
             }
         };
         let annotation = |name: &str| image.annotations.as_ref().and_then(|all| all.get(name)).cloned();
-        let tree = match (annotation(DIGEST_ANNOTATION), &trees[..]) {
+        let (tree, lone_digest) = match (annotation(DIGEST_ANNOTATION), &trees[..]) {
             (Some(digest), [tree]) => {
                 let salt = annotation(SALT_ANNOTATION).unwrap_or_default();
-                Some(TreeLayer { blob: checked(tree)?.clone(), digest, salt })
+                (Some(TreeLayer { blob: checked(tree)?.clone(), digest, salt }), None)
             }
             (_, [_, _, ..]) => return no_image("the manifest has several Merkle trees".to_string()),
-            _ => None,
+            (lone, _) => (None, lone),
         };
-        Ok(Layer { image: checked(image)?.clone(), tree })
+        Ok(Layer { image: checked(image)?.clone(), tree, lone_digest })
     }
 
     fn entries(&self) -> &[Descriptor] {

@@ -16,7 +16,7 @@ use super::cache::OpenedCache;
 use super::shares::CacheShares;
 use pagefold_backing::{ByteSource, FileBacking};
 use pagefold_control::error::{CliError, Exit, Result};
-use pagefold_control::media::{Location, MediaConfig, RemoteConfig, VerityConfig};
+use pagefold_control::media::{Location, MediaConfig, RemoteConfig, SCHEMES, VerityConfig};
 use pagefold_image::verity::{Digest, Salt, VerifiedSource, VerityError};
 use pagefold_image::with_causes;
 use pagefold_remote::cache::Key;
@@ -352,10 +352,22 @@ fn with_advice(error: CliError) -> CliError {
     }
 }
 
+/// Whether a path begins like a URL.
+fn has_unknown_scheme(path: &Path) -> bool {
+    let scheme = path.to_str().and_then(|text| text.split_once("://")).map(|(scheme, _)| scheme);
+    scheme.is_some_and(|scheme| !scheme.is_empty() && scheme.bytes().all(|b| b.is_ascii_alphanumeric()))
+}
+
 /// Opens a file or block device for reading. Errors begin with `what`.
 fn open_file(path: &Path, what: &(impl Display + ?Sized)) -> Result<Arc<dyn ByteSource>> {
     let file = pagefold_backing::open_for_reading(path).map_err(|e| {
         let exit = match e.errno {
+            libc::ENOENT if has_unknown_scheme(path) => {
+                let schemes = SCHEMES.map(|scheme| format!("{scheme}://")).join(", ");
+                let what =
+                    format!("{what}: there is no such file; locations on servers begin with {schemes}");
+                return CliError::new(Exit::NotFound, what);
+            }
             libc::ENOENT | libc::ENOTDIR => Exit::NotFound,
             libc::EACCES | libc::EPERM => Exit::Unavailable,
             libc::ENOTBLK => return CliError::usage(format!("{what}: it is {NO_MEDIUM}")),

@@ -140,15 +140,24 @@ impl Connector {
         };
         let image = self.resolved(location, name)?;
         let Some(tree) = &image.layer().tree else {
-            self.notes.push(format!(
-                "the contents of '{location}' are not verified, because its manifest has no digest of fs-verity with a \
-                 Merkle tree; --digest verifies them"
-            ));
+            self.notes.push(match image.layer().lone_digest.is_some() {
+                false => format!(
+                    "the contents of '{location}' are not verified, because its manifest has no digest of fs-verity with \
+                     a Merkle tree; --digest verifies them"
+                ),
+                true => format!(
+                    "the contents of '{location}' are not verified, because its manifest has a digest of fs-verity and no \
+                     Merkle tree: push the tree as a layer too, or pass both by --digest and --merkle-tree"
+                ),
+            });
             return Ok((medium, None));
         };
         let wrong =
             |what: &str| CliError::new(Exit::Damaged, format!("'{location}': its annotation has {what}"));
-        let digest = tree.digest.parse().map_err(|_| wrong("no digest of fs-verity"))?;
+        let digest = tree
+            .digest
+            .parse()
+            .map_err(|_| wrong("no digest of fs-verity, which is sha256: and 64 hexadecimal digits"))?;
         let salt = tree.salt.parse().map_err(|_| wrong("no salt"))?;
         let tree = Opened { location: location.with_suffix(REGISTRY_TREE_SUFFIX), file: None };
         Ok((Medium { verity: Some(Verity { digest, tree }), ..medium }, Some(salt)))

@@ -1,0 +1,140 @@
+//! Images behind proxies, and servers that are not what a URL says.
+
+use crate::image_digest::image;
+use crate::image_remote::certified_server;
+use crate::image_remote::server::Object;
+use crate::image_stores::registry::{self, EROFS, IMAGE, Manifests, descriptor, put_blob};
+use crate::image_stores::s3_store::{StoreKey, judge};
+use crate::image_stores::{REGION, ok, run};
+use crate::support::Sandbox;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+/// Exit codes of the program.
+const NOT_FOUND: i32 = 3;
+const UNAVAILABLE: i32 = 5;
+
+/// A proxy that leads every connection to one server, and its log of the names that were asked for.
+fn proxy(target: SocketAddr) -> (SocketAddr, std::sync::mpsc::Receiver<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (sender, asked) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for client in listener.incoming().map_while(Result::ok) {
+            let sender = sender.clone();
+            std::thread::spawn(move || {
+                let mut reader = BufReader::new(client.try_clone().unwrap());
+                let mut head = String::new();
+                while !head.ends_with("\r\n\r\n") && reader.read_line(&mut head).is_ok_and(|len| len > 0) {}
+                let _ = sender.send(head.split(' ').nth(1).unwrap_or_default().to_string());
+                let server = TcpStream::connect(target).unwrap();
+                (&client).write_all(b"HTTP/1.1 200 OK\r\n\r\n").unwrap();
+                let (mut to_server, mut from_server) = (server.try_clone().unwrap(), server);
+                let mut to_client = client.try_clone().unwrap();
+                std::thread::spawn(move || {
+                    let _ = std::io::copy(&mut from_server, &mut to_client);
+                    let _ = to_client.shutdown(Shutdown::Both);
+                });
+                let _ = std::io::copy(&mut reader, &mut to_server);
+                let _ = to_server.shutdown(Shutdown::Both);
+            });
+        }
+    });
+    (address, asked)
+}
+
+/// A bucket of AWS and a registry, by their names, over TLS and a proxy: the names exist nowhere but in the certificate.
+#[test]
+fn stores_are_reached_by_a_proxy_and_certificates_that_the_user_trusts() {
+    let s = Sandbox::new();
+    let path = image(&s);
+    let (server, certificate) =
+        certified_server(&["images.s3.eu-west-3.amazonaws.com", "registry.example.org"]);
+    let blob = fs::read(&path).unwrap();
+    server.put("/app.erofs", Object::new(blob.clone(), "v0"));
+    put_blob(&server, &blob);
+    let mut manifests = Manifests::default();
+    manifests.add("1", IMAGE, &registry::image(&[descriptor(EROFS, &blob, "")]));
+    server.fail(move |request| match request.path.as_str() {
+        "/app.erofs" => judge(request, &StoreKey::numbered(0), REGION),
+        _ => manifests.answer(request),
+    });
+    let ca = s.path("ca.pem");
+    fs::write(&ca, certificate).unwrap();
+    let (address, asked) = proxy(server.address);
+    let (address, ca) = (format!("http://{address}"), ca.display().to_string());
+    let variables = [
+        ("HTTPS_PROXY", address.as_str()),
+        ("SSL_CERT_FILE", ca.as_str()),
+        ("AWS_REGION", REGION),
+        ("AWS_ACCESS_KEY_ID", "KEY0"),
+        ("AWS_SECRET_ACCESS_KEY", "hidden0"),
+        ("AWS_SESSION_TOKEN", "session0"),
+    ];
+    for (name, host) in [
+        ("s3://images/app.erofs", "images.s3.eu-west-3.amazonaws.com:443"),
+        ("oci://registry.example.org/me/app:1", "registry.example.org:443"),
+    ] {
+        assert_eq!(ok(&s, &format!("image cat {name} /noise"), &variables).len(), 300_000);
+        let hosts: Vec<_> = asked.try_iter().collect();
+        assert!(!hosts.is_empty() && hosts.iter().all(|asked| asked == host), "{hosts:?}");
+        let untrusted = run(&s, &format!("image cat {name} /noise --timeout 2s"), &variables[..1]);
+        assert!(
+            untrusted.code != 0 && untrusted.err.contains("certificate") && !untrusted.err.contains("hidden"),
+            "{untrusted:?}"
+        );
+        asked.try_iter().for_each(drop);
+    }
+}
+
+/// A server or proxy that answers every request with this status, and tells of each.
+fn refusing(status: &'static str) -> (String, std::sync::mpsc::Receiver<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    let (sender, asked) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for client in listener.incoming().map_while(Result::ok) {
+            let mut reader = BufReader::new(client.try_clone().unwrap());
+            let mut head = String::new();
+            while !head.ends_with("\r\n\r\n") && reader.read_line(&mut head).is_ok_and(|len| len > 0) {}
+            let _ = sender.send(());
+            let _ = (&client).write_all(format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n").as_bytes());
+        }
+    });
+    (address, asked)
+}
+
+#[test]
+fn a_refusal_of_a_proxy_is_final_and_says_what_to_do() {
+    let s = Sandbox::new();
+    for (status, help) in
+        [("407 Proxy Authentication Required", "write them into the variable"), ("403 Forbidden", "NO_PROXY")]
+    {
+        let (address, asked) = refusing(status);
+        let begun = Instant::now();
+        let words = "image ls --timeout 60s https://example.invalid/a.erofs";
+        let ran = run(&s, words, &[("HTTPS_PROXY", &address)]);
+        assert!(ran.code != 0 && ran.err.contains(help) && ran.err.contains(&status[..3]), "{ran:?}");
+        assert_eq!(asked.try_iter().count(), 1);
+        assert!(begun.elapsed() < Duration::from_secs(50));
+    }
+    let variables = [("HTTPS_PROXY", "secret://")];
+    let ran = run(&s, "image ls https://example.invalid/a.erofs", &variables);
+    assert!(ran.code == UNAVAILABLE && ran.err.contains("HTTPS_PROXY does not name a proxy"), "{ran:?}");
+    assert!(!ran.err.contains("secret"), "{ran:?}");
+}
+
+#[test]
+fn a_wrong_scheme_is_named() {
+    let s = Sandbox::new();
+    let (server, _) = refusing("400 Bad Request");
+    let url = server.replace("http://", "https://");
+    let ran = run(&s, &format!("image ls --timeout 60s {url}/a.erofs"), &[]);
+    assert!(ran.code != 0 && ran.err.contains("is asked by http://"), "{ran:?}");
+    for name in ["ftp://example.org/a.erofs", "gcs://bucket/a.erofs"] {
+        run(&s, &format!("image ls {name}"), &[]).fails(NOT_FOUND, "http://, https://, s3://");
+    }
+    run(&s, "image ls no-such-file", &[]).fails(NOT_FOUND, "No such file");
+}
