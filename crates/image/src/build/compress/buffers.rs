@@ -21,7 +21,7 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// Makes it `len` bytes long. What it contains is arbitrary.
+    /// Makes it `len` bytes long. Its contents are arbitrary.
     pub fn set_len(&mut self, len: usize) {
         if self.memory.len() < len {
             self.memory.clear();

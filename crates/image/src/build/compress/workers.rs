@@ -140,7 +140,7 @@ pub struct Workers<'scope, W, O> {
     threads: usize,
 }
 
-/// What a thread tells the builder.
+/// A message of a thread to the builder.
 enum Event<O> {
     /// It has begun a segment of this many bytes.
     Begun(usize),
