@@ -25,6 +25,8 @@ use std::sync::Arc;
 
 /// The value of `--compression` that leaves the choice to a sample of each file.
 const AUTO: &str = "auto";
+/// Shortest window of LZ4 in an image, bytes.
+const LZ4_WINDOW_BYTES_MIN: u32 = 4 << 10;
 
 /// The arguments of `image build`.
 #[derive(Debug, Args)]
@@ -336,7 +338,8 @@ fn options(args: &BuildArgs) -> Result<(Options, Option<RunningKernel>)> {
     preset.apply(&mut options, decodes, has_metabox);
     options.choose_by_sample = args.compression.as_ref().is_some_and(|text| text == AUTO);
     if let Some(text) = args.compression.as_ref().filter(|_| names_compression(args)) {
-        let compression = Compression::parse(text).map_err(usage("--compression"))?;
+        let compression = Compression::parse(text)
+            .map_err(|e| CliError::usage(format!("--compression: {e}; '{AUTO}' chooses for each file")))?;
         match args.preset {
             PresetArg::Balanced => options = options.with_compression(compression),
             // The clusters are those of the preset.
@@ -356,7 +359,13 @@ fn options(args: &BuildArgs) -> Result<(Options, Option<RunningKernel>)> {
         options.cluster_bytes = size("--cluster", text, CLUSTER_BYTES_MAX.into())?;
     }
     // A distance of 65536 cannot be expressed, so a window of 64K reaches one byte less far.
-    options.lz4_window_bytes = size("--lz4-window", &args.lz4_window, 64 << 10)?.saturating_sub(1);
+    let window_bytes = size("--lz4-window", &args.lz4_window, 64 << 10)?;
+    if window_bytes < LZ4_WINDOW_BYTES_MIN {
+        let what =
+            format!("--lz4-window: {} is too little; from 4 KiB to 64 KiB", Human(window_bytes.into()));
+        return Err(CliError::usage(what));
+    }
+    options.lz4_window_bytes = window_bytes - 1;
     options.tail_packing &= !args.no_tail_packing;
     options.fragments &= !args.no_fragments;
     options.compress_metadata =

@@ -75,6 +75,8 @@ fn auto_stores_plain_what_does_not_compress() {
     assert!(built("-z auto").1 && !built("-z lz4").1, "the reason is that of the default");
     let (from, to) = (source.display(), image.display());
     s.run(&format!("image build --rule *=auto {from} {to}")).fails(2, "unknown compression 'auto'");
+    s.run(&format!("image build -z xz {from} {to}")).fails(2, "'auto' chooses for each file");
+    s.run(&format!("image build --lz4-window 3K {from} {to}")).fails(2, "3 KiB is too little; from 4 KiB");
 }
 
 /// The files of `--sort` in the order of their places in the packed file.
