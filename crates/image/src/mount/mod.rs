@@ -34,7 +34,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Why a mount has no rings although the kernel offers them.
 const NO_ROOM: &str =
@@ -269,8 +269,8 @@ impl Planned {
         Ok(match planned {
             Ok((memory, threads_per_queue)) => {
                 let request_bytes = memory.read_bytes;
-                let rings = Rings { threads_per_queue, entries: 1, request_bytes, spin: Duration::ZERO };
-                let serving = Serving { threads: memory.threads.min(threads), rings: Some(rings) };
+                let rings = Rings { threads_per_queue, entries: 1, request_bytes };
+                let serving = Serving { rings: Some(rings), ..memory.threads.min(threads).into() };
                 Planned { memory, serving, without_rings: None }
             }
             Err(without_rings) => {
