@@ -235,9 +235,15 @@ fn rings_of_a_disk_with_little_memory_are_small() {
     let rings = |field: &str| shown["memory"]["rings"][field].as_u64().unwrap();
     assert!(rings("buffer_bytes") <= limit / 8, "{shown}");
     assert!(rings("max_request_bytes") < 1 << 20, "{shown}");
+    // They are a part of the memory of the disk.
+    let pages = |shown: &serde_json::Value| shown["memory"]["limit_bytes"].as_u64();
+    assert_eq!(pages(&shown), Some(limit - rings("buffer_bytes")), "{shown}");
+    assert_eq!(shown["attributes"]["mem_limit"], pages(&shown).unwrap().to_string());
+    s.ok("disk set small mem_limit=8M");
+    assert_eq!(pages(&s.show("small")), Some(8 << 20));
     assert_eq!(max_request_kib(&device) << 10, rings("max_request_bytes"));
     let text = s.ok("disk show small");
-    assert!(text.contains("of buffers, for requests of at most"), "{text}");
+    assert!(text.contains("of buffers, part of --memory, for requests of at most"), "{text}");
     s.ok("disk create --size 64M --name large --export loop --memory 8G");
     assert_eq!(s.show("large")["memory"]["rings"]["max_request_bytes"], 1 << 20);
     // No room for the shortest requests.
@@ -245,10 +251,13 @@ fn rings_of_a_disk_with_little_memory_are_small() {
     let shown = s.show("tiny");
     assert_eq!((&shown["transport"], &shown["memory"]["rings"]), (&"/dev/fuse".into(), &().into()));
     assert!(shown["warnings"].to_string().contains("too much of the disk's memory"), "{shown}");
+    assert_eq!(pages(&shown), Some(256 << 10));
+    s.ok("disk create --size 64M --name unlimited --export loop --memory 0 --fuse-uring on");
+    assert_eq!(pages(&s.show("unlimited")), None);
     if limit >= 8 << 20 {
         use_disk(&s, device.trim_end(), &tree);
     }
-    s.ok("disk remove small large tiny");
+    s.ok("disk remove small large tiny unlimited");
 }
 
 /// A sandbox may forbid io_uring although the kernel has it, or only its use: then `/dev/fuse` serves, and the disk says

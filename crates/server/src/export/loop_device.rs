@@ -28,8 +28,8 @@ use std::time::Duration;
 /// serve pages in memory meanwhile.
 const THREADS_WITH_BACKING: usize = 16;
 
-/// The rings' buffers are beyond the memory for stored pages, and take at most one part in so many of it: those of a
-/// small disk are small.
+/// The rings' buffers are a part of the disk's memory, and take at most one part in so many of it: those of a small disk are
+/// small.
 const MEMORY_PER_RINGS: u64 = 8;
 
 pub(super) const IMPLEMENTATION: Implementation = Implementation {
@@ -81,7 +81,7 @@ impl Loop {
     }
 }
 
-/// Most bytes of the rings' buffers on a disk with this limit for stored pages.
+/// Most bytes of the rings' buffers on a disk with this limit of memory.
 fn ring_bytes(limit: MemLimit) -> u64 {
     (limit.bytes() / MEMORY_PER_RINGS).min(RING_BYTES_MAX)
 }
