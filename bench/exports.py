@@ -91,12 +91,12 @@ class Bench:
             subprocess.run([self.args.pagefold, "disk", "remove", name], check=False)
 
     @contextlib.contextmanager
-    def rings(self):
+    def rings(self, *more):
         """The loop export through io_uring. The kernel's parameter matters only while a disk is created."""
         with contextlib.ExitStack() as stack:
             try:
                 with fuse_uring.offered():
-                    target = stack.enter_context(self.pagefold("loop", "--fuse-uring", "on"))
+                    target = stack.enter_context(self.pagefold("loop", "--fuse-uring", "on", *more))
             except OSError as error:
                 raise Skip(f"the kernel has no FUSE over io_uring that can be enabled: {error}") from error
             yield target
@@ -198,6 +198,9 @@ ROWS = [
     ("rings", "/dev/fuse", lambda b: (b.rings(), b.pagefold("loop", "--fuse-uring", "off")), {
         ("randread", "4k", 1): LATENCY, ("randwrite", "4k", 1): LATENCY, ("randread", "4k", 32): 1.1,
         ("read", "128k", 8): 1.0, ("write", "128k", 8): 1.0, ("read", "1m", 4): 1.0, ("write", "1m", 4): 1.0,
+    }),
+    ("rings --poll-us", "/dev/fuse", lambda b: (b.rings("--poll-us", "50"), b.pagefold("loop", "--fuse-uring", "off")), {
+        ("randread", "4k", 1): LATENCY, ("randwrite", "4k", 1): LATENCY,
     }),
     ("rings", "kernel zram", lambda b: (b.rings(), b.zram()), {
         ("randread", "4k", 1): REPORTED, ("randwrite", "4k", 1): REPORTED, ("randread", "4k", 32): None,

@@ -294,22 +294,20 @@ def rows_of_launching(bench):
         image, programs = program_image(bench)
         reference = None
         results = {}
-        kinds = [("best effort", []), ("waiting", ["--wait-readahead"]), ("off", ["--no-readahead"])]
+        # A mount by root leaves read-ahead to the kernel.
+        kinds = [("usual", []), ("waiting", ["--wait-readahead"])]
         for _ in range(bench.rounds):
             for kind, options in kinds:
                 mean, live = launch_all(bench, image, programs, options)
                 results.setdefault(kind, []).append((mean, live))
         means = {kind: statistics.median(mean for mean, _ in found) for kind, found in results.items()}
-        ratios = [a[0] / b[0] for a, b in zip(results["best effort"], results["waiting"])]
-        ratio = statistics.median(ratios)
+        ratio = statistics.median(a[0] / b[0] for a, b in zip(results["usual"], results["waiting"]))
         met = "met" if ratio <= 0.8 else "MISSED"
-        live = results["best effort"][-1][1]["reads"]
-        waited = results["waiting"][-1][1]["budget"]["waits"]
-        print(f"{title}: best effort {means['best effort'] * 1000:.1f} ms, waiting {means['waiting'] * 1000:.1f} ms, off "
-              f"{means['off'] * 1000:.1f} ms; best effort / waiting {ratio:.3f} <= 0.8 {met} "
-              f"[{live['readahead_issued']} clusters decoded ahead, {live['readahead_dropped']} dropped; with waiting {waited} waits]", flush=True)
-        bench.rows.append((title, f"{means['best effort'] * 1000:.1f} ms", f"waiting {means['waiting'] * 1000:.1f} ms, off "
-                           f"{means['off'] * 1000:.1f} ms", f"{ratio:.3f}", "<= 0.8", met, ""))
+        live = results["waiting"][-1][1]
+        usual, waiting = (f"{means[kind] * 1000:.1f} ms" for kind in ("usual", "waiting"))
+        print(f"{title}: usual {usual}, with read-ahead that waits {waiting}; ratio {ratio:.3f} <= 0.8 {met} "
+              f"[with it {live['reads']['readahead_issued']} clusters decoded ahead, {live['budget']['waits']} waits]", flush=True)
+        bench.rows.append((title, usual, f"waiting {waiting}", f"{ratio:.3f}", "<= 0.8", met, ""))
     except Skip as why:
         bench.skip(title, why)
 

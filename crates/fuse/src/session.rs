@@ -10,6 +10,8 @@ use crate::negotiate::{Features, Offer, Settings, accept};
 use crate::request::{self, Init, Malformed, Operation, Request};
 use crate::ring::{PreparedRings, Rings, StopAll};
 use crate::types::{Errno, Transfer};
+use pagefold_sys::awake::AwakeCpus;
+use pagefold_sys::spin::Spinner;
 use pagefold_sys::{SysError, fusering};
 use std::fs::File;
 use std::io;
@@ -17,7 +19,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::thread::{Builder, JoinHandle};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;
 
 /// The threads that serve a mount. They end when it is unmounted; dropping this neither ends them nor waits for them.
@@ -25,6 +27,7 @@ use zerocopy::IntoBytes;
 pub struct SessionThreads {
     threads: Vec<JoinHandle<io::Result<()>>>,
     transport: Transport,
+    keeps_cpus_awake: bool,
     ending: Arc<Ending>,
 }
 
@@ -59,6 +62,11 @@ impl SessionThreads {
         &self.transport
     }
 
+    /// Whether they keep idle CPUs from sleeping while requests follow each other closely ([`Serving::poll`]).
+    pub fn keeps_cpus_awake(&self) -> bool {
+        self.keeps_cpus_awake
+    }
+
     /// Waits for all of them, and returns the first error.
     pub fn join(self) -> Result<(), FuseError> {
         let results = self.threads.into_iter().map(JoinHandle::join).collect::<Vec<_>>();
@@ -76,7 +84,8 @@ impl SessionThreads {
 impl From<JoinHandle<io::Result<()>>> for SessionThreads {
     fn from(thread: JoinHandle<io::Result<()>>) -> Self {
         let ending = Ending::new().unwrap_or_else(|e| panic!("{e}")).into();
-        SessionThreads { threads: vec![thread], transport: Transport::Device { without_rings: None }, ending }
+        let transport = Transport::Device { without_rings: None };
+        SessionThreads { threads: vec![thread], transport, keeps_cpus_awake: false, ending }
     }
 }
 
@@ -87,11 +96,16 @@ pub struct Serving {
     pub threads: usize,
     /// The rings, if they are wanted. Where the kernel does not offer them, or they cannot be made, `/dev/fuse` serves.
     pub rings: Option<Rings>,
+    /// While requests come within this time of each other, idle CPUs are kept from sleeping, or threads of rings look for
+    /// their next request for so long before they sleep. Zero: neither.
+    pub poll: Duration,
+    /// Whether idle CPUs are kept from sleeping for [`poll`](Self::poll), if this process may do that.
+    pub keeps_cpus_awake: bool,
 }
 
 impl From<usize> for Serving {
     fn from(threads: usize) -> Self {
-        Serving { threads, rings: None }
+        Serving { threads, rings: None, poll: Duration::ZERO, keeps_cpus_awake: true }
     }
 }
 
@@ -121,6 +135,10 @@ pub(crate) struct Session<F> {
     /// Those for requests from `/dev/fuse`; requests of rings may be shorter.
     pub(crate) settings: Settings,
     pub(crate) ending: Arc<Ending>,
+    /// See [`Serving::poll`].
+    pub(crate) poll: Duration,
+    /// Keeps idle CPUs awake, if that is wanted and allowed.
+    pub(crate) awake: Option<Arc<AwakeCpus>>,
 }
 
 /// Negotiates the FUSE protocol with the kernel over `channel`, which is mounted already, and starts threads that serve
@@ -141,7 +159,14 @@ pub(crate) fn start<F: FileSystem>(
         }
     };
     let ending = Arc::new(Ending::new()?);
-    let session = Arc::new(Session { file_system, access, settings, ending: ending.clone() });
+    let poll = serving.poll;
+    let awake = match serving.keeps_cpus_awake && !poll.is_zero() {
+        true => AwakeCpus::start(poll).ok(),
+        false => None,
+    };
+    let keeps_cpus_awake = awake.is_some();
+    let awake = awake.map(Arc::new);
+    let session = Arc::new(Session { file_system, access, settings, ending: ending.clone(), poll, awake });
     let over_rings = settings.over_rings(serving.rings.map_or(0, |rings| rings.request_bytes));
     let (rings, without_rings) = prepare_rings(&session, &channel, &init, serving.rings, &over_rings);
     let settings = if rings.is_some() { over_rings } else { settings };
@@ -150,7 +175,12 @@ pub(crate) fn start<F: FileSystem>(
     match rings {
         None => {
             let threads = session.start_readers(channel, serving.threads, settings)?;
-            Ok(SessionThreads { threads, transport: Transport::Device { without_rings }, ending })
+            Ok(SessionThreads {
+                threads,
+                transport: Transport::Device { without_rings },
+                keeps_cpus_awake,
+                ending,
+            })
         }
         Some(mut rings) => {
             rings.register()?;
@@ -161,7 +191,7 @@ pub(crate) fn start<F: FileSystem>(
             let buffer_bytes = buffers * settings.ring_payload_bytes();
             let request_bytes = settings.read_bytes;
             let transport = Transport::Rings { threads: ring_threads, buffer_bytes, request_bytes };
-            Ok(SessionThreads { threads, transport, ending })
+            Ok(SessionThreads { threads, transport, keeps_cpus_awake, ending })
         }
     }
 }
@@ -200,6 +230,11 @@ fn not_offered() -> String {
 }
 
 impl<F: FileSystem> Session<F> {
+    /// How a thread of a ring waits for its next request.
+    pub(crate) fn spinner(&self) -> Spinner {
+        Spinner::or_awake(self.poll, self.awake.clone())
+    }
+
     /// Starts threads that read requests from `channel` and others like it, with buffers for `settings`, and waits until
     /// they have begun.
     fn start_readers(
@@ -248,7 +283,12 @@ impl<F: FileSystem> Session<F> {
         self.file_system.begin_thread();
         let _ = begin.send(());
         drop(begin);
-        while let Some(bytes) = channel.receive(&mut receive).map_err(unreadable)? {
+        loop {
+            let waiting = self.awake.as_ref().map(|awake| (awake, Instant::now()));
+            let Some(bytes) = channel.receive(&mut receive).map_err(unreadable)? else { return Ok(()) };
+            if let Some((awake, since)) = waiting {
+                awake.note(since.elapsed());
+            }
             let received = Received::now::<F>();
             let (header, arguments) = request::split(bytes).map_err(invalid)?;
             let decoded = request::decode(&header, arguments);
@@ -259,7 +299,6 @@ impl<F: FileSystem> Session<F> {
                 received.replied(&self.file_system, header.opcode);
             }
         }
-        Ok(())
     }
 
     /// Answers one request.

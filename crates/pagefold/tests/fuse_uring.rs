@@ -10,6 +10,7 @@ use pagefold_page::AlignedBytes;
 use pagefold_sys::fusering::ENABLED;
 use pagefold_testkit::parameter::Parameter;
 use std::fs::{self, File};
+use std::io::Read;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -177,9 +178,10 @@ fn rings_that_are_wanted_and_not_offered_are_a_warning() {
         let of_rings =
             (says("not io_uring: the kernel does not offer"), says(&format!("echo Y > {ENABLED}")));
         let is_wanted = name == "wanted";
+        let cannot_poll = File::options().write(true).open(pagefold_sys::awake::DEVICE).is_err();
         assert_eq!(
             (of_rings, says("--poll-us has no effect")),
-            ((is_wanted, is_wanted), is_wanted),
+            ((is_wanted, is_wanted), is_wanted && cannot_poll),
             "{created:?}"
         );
     }
@@ -233,9 +235,15 @@ fn rings_of_a_disk_with_little_memory_are_small() {
     let rings = |field: &str| shown["memory"]["rings"][field].as_u64().unwrap();
     assert!(rings("buffer_bytes") <= limit / 8, "{shown}");
     assert!(rings("max_request_bytes") < 1 << 20, "{shown}");
+    // They are a part of the memory of the disk.
+    let pages = |shown: &serde_json::Value| shown["memory"]["limit_bytes"].as_u64();
+    assert_eq!(pages(&shown), Some(limit - rings("buffer_bytes")), "{shown}");
+    assert_eq!(shown["attributes"]["mem_limit"], pages(&shown).unwrap().to_string());
+    s.ok("disk set small mem_limit=8M");
+    assert_eq!(pages(&s.show("small")), Some(8 << 20));
     assert_eq!(max_request_kib(&device) << 10, rings("max_request_bytes"));
     let text = s.ok("disk show small");
-    assert!(text.contains("of buffers, for requests of at most"), "{text}");
+    assert!(text.contains("of buffers, part of --memory, for requests of at most"), "{text}");
     s.ok("disk create --size 64M --name large --export loop --memory 8G");
     assert_eq!(s.show("large")["memory"]["rings"]["max_request_bytes"], 1 << 20);
     // No room for the shortest requests.
@@ -243,10 +251,13 @@ fn rings_of_a_disk_with_little_memory_are_small() {
     let shown = s.show("tiny");
     assert_eq!((&shown["transport"], &shown["memory"]["rings"]), (&"/dev/fuse".into(), &().into()));
     assert!(shown["warnings"].to_string().contains("too much of the disk's memory"), "{shown}");
+    assert_eq!(pages(&shown), Some(256 << 10));
+    s.ok("disk create --size 64M --name unlimited --export loop --memory 0 --fuse-uring on");
+    assert_eq!(pages(&s.show("unlimited")), None);
     if limit >= 8 << 20 {
         use_disk(&s, device.trim_end(), &tree);
     }
-    s.ok("disk remove small large tiny");
+    s.ok("disk remove small large tiny unlimited");
 }
 
 /// A sandbox may forbid io_uring although the kernel has it, or only its use: then `/dev/fuse` serves, and the disk says
@@ -305,5 +316,42 @@ fn requests_fail_at_once_when_the_server_is_killed() {
         let list = s.run("disk list");
         assert!(list.code == 0 && list.err.contains("cleaned up"), "{list:?}");
         assert_eq!(s.left(), Vec::<String>::new());
+    }
+}
+
+/// The value of the limit that keeps idle CPUs from sleeping.
+fn wake_up_limit_us() -> Option<i32> {
+    let mut limit = [0; 4];
+    File::open(pagefold_sys::awake::DEVICE).and_then(|mut device| device.read_exact(&mut limit)).ok()?;
+    Some(i32::from_ne_bytes(limit))
+}
+
+#[test]
+fn idle_cpus_are_kept_awake_while_requests_follow_each_other() {
+    let test = "idle_cpus_are_kept_awake_while_requests_follow_each_other";
+    let Some(_parameter) = offer_rings(test, "Y") else { return };
+    let Some(before) = wake_up_limit_us().filter(|limit| *limit > 0) else {
+        return pagefold_testkit::skipped!("{test}: CPUs are kept awake already, or may not be");
+    };
+    for uring in ["on", "off"] {
+        let s = Sandbox::new();
+        let create =
+            format!("disk create --size 64M --name x --export loop --poll-us 1000 --fuse-uring {uring}");
+        let device = s.ok(&create);
+        assert!(!s.show("x")["warnings"].to_string().contains("--poll-us"));
+        // Without requests nothing changes.
+        assert_eq!(wake_up_limit_us(), Some(before));
+        let file = File::options().read(true).custom_flags(libc::O_DIRECT).open(device.trim_end()).unwrap();
+        let mut page = AlignedBytes::new(4096, 0);
+        wait_until("CPUs are kept awake", || {
+            (0..100).for_each(|i| file.read_exact_at(&mut page, i * 4096).unwrap());
+            wake_up_limit_us() == Some(0)
+        });
+        wait_until("CPUs may sleep again", || wake_up_limit_us() == Some(before));
+        // The request dies with the server.
+        (0..100).for_each(|i| file.read_exact_at(&mut page, i * 4096).unwrap());
+        kill(s.server_pid("x"), "KILL");
+        wait_until("the kernel has forgotten the request", || wake_up_limit_us() == Some(before));
+        s.ok("disk list");
     }
 }

@@ -28,6 +28,7 @@
 // Printing panics when it cannot write. Only the binary prints, in one file.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+pub mod awake;
 pub mod beneath;
 pub mod blockdev;
 pub mod blockuse;

@@ -5,7 +5,11 @@
 //! (`Documentation/virt/guest-halt-polling.rst`): the time to spin grows while requests come soon after it had slept, and
 //! becomes zero when they do not come at all. It takes no CPU from others: a thread that the kernel preempted while it
 //! spun does not spin for a tenth of a second.
+//!
+//! Where the process may keep idle CPUs awake, a thread sleeps at once instead: see [`awake`](crate::awake).
 
+use crate::awake::AwakeCpus;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The first time to spin.
@@ -30,12 +34,19 @@ pub struct Spinner {
     /// The time to spin at present.
     window: Duration,
     rests_until: Option<Instant>,
+    /// Keeps CPUs awake in place of spinning.
+    awake: Option<Arc<AwakeCpus>>,
 }
 
 impl Spinner {
     /// A spinner that spins for at most this long at a time; zero: never.
     pub fn new(most: Duration) -> Self {
-        Spinner { most, window: Duration::ZERO, rests_until: None }
+        Spinner { most, window: Duration::ZERO, rests_until: None, awake: None }
+    }
+
+    /// A spinner that never spins if `awake` keeps the CPUs awake instead, on one of which its request may be made.
+    pub fn or_awake(most: Duration, awake: Option<Arc<AwakeCpus>>) -> Self {
+        Spinner { awake, ..Spinner::new(most) }
     }
 
     /// Calls `attempt` until it returns a value: with [`Attempt::Look`] for as long as that pays off, then with
@@ -45,6 +56,11 @@ impl Spinner {
             return sleep(attempt);
         }
         let start = Instant::now();
+        if let Some(awake) = &self.awake {
+            let found = sleep(attempt)?;
+            awake.note(start.elapsed());
+            return Ok(found);
+        }
         if self.may_spin(start) {
             let preempted = preemptions();
             let mut found = attempt(Attempt::Look)?;

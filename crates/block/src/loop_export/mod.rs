@@ -58,8 +58,11 @@ pub struct LoopOptions {
     /// Most bytes of the rings' buffers. Where they have no room, requests are shorter, there are fewer threads, or
     /// `/dev/fuse` serves.
     pub ring_bytes: u64,
-    /// How long a thread of a ring looks for its next request before it sleeps, at most; zero: not at all.
-    pub spin: Duration,
+    /// While requests come within this time of each other, idle CPUs are kept from sleeping, or threads of rings look for
+    /// their next request ([`Serving::poll`]). Zero: neither.
+    pub poll: Duration,
+    /// Whether idle CPUs are kept from sleeping for [`poll`](Self::poll), if this process may do that.
+    pub keeps_cpus_awake: bool,
     /// The kernel's readahead for sequential buffered readers, KiB.
     pub read_ahead_kib: u64,
     /// Drop every capability of the calling thread but these once the file is mounted; the session threads inherit the
@@ -74,7 +77,8 @@ impl Default for LoopOptions {
             threads: 2,
             uring: false,
             ring_bytes: RING_BYTES_MAX,
-            spin: Duration::ZERO,
+            poll: Duration::ZERO,
+            keeps_cpus_awake: true,
             read_ahead_kib: 128,
             keep_capabilities: None,
         }
@@ -138,6 +142,11 @@ impl LoopExport {
     /// How requests reach the session threads.
     pub fn transport(&self) -> &Transport {
         self.disk.transport()
+    }
+
+    /// Whether the session threads keep idle CPUs from sleeping while requests follow each other closely.
+    pub fn keeps_cpus_awake(&self) -> bool {
+        self.disk.keeps_cpus_awake()
     }
 
     /// The end of the session threads, or of the first one; `None` while all serve. When all have ended, every request
@@ -211,9 +220,8 @@ fn serving(options: LoopOptions) -> Serving {
         threads_per_queue,
         entries,
         request_bytes: io_bytes,
-        spin: options.spin,
     });
-    Serving { threads, rings }
+    Serving { threads, rings, poll: options.poll, keeps_cpus_awake: options.keeps_cpus_awake }
 }
 
 /// The longest request of a transport, bytes. Without rings, short requests would save nothing.

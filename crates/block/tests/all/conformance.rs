@@ -72,6 +72,8 @@ enum Access {
     LoopThroughDevice,
     LoopThroughRings,
     LoopThroughSpinningRings,
+    /// Rings whose threads keep idle CPUs awake, where they may.
+    LoopWithAwakeCpus,
     /// Rings for requests of 128 KiB, the shortest limit.
     LoopThroughShortRings,
     NbdSimple,
@@ -82,10 +84,11 @@ enum Access {
 }
 
 impl Access {
-    const ALL: [Access; 9] = [
+    const ALL: [Access; 10] = [
         Access::LoopThroughDevice,
         Access::LoopThroughRings,
         Access::LoopThroughSpinningRings,
+        Access::LoopWithAwakeCpus,
         Access::LoopThroughShortRings,
         Access::NbdSimple,
         Access::NbdStructured,
@@ -97,7 +100,10 @@ impl Access {
     fn has_rings(self) -> bool {
         matches!(
             self,
-            Access::LoopThroughRings | Access::LoopThroughSpinningRings | Access::LoopThroughShortRings
+            Access::LoopThroughRings
+                | Access::LoopThroughSpinningRings
+                | Access::LoopWithAwakeCpus
+                | Access::LoopThroughShortRings
         )
     }
 }
@@ -136,7 +142,9 @@ fn client<S: Stream + 'static>(client: Client<S>) -> User {
 impl Open {
     fn new(test: &str, access: Access, device: Arc<dyn BlockDevice>) -> Option<Open> {
         let spin = match access {
-            Access::LoopThroughSpinningRings | Access::NbdSpinning => Duration::from_micros(50),
+            Access::LoopThroughSpinningRings | Access::LoopWithAwakeCpus | Access::NbdSpinning => {
+                Duration::from_micros(50)
+            }
             _ => Duration::ZERO,
         };
         let uring = access.has_rings();
@@ -157,8 +165,10 @@ impl Open {
             Access::LoopThroughDevice
             | Access::LoopThroughRings
             | Access::LoopThroughSpinningRings
+            | Access::LoopWithAwakeCpus
             | Access::LoopThroughShortRings => {
-                let usual = LoopOptions { uring, spin, ..LoopOptions::default() };
+                let keeps_cpus_awake = access == Access::LoopWithAwakeCpus;
+                let usual = LoopOptions { uring, poll: spin, keeps_cpus_awake, ..LoopOptions::default() };
                 let options = match access {
                     Access::LoopThroughShortRings => {
                         LoopOptions { ring_bytes: fusering::queues().unwrap() as u64 * (256 << 10), ..usual }

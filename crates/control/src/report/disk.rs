@@ -128,7 +128,8 @@ pub struct MemoryReport {
     pub slot_table_bytes: u64,
     /// Free memory reserved for writes.
     pub ready_bytes: u64,
-    /// The buffers of the rings through which requests come; absent without rings.
+    /// The buffers of the rings through which requests come, which the limit of `--memory` contains too; absent without
+    /// rings.
     #[serde(default)]
     pub rings: Option<RingsReport>,
 }

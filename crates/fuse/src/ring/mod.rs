@@ -24,7 +24,6 @@ use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, JoinHandle};
-use std::time::Duration;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Room for the replies to requests that come with names or data: all of them are short.
@@ -43,8 +42,6 @@ pub struct Rings {
     pub entries: usize,
     /// The longest request, bytes, if that of the file system is longer. Without rings it has no effect.
     pub request_bytes: usize,
-    /// How long a thread looks for its next request before it sleeps, at most; zero: not at all.
-    pub spin: Duration,
 }
 
 /// Threads that have made their rings, and wait for [`register`](Self::register).
@@ -91,7 +88,6 @@ impl PreparedRings {
                     queue_affinity: queue_affinity.clone(),
                     entries: rings.entries.max(1),
                     payload_bytes,
-                    spin: rings.spin,
                     stop: prepared.stop.clone(),
                     report: report.clone(),
                 };
@@ -141,7 +137,6 @@ struct RingThread<F> {
     queue_affinity: Arc<QueueAffinity>,
     entries: usize,
     payload_bytes: usize,
-    spin: Duration,
     stop: Arc<StopEvent>,
     report: Sender<Result<(), SysError>>,
 }
@@ -157,7 +152,6 @@ impl<F: FileSystem> RingThread<F> {
             queue_affinity,
             entries,
             payload_bytes,
-            spin,
             stop,
             report,
         } = self;
@@ -184,7 +178,7 @@ impl<F: FileSystem> RingThread<F> {
             return Ok(());
         }
         // Inside of `_stop`: the reason is noted before the other threads end because of this one.
-        session.ending.watch(|| session.serve_ring(&mut ring, &mut affinity, Spinner::new(spin)))
+        session.ending.watch(|| session.serve_ring(&mut ring, &mut affinity, session.spinner()))
     }
 }
 

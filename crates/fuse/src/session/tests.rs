@@ -129,8 +129,8 @@ fn refused_commands_of_rings_leave_the_classic_transport() {
     let offered = [7u32, 45, 131_072, 1 | abi::INIT_EXT as u32, (Features::OVER_IO_URING.0 >> 32) as u32];
     kernel.send(1, opcode::INIT, 0, offered.as_bytes());
     let (_sender, receiver) = channel();
-    let rings = Rings { threads_per_queue: 1, entries: 1, request_bytes: READ_BYTES, spin: Duration::ZERO };
-    let serving = Serving { threads: 1, rings: Some(rings) };
+    let rings = Rings { threads_per_queue: 1, entries: 1, request_bytes: READ_BYTES };
+    let serving = Serving { rings: Some(rings), ..1.into() };
     let threads = start(Waiting(Mutex::new(receiver)), channel_end, Access::Only(OWNER), serving).unwrap();
     let Transport::Device { without_rings: Some(reason) } = threads.transport() else {
         panic!("{:?}", threads.transport());
@@ -252,8 +252,9 @@ impl FileSystem for Places {
 fn an_entry_of_a_ring_has_the_data_of_reads_and_writes_without_a_copy() {
     let settings = Settings::for_requests_of(READ_BYTES, 16);
     let file_system = Places(Mutex::default());
+    let (access, ending) = (Access::Anybody, Ending::new().unwrap());
     let session =
-        Session { file_system, access: Access::Anybody, settings, ending: Ending::new().unwrap().into() };
+        Session { file_system, access, settings, ending: ending.into(), poll: Duration::ZERO, awake: None };
     let mut payload = vec![7; READ_BYTES];
     let place = payload.as_ptr().addr();
     for (number, payload_bytes, len) in [(opcode::READ, 0, READ_BYTES), (opcode::WRITE, READ_BYTES, 8)] {

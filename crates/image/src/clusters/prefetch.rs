@@ -8,6 +8,7 @@ use super::{ClusterExtent, Clusters};
 use crate::queue::Queue;
 use crate::source::Source;
 use pagefold_backing::Demand;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -27,6 +28,7 @@ pub(crate) struct Prefetcher {
 struct Shared {
     queue: Queue<ClusterExtent>,
     paused_until: Mutex<Option<Instant>>,
+    has_ended: AtomicBool,
 }
 
 impl Shared {
@@ -53,7 +55,9 @@ impl Prefetcher {
         threads: usize,
         demand: Demand,
     ) -> std::io::Result<Self> {
-        let shared = Arc::new(Shared { queue: Queue::new(MAX_QUEUED), paused_until: Mutex::default() });
+        let queue = Queue::new(MAX_QUEUED);
+        let shared =
+            Arc::new(Shared { queue, paused_until: Mutex::default(), has_ended: AtomicBool::new(false) });
         let mut prefetcher = Prefetcher { shared, threads: Vec::new() };
         for n in 0..threads {
             let (clusters, source, shared) = (clusters.clone(), source.clone(), prefetcher.shared.clone());
@@ -70,6 +74,19 @@ impl Prefetcher {
         Ok(prefetcher)
     }
 
+    /// Ends read-ahead for as long as the image is open: the queue is emptied, and each thread ends after the cluster that it
+    /// is decoding.
+    pub(crate) fn end(&self) {
+        self.shared.has_ended.store(true, Ordering::Relaxed);
+        self.shared.queue.close();
+        self.shared.queue.clear();
+    }
+
+    /// Whether read-ahead has ended. A reader may see that a moment later.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.shared.has_ended.load(Ordering::Relaxed)
+    }
+
     /// Queues a cluster; returns false if the queue is full or read-ahead pauses.
     pub(crate) fn push(&self, extent: ClusterExtent) -> bool {
         !self.shared.is_paused() && self.shared.queue.push(extent).is_none()
@@ -78,8 +95,7 @@ impl Prefetcher {
 
 impl Drop for Prefetcher {
     fn drop(&mut self) {
-        self.shared.queue.clear();
-        self.shared.queue.close();
+        self.end();
         for thread in self.threads.drain(..) {
             // An error means that the thread panicked: there is no result to lose.
             let _ = thread.join();

@@ -175,6 +175,13 @@ impl Image {
         Ok(Image(Arc::new(Shared { prefetcher, core, streams, reserve_bytes })))
     }
 
+    /// Ends the image's own read-ahead, for readers that have a better one.
+    pub(crate) fn end_read_ahead(&self) {
+        if let Some(prefetcher) = &self.0.prefetcher {
+            prefetcher.end();
+        }
+    }
+
     /// Opens the image in a file or on a block device.
     pub fn open_file(path: &Path, options: Options) -> Result<Self, ImageError> {
         let failed = |source| ImageError::Medium { path: path.to_path_buf(), source: Arc::new(source) };

@@ -142,7 +142,8 @@ impl Node {
     /// Queues the clusters of a range that a sequential reader will probably read next. Errors are ignored here: the
     /// read that reaches them returns them.
     fn read_ahead(&self, range: Range<u64>) {
-        let (Some(prefetcher), core) = (&self.image.0.prefetcher, &self.image.0.core) else { return };
+        let prefetcher = self.image.0.prefetcher.as_ref().filter(|prefetcher| !prefetcher.has_ended());
+        let (Some(prefetcher), core) = (prefetcher, &self.image.0.core) else { return };
         let (mut at, mut cursor) = (range.start, Cursor::default());
         while at < range.end {
             let Ok(extent) = core.extent_near(&self.contents, at, &mut cursor) else { return };

@@ -34,7 +34,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Why a mount has no rings although the kernel offers them.
 const NO_ROOM: &str =
@@ -57,6 +57,9 @@ pub struct MountOptions {
     pub devices: bool,
     /// Limit of the kernel's read-ahead per file, KiB, where it can be set; 0: the kernel's default.
     pub kernel_read_ahead_kib: u64,
+    /// Whether the image reads ahead although the kernel does, whose limit was set: for sources that are slow to reach. The
+    /// kernel's requests come early enough for others, and what the image decodes ahead is copied once more.
+    pub reads_ahead_beside_kernel: bool,
     /// The source in the mount table.
     pub source: OsString,
     /// Notes what is read, until it is stopped.
@@ -72,6 +75,7 @@ impl Default for MountOptions {
             suid: false,
             devices: false,
             kernel_read_ahead_kib: 1024,
+            reads_ahead_beside_kernel: false,
             source: MOUNT_NAME.into(),
             recorder: None,
         }
@@ -149,7 +153,7 @@ impl Mount {
         let Planned { memory, serving, without_rings } = Planned::new(&image, threads, options.uring)?;
         let read_bytes = memory.read_bytes;
         let (alive, ended) = UnixStream::pair().map_err(|e| SysError::io("making a pair of sockets", &e))?;
-        let fs = ImageFs::new(image, read_bytes, options, alive);
+        let fs = ImageFs::new(image.clone(), read_bytes, options, alive);
         let (requests, first_read) = (fs.requests(), fs.first_read());
         let request = fusedev::Request {
             source: &options.source,
@@ -170,7 +174,10 @@ impl Mount {
             && options.kernel_read_ahead_kib > 0
         {
             // Ignored on failure: only speed depends on it.
-            let _ = fusedev::set_read_ahead(device, options.kernel_read_ahead_kib);
+            let is_set = fusedev::set_read_ahead(device, options.kernel_read_ahead_kib).is_ok();
+            if is_set && !options.reads_ahead_beside_kernel {
+                image.end_read_ahead();
+            }
         }
         let (transport, threads) = match mount.transport().clone() {
             Transport::Device { without_rings: None } => {
@@ -269,8 +276,8 @@ impl Planned {
         Ok(match planned {
             Ok((memory, threads_per_queue)) => {
                 let request_bytes = memory.read_bytes;
-                let rings = Rings { threads_per_queue, entries: 1, request_bytes, spin: Duration::ZERO };
-                let serving = Serving { threads: memory.threads.min(threads), rings: Some(rings) };
+                let rings = Rings { threads_per_queue, entries: 1, request_bytes };
+                let serving = Serving { rings: Some(rings), ..memory.threads.min(threads).into() };
                 Planned { memory, serving, without_rings: None }
             }
             Err(without_rings) => {

@@ -12,6 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 /// Whether this machine lets the test mount.
 fn can_mount(test: &str) -> bool {
@@ -181,6 +182,36 @@ fn mounted_reference_images_equal_the_kernels_mounts() {
 /// The smallest budget that `image` can be mounted with, bytes.
 fn least_bytes(image: &Path) -> u64 {
     Mount::least_bytes(&Image::open_file(image, options(64 << 20)).unwrap())
+}
+
+/// The kernel's read-ahead is enough for an image on this machine; one that is slow to reach reads ahead beside it.
+#[test]
+fn an_image_reads_ahead_only_beside_a_kernel_that_cannot() {
+    if !can_mount("an_image_reads_ahead_only_beside_a_kernel_that_cannot") {
+        return;
+    }
+    let issued = |options_of_mount: MountOptions| {
+        let at = tempfile::tempdir().unwrap();
+        // Requests of 64 KiB: a file has several.
+        let opened = Image::open_file(&reference_image("lz4hc64"), options(1 << 20)).unwrap();
+        let mount = Mount::new(opened.clone(), at.path(), &options_of_mount).unwrap();
+        assert_eq!(mount.read_bytes(), 64 << 10);
+        check_against_manifest(at.path());
+        let reads = opened.stats().reads;
+        reads.readahead_issued + reads.readahead_dropped
+    };
+    let usual = MountOptions::default();
+    assert_eq!(issued(usual.clone()), 0);
+    // The threads that read ahead may be slower than the readers.
+    let deadline = Instant::now() + Duration::from_secs(60);
+    for ahead in [
+        MountOptions { reads_ahead_beside_kernel: true, ..usual.clone() },
+        MountOptions { kernel_read_ahead_kib: 0, ..usual },
+    ] {
+        while issued(ahead.clone()) == 0 {
+            assert!(Instant::now() < deadline, "{ahead:?}");
+        }
+    }
 }
 
 #[test]

@@ -51,8 +51,8 @@ pub struct CreateArgs {
     /// for denser codecs at greater ages
     #[arg(long, value_name = "AGE=CODEC[:LEVEL]")]
     pub recompress_after: Vec<String>,
-    /// Most memory for stored pages, such as 2G; 0 for no limit. Writes beyond it fail, and no stored page is lost. The
-    /// server needs more memory: up to 96M for itself, 16M of reserve for a loop device, and 6M of tables for each 1G
+    /// Most memory for stored pages and the buffers of rings (--fuse-uring), such as 2G; 0 for no limit. Writes beyond it
+    /// fail, and no stored page is lost. The server needs more memory: up to 96M for itself, 16M of reserve for a loop device, and 6M of tables for each 1G
     /// written [default: half of the machine's memory]
     #[arg(long, short = 'm', value_name = "SIZE")]
     pub memory: Option<String>,
@@ -87,13 +87,14 @@ pub struct CreateArgs {
     /// How programs access the disk
     #[arg(long, value_enum, default_value_t = ExportArg::AUTO)]
     pub export: ExportArg,
-    /// Whether the loop export's requests come through io_uring instead of /dev/fuse. The buffers of its rings are not part
-    /// of --memory: they take up to an eighth of it in addition, at most 32M, of the 96M that the server takes for itself
+    /// Whether the loop export's requests come through io_uring instead of /dev/fuse. The buffers of its rings are part of
+    /// --memory, and take at most an eighth of it and 32M
     #[arg(long, value_enum, value_name = "auto|on|off", default_value_t = FuseUringArg::Auto)]
     pub fuse_uring: FuseUringArg,
-    /// Most microseconds for which a thread of the export looks for its next request before it sleeps, at most 1000; 0:
-    /// none. It adapts: a thread looks only while requests come within this time, and stops while other programs want its
-    /// CPU. For NBD, and loop devices through io_uring
+    /// Most microseconds between requests for which the disk is kept responsive, at most 1000; 0: none. For loop devices:
+    /// while requests come within this time, idle CPUs of the machine poll instead of sleeping (/dev/cpu_dma_latency),
+    /// which takes power but no time from programs. For NBD: a thread looks for its next request for so long before it
+    /// sleeps, and stops while other programs want its CPU
     #[arg(long, value_name = "US", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=1000))]
     pub poll_us: u64,
     /// Serve NBD over TCP on this address, or the first one of this host name, instead of a unix socket; port 0 for any.

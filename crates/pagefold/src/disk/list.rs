@@ -65,12 +65,22 @@ fn print(mut list: List<8>, json: bool, disks: &[(&InstanceDir, Result<Report>)]
             Ok(report) => list.row(cells(report)),
             Err(e) => {
                 output::note(&e.message);
-                let name = || Cell::Text(dir.name().to_string());
-                list.row(std::array::from_fn(|i| if i == 0 { name() } else { Cell::Unknown }));
+                list.row(cells_of_silent(dir));
             }
         }
     }
     list.print()
+}
+
+/// The cells of a disk whose server does not answer: those that are in its state file.
+fn cells_of_silent(dir: &InstanceDir) -> [Cell; 8] {
+    let state = dir.read_state();
+    let size = state.as_ref().map_or(Cell::Unknown, |state| Cell::Bytes(state.size_bytes));
+    let device = state.map(|state| state.device()).filter(|device| !device.is_empty());
+    let device = device.map_or(Cell::Unknown, Cell::Text);
+    let [stored, memory, ratio, codec] = std::array::from_fn(|_| Cell::Unknown);
+    let name = Cell::Text(dir.name().to_string());
+    [name, size, stored, memory, ratio, codec, device, Cell::Text("does not respond".to_string())]
 }
 
 fn cells(r: &Report) -> [Cell; 8] {

@@ -295,7 +295,10 @@ fn memory(page: &mut Page, r: &Report) {
     page.row("ready", &format!("{} kept free for writes", Human(m.ready_bytes)));
     if let Some(rings) = &m.rings {
         let (buffers, request) = (Human(rings.buffer_bytes), Human(rings.max_request_bytes));
-        page.row("rings", &format!("{buffers} of buffers, for requests of at most {request}"));
+        page.row(
+            "rings",
+            &format!("{buffers} of buffers, part of --memory, for requests of at most {request}"),
+        );
     }
     let size = |bytes: Option<u64>| bytes.map_or("?".to_string(), |b| Human(b).to_string());
     let (now, peak) = (size(r.server.rss_bytes), size(r.server.peak_rss_bytes));

@@ -54,7 +54,8 @@ pub struct MountArgs {
     /// Stay in the foreground until Ctrl-C, SIGTERM or unmounting; the mount ends with the command
     #[arg(long, short = 'f', conflicts_with = "kernel")]
     pub foreground: bool,
-    /// Do not read ahead: decompress nothing, and ask servers for nothing, before a program reads it
+    /// Let the server not read ahead of the kernel: it decompresses nothing, and asks servers for nothing, before the kernel
+    /// requests it. The server of a local image that root mounts never does
     #[arg(long, conflicts_with = "kernel")]
     pub no_readahead: bool,
     /// Write what is read from now on into this start-up list, in the order of first use: when the image is unmounted, or

@@ -171,6 +171,7 @@ fn a_stopped_server_is_said_to_be_stopped_and_ends_with_remove_force() {
         let says = format!("(process {pid}) is stopped");
         let list = s.run("disk list");
         assert!(list.err.contains(&says) && list.err.contains("'kill -CONT"), "{list:?}");
+        assert!(list.out.contains("1 MiB") && list.out.contains("does not respond"), "{list:?}");
         kill(pid, "CONT");
         // One that is continued soon answers.
         kill(pid, "STOP");

@@ -34,7 +34,7 @@ use pagefold_block::{BlockDevice, ReplaceableDevice};
 use pagefold_control::config::DiskConfig;
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::instance::InstanceName;
-use pagefold_store::Store;
+use pagefold_store::{MemLimit, Store};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -135,6 +135,19 @@ impl Disk {
     pub fn lock(&self) -> DiskLock<'_> {
         let changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         DiskLock { disk: self, _changing: changing }
+    }
+
+    /// Takes `bytes` of the memory for stored pages for buffers of the export. Without a limit there is nothing to take
+    /// from. The limit of stored pages can be changed later, and is then independent of the buffers.
+    pub fn take_for_export(&self, bytes: u64) -> Result<()> {
+        self.lock().change_setup(|setup| {
+            let MemLimit::Bytes(left) = store::without(memory_limit(setup), bytes) else { return Ok(()) };
+            setup.mem_limit_bytes = Some(left);
+            if let Some(live) = self.live() {
+                live.store().set_mem_limit(limit(left));
+            }
+            Ok(())
+        })
     }
 
     /// Changes settings that are fixed while the disk has a size. Then this fails as zram does.

@@ -31,6 +31,14 @@ pub fn memory_limit(setup: &Setup) -> MemLimit {
     setup.mem_limit_bytes.map_or(MemLimit::Half, limit)
 }
 
+/// The rest of a limit after `bytes` were taken, with room for a page at least. No limit stays none.
+pub fn without(limit: MemLimit, bytes: u64) -> MemLimit {
+    match limit {
+        MemLimit::Off => MemLimit::Off,
+        limit => MemLimit::Bytes(limit.bytes().saturating_sub(bytes).max(MemLimit::LEAST_BYTES)),
+    }
+}
+
 /// Makes an empty store that writes back to the medium, if there is one.
 pub fn store(setup: &Setup, size_bytes: u64, has_reserve: bool) -> Result<Arc<Store>> {
     let spec = |config: &CodecConfig| codec::spec(&codec::applicable(config));
@@ -115,5 +123,19 @@ pub fn limit(bytes: u64) -> MemLimit {
     match bytes {
         0 => MemLimit::Off,
         bytes => MemLimit::Bytes(bytes),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_of_a_limit_is_taken_and_none_stays_none() {
+        assert_eq!(without(MemLimit::Off, 1 << 20), MemLimit::Off);
+        assert_eq!(without(MemLimit::Bytes(8 << 20), 1 << 20), MemLimit::Bytes(7 << 20));
+        assert_eq!(without(MemLimit::Bytes(8 << 20), 9 << 20), MemLimit::Bytes(MemLimit::LEAST_BYTES));
+        let half = MemLimit::Half.bytes();
+        assert_eq!(without(MemLimit::Half, 4096), MemLimit::Bytes(half - 4096));
     }
 }

@@ -119,6 +119,9 @@ fn set_up(
     let created = config.created_backing();
     dir.write_state(&state(&disk, export::planned_state(config.export, dir), created.clone()))?;
     let export = export::open(&Opening { config, disk: &disk, dir, keep })?;
+    if let Some(rings) = export.rings() {
+        disk.take_for_export(rings.buffer_bytes)?;
+    }
     let (passes, removed) = (Passes::default(), AtomicBool::new(false));
     let warnings = export.warnings();
     let server = Arc::new(Server {

@@ -28,8 +28,8 @@ use std::time::Duration;
 /// serve pages in memory meanwhile.
 const THREADS_WITH_BACKING: usize = 16;
 
-/// The rings' buffers are beyond the memory for stored pages, and take at most one part in so many of it: those of a
-/// small disk are small.
+/// The rings' buffers are a part of the disk's memory, and take at most one part in so many of it: those of a small disk are
+/// small.
 const MEMORY_PER_RINGS: u64 = 8;
 
 pub(super) const IMPLEMENTATION: Implementation = Implementation {
@@ -45,7 +45,7 @@ pub struct Loop {
     mount_point: PathBuf,
     /// Whether the administrator wants to know that rings do not serve.
     wants_rings: bool,
-    /// Whether the user wants threads to look for their next request before they sleep.
+    /// Whether the user wants CPUs to be kept awake, or threads to look for their next request before they sleep.
     wants_polling: bool,
 }
 
@@ -67,7 +67,7 @@ impl Loop {
             threads,
             uring: uring != FuseUring::Off,
             ring_bytes: ring_bytes(crate::disk::memory_limit(&disk.setup())),
-            spin: Duration::from_micros(config.poll_us),
+            poll: Duration::from_micros(config.poll_us),
             keep_capabilities: Some(keep),
             ..usual
         };
@@ -81,7 +81,7 @@ impl Loop {
     }
 }
 
-/// Most bytes of the rings' buffers on a disk with this limit for stored pages.
+/// Most bytes of the rings' buffers on a disk with this limit of memory.
 fn ring_bytes(limit: MemLimit) -> u64 {
     (limit.bytes() / MEMORY_PER_RINGS).min(RING_BYTES_MAX)
 }
@@ -102,9 +102,13 @@ impl Export for Loop {
     fn warnings(&self) -> Vec<String> {
         let transport = self.export.transport();
         let no_rings = crate::transport::warning(transport).filter(|_| self.wants_rings);
-        let no_polling = self.wants_polling && matches!(transport, Transport::Device { .. });
-        let no_polling =
-            no_polling.then(|| "--poll-us has no effect on requests that come through /dev/fuse".to_string());
+        let is_device = matches!(transport, Transport::Device { .. });
+        let no_polling = (self.wants_polling && is_device && !self.export.keeps_cpus_awake()).then(|| {
+            let device = pagefold_sys::awake::DEVICE;
+            format!(
+                "--poll-us has no effect on requests that come through /dev/fuse: {device} cannot be opened"
+            )
+        });
         no_rings.into_iter().chain(no_polling).collect()
     }
 

@@ -190,6 +190,8 @@ fn mount(
         suid: config.suid,
         devices: config.device_nodes,
         source: config.media.image.name().into(),
+        // Requests to servers should be under way long before the kernel needs their bytes.
+        reads_ahead_beside_kernel: is_remote || config.read_ahead == ReadAheadConfig::Waiting,
         recorder,
         ..MountOptions::default()
     };

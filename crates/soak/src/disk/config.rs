@@ -276,7 +276,8 @@ impl Config {
         let backing = self.backing.as_ref().map(Backing::when_empty);
         let is_full = self.backing.as_ref().is_some_and(|b| matches!(b.medium, Medium::Full { .. }));
         model::surely_fits_bytes(
-            self.limit_bytes(),
+            // The buffers of rings are a part of the limit, an eighth of it at most.
+            self.limit_bytes().map(|limit| limit - limit / 8),
             backing.as_ref().filter(|_| !is_full),
             // An object of recompression takes memory beside the old one, as that of a write does.
             self.requests_max() + self.workers(),
