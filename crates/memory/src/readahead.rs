@@ -5,6 +5,9 @@
 //! window was used, and makes the next window larger. A fault inside a window, or a stream that does not go on, makes
 //! the window smaller. A page that belongs to no stream is brought in alone and starts a stream.
 //!
+//! A program that goes over parts of the rows of a matrix touches pages at no constant distance: `rows` follows it by the
+//! exact addresses of faults.
+//!
 //! When a stream has passed a window, the window's pages came from the store to be read once, in order. They are the
 //! first to be evicted when memory is short (*drop-behind*, [`Readahead::next_drop_behind`]). Otherwise a program that
 //! reads through more than fits would evict everything for pages of no more use, and find nothing resident when it
@@ -15,10 +18,13 @@
 //! one change is lost, which only makes a guess worse.
 
 mod drop_behind;
+mod rows;
 
 use crossbeam_utils::CachePadded;
 use drop_behind::DropBehind;
-use pagefold_page::PageIndex;
+use pagefold_page::{PAGE_SIZE, PageIndex};
+pub(crate) use rows::RowWindow;
+use rows::Rows;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
@@ -37,22 +43,28 @@ const VICTIMS: usize = 4;
 pub(crate) struct Readahead {
     streams: CachePadded<[AtomicU64; STREAMS]>,
     next_victim: AtomicUsize,
+    rows: Rows,
     drop_behind: DropBehind,
     brought: CachePadded<AtomicU64>,
     used: AtomicU64,
 }
 
-/// The pages to bring in: the faulting page and others at a constant stride.
+/// The pages to bring in, the faulting one included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Window {
-    /// Pages, the faulting one included; at least 1.
-    pub(crate) pages: u64,
-    /// Pages from one to the next; not 0.
-    pub(crate) stride: i64,
+pub(crate) enum Window {
+    /// Pages at a constant stride, from the faulting one on.
+    Strided {
+        /// Pages; at least 1.
+        pages: u64,
+        /// Pages from one to the next; not 0.
+        stride: i64,
+    },
+    /// Pages of rows.
+    Rows(RowWindow),
 }
 
 impl Window {
-    pub(crate) const SINGLE: Window = Window { pages: 1, stride: 1 };
+    pub(crate) const SINGLE: Window = Window::Strided { pages: 1, stride: 1 };
 }
 
 /// A stream: the page whose fault continues it, the stride, and the level.
@@ -115,37 +127,75 @@ impl Readahead {
         Readahead {
             streams: CachePadded::new([const { AtomicU64::new(0) }; STREAMS]),
             next_victim: AtomicUsize::new(0),
+            rows: Rows::new(),
             drop_behind: DropBehind::new(),
             brought: CachePadded::new(AtomicU64::new(0)),
             used: AtomicU64::new(0),
         }
     }
 
-    /// Records a fault on a page that is not resident, and returns the pages to bring in.
-    pub(crate) fn record_fault(&self, page: PageIndex) -> Window {
-        let page = page.0;
+    /// Records a fault at an offset, in bytes, whose page is not resident, and returns the pages to bring in. If the
+    /// kernel does not say which byte was accessed, the offset is that of the page.
+    ///
+    /// `is_stored` says whether the page has contents. Pages that are touched for the first time belong to no rows: arrays
+    /// that a program makes one after another lie at equal distances too.
+    pub(crate) fn record_fault(&self, offset: u64, is_stored: bool) -> Window {
+        let page = offset / PAGE_SIZE as u64;
         let mut near = None;
+        let mut begun = None;
         for slot in self.streams.iter() {
             let bits = slot.load(Relaxed);
             let Some(stream) = Stream::decode(bits) else { continue };
-            if page == stream.next {
+            if page == stream.next && stream.level > 0 {
                 return self.advance(slot, bits, stream, page);
+            }
+            if page == stream.next {
+                begun = begun.or(Some((slot, bits, stream)));
             }
             if stream.covers(page) {
                 let smaller = Stream { level: stream.level - 1, brought: 0, ..stream };
                 let _ = slot.compare_exchange(bits, smaller.encode(), Relaxed, Relaxed);
-                return Window::SINGLE;
+                return self.follow_rows(offset, is_stored).unwrap_or(Window::SINGLE);
             }
             let distance = page as i64 - stream.window_start();
             if stream.level == 0 && distance != 0 && distance.abs() <= STRIDE_MAX {
                 near = near.or(Some((slot, bits, distance)));
             }
         }
-        match near {
-            Some((slot, bits, stride)) => Self::set_stride(slot, bits, page, stride),
-            None => self.start_stream(page),
+        // The second page of a row follows its first page as those of a sequential stream do.
+        if let Some(window) = self.follow_rows(offset, is_stored) {
+            return window;
+        }
+        match (begun, near) {
+            (Some((slot, bits, stream)), _) if stream.stride.abs() == 1 => {
+                return self.advance(slot, bits, stream, page);
+            }
+            _ => {}
+        }
+        if is_stored && let Some(window) = self.rows.detect(offset) {
+            return window;
+        }
+        match (begun, near) {
+            (Some((slot, bits, stream)), _) => return self.advance(slot, bits, stream, page),
+            (None, Some((slot, bits, stride))) => Self::set_stride(slot, bits, page, stride),
+            (None, None) => self.start_stream(page),
         }
         Window::SINGLE
+    }
+
+    /// Returns the rows to bring in if the fault belongs to a sweep over rows.
+    fn follow_rows(&self, offset: u64, is_stored: bool) -> Option<Window> {
+        if !is_stored {
+            return None;
+        }
+        let (window, used) = self.rows.follow(offset)?;
+        self.used.fetch_add(used, Relaxed);
+        Some(window)
+    }
+
+    /// Notes how many neighbours a window of rows brought in.
+    pub(crate) fn note_rows_brought(&self, window: RowWindow, brought: u64) {
+        self.rows.note_brought(window, brought);
     }
 
     /// Records a fault on a page of a part that is read sequentially, as the program has said, and returns the pages to
@@ -168,7 +218,7 @@ impl Readahead {
         let (level, pages) = (WINDOWS.len() - 1, WINDOW_MAX as u64);
         let stream = Stream { next: page + pages, stride: 1, level, brought: pages - 1 };
         restarted.unwrap_or_else(victim).store(stream.encode(), Relaxed);
-        Window { pages, stride: 1 }
+        Window::Strided { pages, stride: 1 }
     }
 
     fn advance(&self, slot: &AtomicU64, bits: u64, stream: Stream, page: u64) -> Window {
@@ -182,20 +232,21 @@ impl Readahead {
             let first = u64::try_from(stream.window_start().min(last)).unwrap_or(0);
             self.drop_behind.push(first..first + WINDOWS[stream.level]);
         }
-        Window { pages: WINDOWS[next.level], stride: next.stride }
+        Window::Strided { pages: WINDOWS[next.level], stride: next.stride }
     }
 
     /// Shortens a window that brought in fewer neighbours than planned, the last of them at `last`: its stream
     /// continues from there.
     pub(crate) fn shorten(&self, page: PageIndex, window: Window, last: PageIndex, brought: u64) {
-        let expected = page.0 as i64 + window.stride * window.pages as i64;
-        let next = last.0 as i64 + window.stride;
+        let Window::Strided { pages, stride } = window else { return };
+        let expected = page.0 as i64 + stride * pages as i64;
+        let next = last.0 as i64 + stride;
         let (Ok(expected), Ok(next)) = (u64::try_from(expected), u64::try_from(next)) else { return };
         for slot in self.streams.iter() {
             let bits = slot.load(Relaxed);
             if let Some(stream) = Stream::decode(bits)
                 && stream.next == expected
-                && stream.stride == window.stride
+                && stream.stride == stride
             {
                 let shortened = Stream { next, brought, ..stream };
                 let _ = slot.compare_exchange(bits, shortened.encode(), Relaxed, Relaxed);
@@ -295,11 +346,14 @@ mod tests {
                 continue;
             }
             faults += 1;
-            let window = readahead.record_fault(PageIndex(page));
-            (0..window.pages as i64).for_each(|i| {
-                there.insert((page as i64 + i * window.stride) as u64);
+            let Window::Strided { pages, stride } = readahead.record_fault(page * PAGE_SIZE as u64, true)
+            else {
+                panic!("rows for page {page}");
+            };
+            (0..pages as i64).for_each(|i| {
+                there.insert((page as i64 + i * stride) as u64);
             });
-            readahead.count_brought(window.pages - 1);
+            readahead.count_brought(pages - 1);
         }
         (faults, touched)
     }
@@ -321,17 +375,25 @@ mod tests {
         let readahead = Readahead::new();
         let (mut next, mut faults) = (1000_u64, 0);
         while next < 1000 + 3200 {
-            let window = readahead.record_sequential(PageIndex(next));
-            readahead.count_brought(window.pages - 1);
-            (next, faults) = (next + window.pages, faults + 1);
+            let Window::Strided { pages, .. } = readahead.record_sequential(PageIndex(next)) else {
+                panic!()
+            };
+            readahead.count_brought(pages - 1);
+            (next, faults) = (next + pages, faults + 1);
         }
         assert_eq!(faults, 100);
         let behind: u64 = std::iter::from_fn(|| readahead.next_drop_behind()).flatten().count() as u64;
         assert_eq!(behind, 99 * WINDOW_MAX as u64, "all windows but the last were passed");
         assert_eq!(readahead.counts(), (100 * 31, 99 * 31));
         // Pages that were evicted before they were read come in again, with a whole window each time.
-        assert_eq!(readahead.record_sequential(PageIndex(next - 5)), Window { pages: 32, stride: 1 });
-        assert_eq!(readahead.record_sequential(PageIndex(next + 27)), Window { pages: 32, stride: 1 });
+        assert_eq!(
+            readahead.record_sequential(PageIndex(next - 5)),
+            Window::Strided { pages: 32, stride: 1 }
+        );
+        assert_eq!(
+            readahead.record_sequential(PageIndex(next + 27)),
+            Window::Strided { pages: 32, stride: 1 }
+        );
     }
 
     #[test]

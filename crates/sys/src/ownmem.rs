@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn a_missing_page_is_an_error_and_not_a_wait() {
         for is_sigbus in [false, true] {
-            let open = UffdOptions { sigbus: is_sigbus, async_wp: false, kernel_faults: !is_sigbus };
+            let open = UffdOptions { sigbus: is_sigbus, kernel_faults: !is_sigbus, ..UffdOptions::default() };
             let uffd = match kernel_features().and_then(|_| Uffd::open(&open)) {
                 Ok(uffd) => uffd,
                 Err(e) => {

@@ -32,7 +32,7 @@ fn full_pager(test: &str, limit_pages: u64) -> Option<(Arc<Pager>, Evictor)> {
 
 /// Serves a write fault on a page.
 fn touch(pager: &Pager, page: u64) {
-    assert_eq!(pager.serve(PageIndex(page), true, OnLoss::Return), Served::Again);
+    assert_eq!(pager.serve(page * PAGE_SIZE as u64, true, OnLoss::Return), Served::Again);
 }
 
 /// Pins all resident pages.

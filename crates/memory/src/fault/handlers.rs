@@ -92,10 +92,10 @@ fn run(pager: &Pager, stop: &OwnedFd) {
 }
 
 fn serve(pager: &Pager, fault: &Fault) {
-    match pager.page_at(fault.address) {
-        Some(page) => {
+    match pager.offset_of(fault.address) {
+        Some(offset) => {
             // The kernel blocks the thread that made the access: only poison makes the access fail.
-            pager.serve(page, fault.is_write, OnLoss::Poison);
+            pager.serve(offset, fault.is_write, OnLoss::Poison);
         }
         None => {
             pager.serve_staging(fault.address);

@@ -82,16 +82,16 @@ fn serve_by(entry: &Entry, address: usize, is_write: bool) -> bool {
 }
 
 fn serve_region(pager: &Pager, address: usize, is_write: bool) -> bool {
-    let page = pager.page_at(address);
-    if page.is_none() && !pager.is_staging(address) {
+    let offset = pager.offset_of(address);
+    if offset.is_none() && !pager.is_staging(address) {
         return false;
     }
     if !pager.fork_mark.is_same_process() {
         return false;
     }
-    match page {
-        Some(page) => {
-            let is_served = pager.serve(page, is_write, OnLoss::Return) == Served::Again;
+    match offset {
+        Some(offset) => {
+            let is_served = pager.serve(offset, is_write, OnLoss::Return) == Served::Again;
             if !is_served {
                 pager.report_loss();
             }

@@ -51,9 +51,33 @@ fn cold(word: Word) -> Word {
     with_heat(word, 0)
 }
 
+/// With which others a page comes in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Arrival {
+    /// Alone, or with pages of a stream.
+    Plain,
+    /// With pages of other rows, in a sweep over parts of rows.
+    InRow {
+        /// Whether the page is one of those that stay longer.
+        is_kept: bool,
+    },
+}
+
+/// The heat of a page that comes in with those of other rows. The next parts of its row lie in it in general, so that it is
+/// used again with each of the next sweeps, of which only the first one that misses it would show.
+const ROW_HEAT: u32 = 2;
+
 /// Returns the word of a loading page that becomes resident.
-pub(super) fn loaded(word: Word, now: FoldTime) -> Word {
-    let word = if is_early_refault(word, now) { hotter(word) } else { cold(word) };
+///
+/// Sweeps over more rows than can be resident bring in all pages again and again. If all of them became hot, none would
+/// stay until it is used again; so only those do that are to be kept.
+pub(super) fn loaded(word: Word, now: FoldTime, arrival: Arrival) -> Word {
+    let word = match (arrival, is_early_refault(word, now)) {
+        (Arrival::Plain, false) => cold(word),
+        (Arrival::Plain, true) => hotter(word),
+        (Arrival::InRow { is_kept: true }, true) => hotter(word.with_heat(word.heat().max(ROW_HEAT))),
+        (Arrival::InRow { .. }, _) => with_heat(word, ROW_HEAT),
+    };
     word.with_state(State::Resident).with(Word::NEW).with_payload(0)
 }
 

@@ -40,7 +40,7 @@ use crate::sync::{AtomicU32, Ordering, WAKE_ALL, wait, wake};
 pub use claim::{DropClaim, FaultClaim, FoldResult, ObservedWord, RefusalResult};
 #[cfg(any(test, loom))]
 pub use clock::HOT_ROUNDS;
-pub use clock::{Candidates, EARLY_REFAULT_TICKS, FoldTime, Visit};
+pub use clock::{Arrival, Candidates, EARLY_REFAULT_TICKS, FoldTime, Visit};
 use word::Word;
 pub use word::{Frame, PINS_MAX, State};
 
@@ -176,15 +176,15 @@ impl PageWord {
     }
 
     /// Transition: loading to resident. The page is clean if it came from the store. Its heat grows if it was folded a
-    /// short while ago (an early refault); else it becomes cold.
-    pub fn finish_load(&self, now: FoldTime) {
-        self.change_owned(|word| clock::loaded(word, now));
+    /// short while ago (an early refault); else it becomes cold, or as hot as pages of rows are.
+    pub fn finish_load(&self, now: FoldTime, arrival: Arrival) {
+        self.change_owned(|word| clock::loaded(word, now, arrival));
     }
 
     /// Transition: loading to resident and dirty, like [`PageWord::finish_load`], of a page whose copy the caller has
     /// dropped since it read it.
-    pub fn finish_load_without_copy(&self, now: FoldTime) {
-        self.change_owned(|word| clock::loaded(word, now).without(Word::COPY));
+    pub fn finish_load_without_copy(&self, now: FoldTime, arrival: Arrival) {
+        self.change_owned(|word| clock::loaded(word, now, arrival).without(Word::COPY));
     }
 
     /// Transition: loading back to the state before, because the page could not be brought in.

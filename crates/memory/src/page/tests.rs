@@ -174,12 +174,12 @@ impl Model {
             (Step::TouchAhead, _) => assert_eq!(word.claim_readahead(), None),
             (Step::FinishLoad, ModelState::Loading) => {
                 // Long after the page was folded, if it was.
-                word.finish_load(LATER);
+                word.finish_load(LATER, Arrival::Plain);
                 (self.heat, self.chances) = (0, 0);
                 self.settle();
             }
             (Step::FinishLoadWithoutCopy, ModelState::Loading) => {
-                word.finish_load_without_copy(LATER);
+                word.finish_load_without_copy(LATER, Arrival::Plain);
                 (self.heat, self.chances, self.has_copy) = (0, 0, false);
                 self.settle();
             }
@@ -380,7 +380,7 @@ const LATER: FoldTime = FoldTime(THEN.0.wrapping_add(EARLY_REFAULT_TICKS));
 fn resident() -> PageWord {
     let word = PageWord::new();
     assert_eq!(word.claim_fault(), FaultClaim::Zero);
-    word.finish_load(LATER);
+    word.finish_load(LATER, Arrival::Plain);
     assert_eq!(word.visit(Some(true), Candidates::Cold, 0), Visit::Kept { is_rewritten: false });
     word
 }
@@ -402,7 +402,7 @@ fn a_new_cold_page_has_no_chances_unless_its_arrival_counts_as_a_write() {
     for (is_written, visits) in [(None, 0), (Some(true), 100)] {
         let word = PageWord::new();
         word.claim_fault();
-        word.finish_load(LATER);
+        word.finish_load(LATER, Arrival::Plain);
         assert_eq!(visits_left(&word, is_written), visits);
     }
 }
@@ -422,7 +422,7 @@ fn the_hottest_pages_lose_a_chance_in_few_rounds_only() {
 fn an_arrival_counts_as_a_write_at_the_next_visit() {
     let word = PageWord::new();
     word.claim_fault();
-    word.finish_load(LATER);
+    word.finish_load(LATER, Arrival::Plain);
     // The kernel was asked for writes before the page came in: the page is not known to be cold.
     for _ in 0..5 {
         assert_eq!(word.visit(Some(false), Candidates::Cold, 0), Visit::Kept { is_rewritten: false });
@@ -457,8 +457,29 @@ fn each_return_raises_the_heat_up_to_a_bound_and_a_late_refault_resets_it() {
     assert!(word.begin_fold(Frame(6)));
     assert_eq!(word.finish_fold(Frame(6), THEN), FoldResult::Folded);
     assert_eq!(word.claim_fault(), FaultClaim::Load);
-    word.finish_load(LATER);
+    word.finish_load(LATER, Arrival::Plain);
     assert_eq!(visits_left(&word, None), 0);
+}
+
+#[test]
+fn pages_of_rows_stay_a_while_and_those_to_be_kept_longer() {
+    for (is_kept, after, chances) in [
+        (false, 0, 3),
+        (true, 0, 7),
+        (false, 1, 3),
+        (true, 1, 7),
+        (false, EARLY_REFAULT_TICKS, 3),
+        (true, EARLY_REFAULT_TICKS, 3),
+    ] {
+        let word = resident();
+        assert!(word.take());
+        word.stage(Frame(5));
+        assert!(word.begin_fold(Frame(5)));
+        assert_eq!(word.finish_fold(Frame(5), THEN), FoldResult::Folded);
+        assert_eq!(word.claim_fault(), FaultClaim::Load);
+        word.finish_load(FoldTime(THEN.0.wrapping_add(after)), Arrival::InRow { is_kept });
+        assert_eq!(visits_left(&word, None), chances, "kept {is_kept}, after {after}");
+    }
 }
 
 #[test]
@@ -472,7 +493,7 @@ fn an_early_refault_raises_the_heat_and_a_late_one_resets_it() {
         assert!(word.begin_fold(Frame(5)));
         assert_eq!(word.finish_fold(Frame(5), THEN), FoldResult::Folded);
         assert_eq!(word.claim_fault(), FaultClaim::Load);
-        word.finish_load(FoldTime(THEN.0.wrapping_add(after)));
+        word.finish_load(FoldTime(THEN.0.wrapping_add(after)), Arrival::Plain);
         assert_eq!(visits_left(&word, None), chances, "{after}");
         word.put_back();
     }
@@ -486,7 +507,7 @@ fn an_early_refault_raises_the_heat_and_a_late_one_resets_it() {
 fn any_candidate_is_taken_even_if_it_is_not_cold() {
     let word = PageWord::new();
     word.claim_fault();
-    word.finish_load(LATER);
+    word.finish_load(LATER, Arrival::Plain);
     assert_eq!(word.visit(Some(true), Candidates::Any, 0), Visit::Taken);
 }
 
@@ -573,7 +594,7 @@ fn a_spared_page_outlasts_three_visits_and_other_pages_stay_as_they_are() {
     word.spare();
     assert_eq!(word.load(), Word(0));
     assert_eq!(word.claim_fault(), FaultClaim::Zero);
-    word.finish_load(FoldTime(0));
+    word.finish_load(FoldTime(0), Arrival::Plain);
     word.spare();
     for _ in 0..ADVISED_CHANCES {
         assert_eq!(word.visit(None, Candidates::Cold, 0), Visit::Kept { is_rewritten: false });
@@ -589,7 +610,7 @@ fn a_page_that_equals_the_file_is_dropped_to_it_from_its_frame_or_the_store() {
     let come_in = || {
         assert_eq!(word.claim_fault(), FaultClaim::Zero);
         word.set_file_hash();
-        word.finish_load(FoldTime(0));
+        word.finish_load(FoldTime(0), Arrival::Plain);
         assert!(word.has_file_hash() && word.take());
         word.stage(Frame(3));
         assert!(word.begin_fold(Frame(3)));
@@ -616,7 +637,7 @@ fn a_page_that_was_dropped_to_the_file_is_known_when_it_is_read_again() {
     assert_eq!(word.claim_fault(), FaultClaim::Zero);
     assert!(!word.has_file_hash(), "a first read");
     word.set_file_hash();
-    word.finish_load(FoldTime(0));
+    word.finish_load(FoldTime(0), Arrival::Plain);
     assert!(word.take());
     word.stage(Frame(3));
     assert!(word.begin_fold(Frame(3)));
@@ -636,7 +657,7 @@ fn a_page_that_was_brought_back_is_not_dropped_to_the_file() {
     let word = PageWord::new();
     assert_eq!(word.claim_fault(), FaultClaim::Zero);
     word.set_file_hash();
-    word.finish_load(FoldTime(0));
+    word.finish_load(FoldTime(0), Arrival::Plain);
     assert!(word.take());
     word.stage(Frame(3));
     assert!(word.begin_fold(Frame(3)));
@@ -654,7 +675,7 @@ fn a_dropped_page_of_a_region_with_a_file_is_zero() {
     word.abandon_load();
     assert_eq!(word.claim_readahead(), Some(FaultClaim::Zeroed));
     assert!(!word.zero_untouched());
-    word.finish_load(FoldTime(0));
+    word.finish_load(FoldTime(0), Arrival::Plain);
     assert!(!word.zero_untouched() && !word.has_file_hash());
     assert!(matches!(word.claim_drop(), DropClaim::Taken { was: State::Resident, .. }));
     word.finish_drop_to_zero();
@@ -689,6 +710,6 @@ fn only_untouched_pages_are_unregistered() {
     let word = PageWord::new();
     word.claim_fault();
     assert!(!word.unregister());
-    word.finish_load(FoldTime(0));
+    word.finish_load(FoldTime(0), Arrival::Plain);
     assert!(!word.unregister());
 }

@@ -5,7 +5,7 @@ use super::serve::{OnLoss, Served};
 use crate::advice::{Access, Advice};
 use crate::error::RangeError;
 use crate::readahead::{WINDOW_MAX, Window};
-use pagefold_page::PageIndex;
+use pagefold_page::{PAGE_SIZE, PageIndex};
 use pagefold_sys::signal;
 use std::ops::Range;
 
@@ -22,20 +22,22 @@ impl Pager {
         Ok(())
     }
 
-    /// Records a fault, and returns the pages to bring in.
+    /// Records a fault at an offset, in bytes, and returns the pages to bring in. `is_stored` says whether the page has
+    /// contents.
     #[inline]
-    pub(super) fn window(&self, page: PageIndex) -> Window {
+    pub(super) fn window(&self, offset: u64, is_stored: bool) -> Window {
         if self.access.is_automatic() {
-            return self.readahead.record_fault(page);
+            return self.readahead.record_fault(offset, is_stored);
         }
-        self.advised_window(page)
+        self.advised_window(offset, is_stored)
     }
 
     #[cold]
-    fn advised_window(&self, page: PageIndex) -> Window {
+    fn advised_window(&self, offset: u64, is_stored: bool) -> Window {
+        let page = PageIndex(offset / PAGE_SIZE as u64);
         match self.access.get(page) {
             Access::Sequential => self.readahead.record_sequential(page),
-            Access::Normal if self.neighbours => self.readahead.record_fault(page),
+            Access::Normal if self.neighbours => self.readahead.record_fault(offset, is_stored),
             Access::Normal | Access::Random => Window::SINGLE,
         }
     }
@@ -51,7 +53,8 @@ impl Pager {
             // A handler of another signal that touches the range must not interrupt this thread inside the engine.
             let _masked = signal::mask_asynchronous();
             let Some(claim) = word.claim_readahead() else { continue };
-            let window = Window { pages: (end - page.0).min(WINDOW_MAX as u64), stride: 1 };
+            let pages = (end - page.0).min(WINDOW_MAX as u64);
+            let window = Window::Strided { pages, stride: 1 };
             // SAFETY: the claim has made the page loading, owned by this thread.
             let served = unsafe { self.page_in_advised(page, claim, window) };
             if served == Served::Failed {
@@ -60,7 +63,7 @@ impl Pager {
                 unsafe { self.give_up(page, OnLoss::Return) };
             }
             // Otherwise the clock hand could take the pages before the program uses them.
-            (page.0..page.0 + window.pages).for_each(|page| self.word(PageIndex(page)).spare());
+            (page.0..page.0 + pages).for_each(|page| self.word(PageIndex(page)).spare());
             self.budget.wake_evictors_if_low(self.ready_frames());
         }
     }

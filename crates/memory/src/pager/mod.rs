@@ -112,7 +112,12 @@ impl Pager {
         let tracks_writes = eviction == Eviction::Move && features.has(Feature::WpAsync);
         let is_signal = config.service == Service::FaultingThread;
         let kernel_faults = !is_signal && config.kernel_faults;
-        let open = UffdOptions { sigbus: is_signal, async_wp: tracks_writes, kernel_faults };
+        let open = UffdOptions {
+            sigbus: is_signal,
+            async_wp: tracks_writes,
+            kernel_faults,
+            exact_address: features.has(Feature::ExactAddress),
+        };
         let uffd = Uffd::open(&open)?;
         let unregistered = Unregistered::new(&config, source.is_some())?;
         let range = Reservation::aligned(page_count.0 as usize * PAGE_SIZE, RANGE_ALIGN_BYTES)?;
@@ -198,10 +203,10 @@ impl Pager {
         self.range.base().as_ptr().addr() + page.0 as usize * PAGE_SIZE
     }
 
-    /// Returns the page at an address, if the address lies in the range.
-    pub(crate) fn page_at(&self, address: usize) -> Option<PageIndex> {
+    /// Returns the offset of an address, in bytes, if the address lies in the range.
+    pub(crate) fn offset_of(&self, address: usize) -> Option<u64> {
         let offset = address.checked_sub(self.range.base().as_ptr().addr())?;
-        (offset < self.range.len_bytes()).then_some(PageIndex((offset / PAGE_SIZE) as u64))
+        (offset < self.range.len_bytes()).then_some(offset as u64)
     }
 
     /// Returns whether an address lies in the staging area.

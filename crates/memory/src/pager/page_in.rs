@@ -2,7 +2,8 @@
 //!
 //! The neighbours are the pages that `readahead` returns and that no other thread owns. They use only memory that is
 //! available without waiting: free frames with memory, which are filled and then moved to the range many at once; or
-//! new memory, to which the kernel copies them. The thread waits for memory only for the page that faulted.
+//! new memory, to which the kernel copies them. Moving interrupts the other CPUs for each run of adjacent pages, so
+//! scattered pages are copied if possible. The thread waits for memory only for the page that faulted.
 
 use super::Pager;
 use super::install::Put;
@@ -10,10 +11,10 @@ use super::scratch::{Pages, Scratch, ScratchGuard};
 use super::serve::Served;
 use crate::config::Service;
 use crate::counters::Counter;
-use crate::page::FaultClaim;
+use crate::page::{Arrival, FaultClaim};
 use crate::readahead::{WINDOW_MAX, Window};
 use crate::staging::{FrameBatch, longest_run};
-use pagefold_page::{Page, PageIndex};
+use pagefold_page::{PAGE_SIZE, Page, PageIndex};
 use pagefold_store::{LoadError, Loaded};
 use pagefold_sys::cpu;
 use std::ops::Range;
@@ -21,6 +22,12 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// From so many pages on, a batch with memory is used; fewer pages are copied to new memory, if there is any.
 const MOVED_MIN: usize = 4;
+/// Pages in runs shorter than this, on average, are copied, if there is new memory.
+const RUN_MOVED_MIN: usize = 4;
+
+/// A third of the pages of rows stay longer: those for which the middle of this product is small.
+const KEPT_FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+const KEPT_OF_65536: u64 = 0x5555;
 
 /// Pages that this thread is loading, in order of address; [`Pager::put_runs`] relies on the order.
 struct Claims {
@@ -28,6 +35,27 @@ struct Claims {
     len: usize,
     /// Index of the page that faulted.
     faulting: usize,
+    /// Whether they are pages of rows.
+    in_rows: bool,
+}
+
+impl Claims {
+    /// Returns how a page of the claims comes in.
+    fn arrival(&self, page: PageIndex) -> Arrival {
+        match self.in_rows {
+            true => {
+                Arrival::InRow { is_kept: page.0.wrapping_mul(KEPT_FACTOR) >> 32 & 0xffff < KEPT_OF_65536 }
+            }
+            false => Arrival::Plain,
+        }
+    }
+
+    /// Returns whether moving the pages would be of use: they are many, in few runs.
+    fn are_worth_moving(&self) -> bool {
+        let pages = &self.pages[..self.len];
+        let ends = pages.windows(2).filter(|pair| pair[0].0.0 + 1 != pair[1].0.0).count();
+        self.len >= MOVED_MIN && (ends + 1) * RUN_MOVED_MIN <= self.len
+    }
 }
 
 /// Memory for pages that come in.
@@ -47,16 +75,18 @@ pub(super) enum Kind {
 }
 
 impl Pager {
-    /// Brings a page in, with neighbours. If the result is `Failed`, the page is still loading.
+    /// Brings in the page of an access at an offset, in bytes, with neighbours. If the result is `Failed`, the page is still
+    /// loading.
     ///
     /// # Safety
     /// The caller owns the page, which is loading, by `claim`.
-    pub(super) unsafe fn page_in(&self, page: PageIndex, claim: FaultClaim, is_write: bool) -> Served {
+    pub(super) unsafe fn page_in(&self, offset: u64, claim: FaultClaim, is_write: bool) -> Served {
+        let page = PageIndex(offset / PAGE_SIZE as u64);
         // The work before the object is read takes about as long as this prefetch.
         self.store.prefetch_object(page);
         let counter = if claim == FaultClaim::Load { Counter::FaultsFolded } else { Counter::FaultsZero };
         self.counters.add(counter, 1);
-        let window = self.window(page);
+        let window = self.window(offset, claim == FaultClaim::Load || self.has_file_page(page));
         self.page_ins.fetch_add(1, Relaxed);
         // SAFETY: the caller owns the page, which is loading.
         let mut claims = unsafe { self.claim_window(page, claim, window) };
@@ -106,9 +136,14 @@ impl Pager {
 
     /// Shortens the window of `readahead` if memory ran out or some of its pages were resident already.
     fn trim_window(&self, page: PageIndex, window: Window, claims: &Claims) {
-        let last = if window.stride > 0 { claims.pages[claims.len - 1].0 } else { claims.pages[0].0 };
-        if (claims.len as u64) < window.pages {
-            self.readahead.shorten(page, window, last, claims.len as u64 - 1);
+        let brought = claims.len as u64 - 1;
+        match window {
+            Window::Rows(rows) => self.readahead.note_rows_brought(rows, brought),
+            Window::Strided { pages, stride } if (claims.len as u64) < pages => {
+                let last = if stride > 0 { claims.pages[claims.len - 1].0 } else { claims.pages[0].0 };
+                self.readahead.shorten(page, window, last, brought);
+            }
+            Window::Strided { .. } => {}
         }
     }
 
@@ -117,46 +152,67 @@ impl Pager {
     /// # Safety
     /// The caller owns the page, which is loading.
     unsafe fn claim_window(&self, page: PageIndex, claim: FaultClaim, window: Window) -> Claims {
-        let mut claims = Claims { pages: [(page, claim); WINDOW_MAX], len: 1, faulting: 0 };
-        for step in 1..window.pages as i64 {
-            let neighbour = u64::try_from(page.0 as i64 + step * window.stride);
-            let Ok(neighbour) = neighbour.map(PageIndex) else { break };
-            if !self.table.page_count().contains(neighbour) {
-                break;
+        let in_rows = matches!(window, Window::Rows(_));
+        let mut claims = Claims { pages: [(page, claim); WINDOW_MAX], len: 1, faulting: 0, in_rows };
+        let goes_up = match window {
+            Window::Strided { pages, stride } => {
+                let neighbour = |step| u64::try_from(page.0 as i64 + step * stride).map(PageIndex).ok();
+                self.claim_neighbours(&mut claims, (1..pages as i64).map_while(neighbour));
+                stride > 0
             }
-            if let Some(claim) = self.word(neighbour).claim_readahead() {
-                self.store.prefetch_slot(neighbour);
-                claims.pages[claims.len] = (neighbour, claim);
-                claims.len += 1;
+            Window::Rows(rows) => {
+                // The page may be the second one of its row: the first one is not its neighbour in this order.
+                let is_behind = |next: &PageIndex| if rows.goes_up() { *next <= page } else { *next >= page };
+                self.claim_neighbours(&mut claims, rows.pages().skip_while(is_behind));
+                rows.goes_up()
             }
-        }
-        if window.stride < 0 {
+        };
+        if !goes_up {
             claims.pages[..claims.len].reverse();
             claims.faulting = claims.len - 1;
         }
         claims
     }
 
+    /// Adds the pages to the claims that no other thread owns, as far as there is room.
+    fn claim_neighbours(&self, claims: &mut Claims, neighbours: impl Iterator<Item = PageIndex>) {
+        for neighbour in neighbours.take_while(|page| self.table.page_count().contains(*page)) {
+            if claims.len == WINDOW_MAX {
+                break;
+            }
+            let word = self.word(neighbour);
+            // A page of rows that has no contents is not one that the program goes over.
+            if claims.in_rows && word.is_untouched() && !self.has_file_page(neighbour) {
+                continue;
+            }
+            if let Some(claim) = word.claim_readahead() {
+                self.store.prefetch_slot(neighbour);
+                claims.pages[claims.len] = (neighbour, claim);
+                claims.len += 1;
+            }
+        }
+    }
+
     /// Returns memory for the claims, or for some of them; the others are abandoned. Waits if no memory is available.
     /// Returns `None` if the region is being dropped.
     fn memory_for(&self, claims: &mut Claims) -> Option<Memory> {
-        let found = self.try_memory(claims.len);
+        let is_move = self.can_move() && claims.are_worth_moving();
+        let found = self.try_memory(claims.len, is_move);
         let memory = match found {
             Some(memory) => memory,
             None => {
                 self.abandon_neighbours(claims, 1);
-                self.await_memory(|| self.try_memory(1), || Memory::New(1))?
+                self.await_memory(|| self.try_memory(1, false), || Memory::New(1))?
             }
         };
         self.abandon_neighbours(claims, memory.len());
         Some(memory)
     }
 
-    /// Returns memory for up to so many pages, without waiting: for many pages preferably frames with memory, for few
-    /// new memory.
-    fn try_memory(&self, wanted: usize) -> Option<Memory> {
-        let is_many = self.can_move() && wanted >= MOVED_MIN;
-        if is_many {
+    /// Returns memory for up to so many pages, without waiting: preferably frames with memory if the pages are to be
+    /// moved, and new memory otherwise.
+    fn try_memory(&self, wanted: usize, is_move: bool) -> Option<Memory> {
+        if is_move {
             if let Some(frames) = self.take_frames(wanted) {
                 return Some(frames);
             }
@@ -337,7 +393,7 @@ impl Pager {
                 {
                     self.staging.note_moved(self.staging.frame(batch, first + i));
                 }
-                self.finish(*page, *claim);
+                self.finish(*page, *claim, claims.arrival(*page));
             }
             used += match (kind, memory) {
                 (Kind::Bytes, Memory::Frames { .. }) => 0,
@@ -358,7 +414,7 @@ impl Pager {
 
     /// Ends the loading of a page that is in the range now. A copy takes memory from the region's limit, so that of a page
     /// that will probably be written is dropped.
-    fn finish(&self, page: PageIndex, claim: FaultClaim) {
+    fn finish(&self, page: PageIndex, claim: FaultClaim, arrival: Arrival) {
         self.table.add_live(page);
         let word = self.word(page);
         if claim == FaultClaim::Load {
@@ -367,11 +423,11 @@ impl Pager {
                 // SAFETY: this thread owns the page, which is loading, and its bytes are in the range.
                 unsafe { self.drop_copy(page) };
                 self.counters.add(Counter::CopiesDropped, 1);
-                return word.finish_load_without_copy(self.fold_time());
+                return word.finish_load_without_copy(self.fold_time(), arrival);
             }
             self.table.add_copies(1);
         }
-        word.finish_load(self.fold_time());
+        word.finish_load(self.fold_time(), arrival);
     }
 
     /// Returns whether a thread that brings pages in may drop copies. That takes locks of the pool, which a signal handler

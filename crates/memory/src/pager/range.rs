@@ -124,7 +124,7 @@ impl Pager {
                 std::thread::yield_now();
                 continue;
             }
-            if self.serve(page, true, OnLoss::Return) == Served::Failed {
+            if self.serve(page.0 * PAGE_SIZE as u64, true, OnLoss::Return) == Served::Failed {
                 return Err(match self.is_file_changed() {
                     true => RangeError::FileChanged { page: page.0 },
                     false => RangeError::Lost { page: page.0 },

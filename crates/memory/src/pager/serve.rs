@@ -33,12 +33,13 @@ pub(crate) enum OnLoss {
 static HAS_REPORTED: AtomicBool = AtomicBool::new(false);
 
 impl Pager {
-    /// Serves a fault in the range. `is_write` is false if unknown.
+    /// Serves a fault at an offset in the range, in bytes. `is_write` is false if unknown.
     ///
     /// The page may still be absent afterwards: then the access faults again.
-    pub(crate) fn serve(&self, page: PageIndex, is_write: bool, on_loss: OnLoss) -> Served {
+    pub(crate) fn serve(&self, offset: u64, is_write: bool, on_loss: OnLoss) -> Served {
         let began = Instant::now();
-        let served = self.serve_by_state(page, is_write);
+        let page = PageIndex(offset / PAGE_SIZE as u64);
+        let served = self.serve_by_state(offset, is_write);
         if served == Served::Failed {
             self.counters.add(Counter::FaultsFailed, 1);
             // SAFETY: after a failure the page is still loading, owned by this thread.
@@ -84,7 +85,8 @@ impl Pager {
 
     /// Serves a fault by the state of its page. If it returns `Failed`, the page is still loading, owned by the
     /// caller.
-    fn serve_by_state(&self, page: PageIndex, is_write: bool) -> Served {
+    fn serve_by_state(&self, offset: u64, is_write: bool) -> Served {
+        let page = PageIndex(offset / PAGE_SIZE as u64);
         // Prefetch the slot while the page's word, which is not in the CPU's cache either, is loaded.
         self.store.prefetch_slot(page);
         let word = self.word(page);
@@ -124,7 +126,7 @@ impl Pager {
             }
             // SAFETY: the claim has made the page loading, owned by this thread.
             claim @ (FaultClaim::Zero | FaultClaim::Zeroed | FaultClaim::Load) => unsafe {
-                self.page_in(page, claim, is_write)
+                self.page_in(offset, claim, is_write)
             },
         }
     }

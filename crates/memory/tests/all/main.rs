@@ -13,6 +13,7 @@ mod pin;
 mod refusal;
 mod resize;
 mod rewritten;
+mod rows;
 mod signals;
 mod smoke;
 #[path = "../support/mod.rs"]

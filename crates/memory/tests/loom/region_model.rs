@@ -14,7 +14,8 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use loom::thread::{self, JoinHandle};
 use pagefold_memory::page::{
-    Candidates, DropClaim, FaultClaim, FoldResult, FoldTime, Frame, PageWord, RefusalResult, State, Visit,
+    Arrival, Candidates, DropClaim, FaultClaim, FoldResult, FoldTime, Frame, PageWord, RefusalResult, State,
+    Visit,
 };
 
 /// No page, no memory, no copy.
@@ -256,9 +257,9 @@ impl RegionModel {
         assert!(self.has_madvise || was_absent, "loading, but in the range");
         if claim == FaultClaim::Load && page.word.is_rewritten() {
             page.drop_copy();
-            return page.word.finish_load_without_copy(FoldTime(0));
+            return page.word.finish_load_without_copy(FoldTime(0), Arrival::Plain);
         }
-        page.word.finish_load(FoldTime(0));
+        page.word.finish_load(FoldTime(0), Arrival::Plain);
     }
 
     /// A neighbour of a page that is brought in: `claim_window`, and `abandon_neighbours` if there is no memory for it.

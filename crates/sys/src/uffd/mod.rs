@@ -43,7 +43,7 @@ pub struct Done {
 /// A fault that waits to be served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Fault {
-    /// The first byte of its page.
+    /// The first byte of its page, or with [`UffdOptions::exact_address`] the byte that was accessed.
     pub address: usize,
     /// Whether it was a write.
     pub is_write: bool,

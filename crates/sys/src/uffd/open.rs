@@ -85,13 +85,16 @@ pub struct UffdOptions {
     pub async_wp: bool,
     /// The context also serves faults of the kernel, in system calls that access the memory. Needs a privilege.
     pub kernel_faults: bool,
+    /// Faults have the address of the access, not only of its page.
+    pub exact_address: bool,
 }
 
 impl UffdOptions {
     fn needed(self) -> impl Iterator<Item = Feature> {
         let sigbus = self.sigbus.then_some(Feature::Sigbus);
         let async_wp = self.async_wp.then_some([Feature::WpUnpopulated, Feature::WpAsync]);
-        sigbus.into_iter().chain(async_wp.into_iter().flatten())
+        let exact_address = self.exact_address.then_some(Feature::ExactAddress);
+        sigbus.into_iter().chain(async_wp.into_iter().flatten()).chain(exact_address)
     }
 
     fn flags(self) -> i32 {

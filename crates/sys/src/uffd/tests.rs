@@ -362,6 +362,27 @@ fn faults_of_other_threads_are_read_and_served() {
 }
 
 #[test]
+fn faults_have_the_address_of_the_access_if_that_is_wanted() {
+    if !kernel_features().is_ok_and(|features| features.has(Feature::ExactAddress)) {
+        pagefold_testkit::skipped!("exact_address: the kernel has no exact addresses, or no userfaultfd");
+        return;
+    }
+    for (exact_address, offset) in [(true, PAGE + 1234), (false, PAGE)] {
+        let open = UffdOptions { exact_address, ..UffdOptions::default() };
+        let Some((uffd, range)) = ranges("exact_address", open, false, 2) else { return };
+        std::thread::scope(|scope| {
+            let loading = scope.spawn(|| {
+                // SAFETY: inside the reservation, which has two pages, and no thread writes to it.
+                unsafe { range.base().as_ptr().wrapping_add(PAGE + 1234).read_volatile() }
+            });
+            let served = serve(&uffd, 1, |_| assert_eq!(fill(&uffd, &range, 1, 7).errno, 0));
+            assert_eq!(served[0].address - at(&range, 0), offset, "exact: {exact_address}");
+            assert_eq!(loading.join().unwrap(), 7);
+        });
+    }
+}
+
+#[test]
 fn writes_to_protected_pages_wait_to_be_served() {
     let Some((uffd, range)) = ranges("writes_to_protected_pages", UffdOptions::default(), true, 2) else {
         return;

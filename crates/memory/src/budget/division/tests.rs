@@ -224,7 +224,8 @@ fn only_pages_of_the_file_that_are_read_again_are_page_ins() {
         }
         Err(error) => panic!("{error}"),
     };
-    let touch = |page| assert_eq!(pager.serve(PageIndex(page), false, OnLoss::Return), Served::Again);
+    let touch =
+        |page: u64| assert_eq!(pager.serve(page * PAGE_SIZE as u64, false, OnLoss::Return), Served::Again);
     (0..64).for_each(touch);
     assert_eq!((pager.counters.get(Counter::FileReads), pager.page_ins()), (64, 0));
     // As an evictor drops a page that equals the file's bytes.
