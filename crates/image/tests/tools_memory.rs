@@ -4,8 +4,11 @@
 //! are not on the heap.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+#[path = "support/counting.rs"]
+mod counting;
 mod support;
 
+use crate::counting::{measure, run_alone};
 use crate::support::handmade::{
     DIRECTORY, File, REGULAR, image, index_len, lz4, put_clusters, unused, unused_after,
 };
@@ -17,50 +20,9 @@ use pagefold_image::tree_stats::TreeStats;
 use pagefold_image::walk::Limits;
 use pagefold_image::{Findings, Image, Options, ReadAhead};
 use pagefold_sys::beneath::Folder;
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
-
-struct Counting;
-
-static USED: AtomicUsize = AtomicUsize::new(0);
-static PEAK: AtomicUsize = AtomicUsize::new(0);
-static CALLS: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: every call is forwarded unchanged to the system's allocator; counting touches atomics only.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        CALLS.fetch_add(1, Relaxed);
-        let used = USED.fetch_add(layout.size(), Relaxed) + layout.size();
-        PEAK.fetch_max(used, Relaxed);
-        // SAFETY: the caller's promise is the one that this call needs.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        USED.fetch_sub(layout.size(), Relaxed);
-        // SAFETY: the caller's promise is the one that this call needs.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-/// Serializes the tests, because there is one counter.
-fn run_alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Runs `f`, and returns its result, its peak of heap bytes, and its number of allocations.
-fn measure<T>(f: impl FnOnce() -> T) -> (T, usize, usize) {
-    let (before, calls) = (USED.load(Relaxed), CALLS.load(Relaxed));
-    PEAK.store(before, Relaxed);
-    let result = f();
-    (result, PEAK.load(Relaxed) - before, CALLS.load(Relaxed) - calls)
-}
 
 const MIB: usize = 1 << 20;
 

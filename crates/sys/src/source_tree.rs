@@ -56,17 +56,16 @@ pub struct SourceStat {
 }
 
 impl Folder {
-    /// The names in this directory, in any order, without `.` and `..`.
-    pub fn names(&self) -> Result<Vec<Box<[u8]>>, SysError> {
-        let mut names = Vec::new();
-        for entry in fs::Dir::read_from(self.as_fd()).map_err(failed("reading the directory"))? {
-            let entry = entry.map_err(failed("reading the directory"))?;
-            let name = entry.file_name().to_bytes();
-            if !matches!(name, b"." | b"..") {
-                names.push(name.into());
+    /// The names in this directory, in any order, without `.` and `..`. They are read while the iterator is used.
+    pub fn names(&self) -> Result<impl Iterator<Item = Result<Box<[u8]>, SysError>> + use<>, SysError> {
+        let entries = fs::Dir::read_from(self.as_fd()).map_err(failed("reading the directory"))?;
+        Ok(entries.filter_map(|entry| match entry {
+            Ok(entry) => {
+                let name = entry.file_name().to_bytes();
+                (!matches!(name, b"." | b"..")).then(|| Ok(name.into()))
             }
-        }
-        Ok(names)
+            Err(error) => Some(Err(failed("reading the directory")(error))),
+        }))
     }
 
     /// Returns the inode of a name in this directory, whatever it is. Only its existence is needed, no right to read it.
@@ -200,7 +199,7 @@ mod tests {
         std::fs::write(dir.path().join("d/file"), "x").unwrap();
         symlink("d", dir.path().join("link")).unwrap();
         let folder = Folder::open(dir.path()).unwrap();
-        let mut names = folder.names().unwrap();
+        let mut names: Vec<_> = folder.names().unwrap().map(Result::unwrap).collect();
         names.sort();
         assert_eq!(names, [b"d".as_slice().into(), b"link".as_slice().into()]);
         assert_eq!(folder.source_file(b"link").unwrap().link_target().unwrap(), b"d");

@@ -2,6 +2,7 @@
 
 use super::BuildError;
 use super::options::BLOCK_BYTES;
+use super::table::Table;
 use super::target::Target;
 use std::fs::File;
 use std::io;
@@ -58,6 +59,21 @@ impl<'a> Output<'a> {
     pub fn skip_to(&mut self, block: u64) -> Result<(), BuildError> {
         self.flush()?;
         self.written = self.written.max(block.saturating_mul(u64::from(BLOCK_BYTES)));
+        Ok(())
+    }
+
+    /// Appends bytes, filled up to whole blocks with zeroes.
+    pub fn append_padded(&mut self, mut bytes: Vec<u8>) -> Result<(), BuildError> {
+        bytes.resize(bytes.len().next_multiple_of(BLOCK_BYTES as usize), 0);
+        self.append(&bytes)
+    }
+
+    /// Appends a table of whole blocks.
+    pub fn append_table(&mut self, blocks: &Table<u8>) -> Result<(), BuildError> {
+        for start in (0..blocks.len()).step_by(BUFFER_BYTES) {
+            let end = blocks.len().min(start + BUFFER_BYTES);
+            self.append(&blocks.read_at(start as u64..end as u64))?;
+        }
         Ok(())
     }
 

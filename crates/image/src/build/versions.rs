@@ -74,7 +74,7 @@ mod tests {
     use crate::build::tree::Metadata;
 
     fn ordered(paths: &[&str], spill: &Spill) -> Vec<String> {
-        let mut tree = Tree::with_spill(Metadata::default(), spill);
+        let mut tree = Tree::with_spill(Metadata::default(), spill).unwrap();
         for path in paths {
             tree.add_bytes(path.as_bytes(), *b"1").unwrap();
         }

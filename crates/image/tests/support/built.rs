@@ -188,10 +188,10 @@ fn add_kinds(tree: &mut Tree) {
 
 fn add_metadata(tree: &mut Tree) {
     let modes = tree.add_bytes(b"modes", *b"modes").unwrap();
-    *tree.metadata_mut(modes) = Metadata { uid: 70_000, gid: 80_000, ..metadata(0o6751) };
+    tree.change(modes, |own| *own = Metadata { uid: 70_000, gid: 80_000, ..metadata(0o6751) }).unwrap();
     for (name, seconds, nanoseconds) in [("old", -1000, 250), ("new", 5_000_000_000, 999_999_999)] {
         let id = tree.add_bytes(name.as_bytes(), name.as_bytes().to_vec()).unwrap();
-        tree.metadata_mut(id).mtime = Timestamp { seconds, nanoseconds };
+        tree.change(id, |own| own.mtime = Timestamp { seconds, nanoseconds }).unwrap();
     }
     let xattr = |name: &str, value: &[u8]| (name.as_bytes().into(), value.into());
     for i in 0..8u8 {
@@ -199,18 +199,18 @@ fn add_metadata(tree: &mut Tree) {
         let own = xattr("trusted.own", &[i]);
         let shared =
             [xattr("security.also", &[0, 255, i & 1]), own, xattr("user.shared", b"the same everywhere")];
-        tree.metadata_mut(id).xattrs = shared.into();
+        tree.change(id, |own| own.xattrs = shared.into()).unwrap();
     }
     let id = tree.add_bytes(b"attributes", *b"attributes").unwrap();
     let acl = xattr("system.posix_acl_access", &access_list());
     // fsck.erofs 1.9.4 reports an error for an empty value, also in images of mkfs.erofs.
     let user = (1..13).map(|i| xattr(&format!("user.{}", "a".repeat(i * 5 + 1)), &vec![i as u8; i * 3]));
-    tree.metadata_mut(id).xattrs = std::iter::once(acl).chain(user).collect();
+    tree.change(id, |own| own.xattrs = std::iter::once(acl).chain(user).collect()).unwrap();
     // The group's bits of a file with an access list are its mask.
-    tree.metadata_mut(id).permissions = 0o770;
+    tree.change(id, |own| own.permissions = 0o770).unwrap();
     // fsck.erofs would extract files of a directory with such a list as its heirs.
     let empty = tree.make_directories(b"empty", &metadata(0o755)).unwrap();
-    tree.metadata_mut(empty).xattrs = vec![xattr("system.posix_acl_default", &access_list())];
+    tree.change(empty, |own| own.xattrs = vec![xattr("system.posix_acl_default", &access_list())]).unwrap();
 }
 
 /// An access list: owner rwx, user 1000 r-x, group r-x, mask rwx, others none.

@@ -284,7 +284,7 @@ fn change_metadata(scanned: &mut Scanned, args: &BuildArgs) -> Result<()> {
         Some(sum) => *id = sum,
         None => too_large = Some(*id),
     };
-    scanned.tree.change_metadata(|metadata| {
+    let changed = scanned.tree.change_metadata(|metadata| {
         if args.all_root {
             (metadata.uid, metadata.gid) = (0, 0);
         }
@@ -295,6 +295,7 @@ fn change_metadata(scanned: &mut Scanned, args: &BuildArgs) -> Result<()> {
             metadata.mtime.nanoseconds = 0;
         }
     });
+    changed.map_err(failure)?;
     match too_large {
         None => Ok(()),
         Some(id) => Err(CliError::usage(format!(

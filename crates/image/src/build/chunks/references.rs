@@ -11,7 +11,9 @@
 //!   half a block, so one that is near is used again.
 
 use super::index::Run;
+use crate::build::BuildError;
 use crate::build::options::BLOCK_BYTES;
+use crate::build::table::{Spill, Table};
 use crate::build::tree::InodeId;
 use std::collections::{BTreeSet, HashMap};
 
@@ -60,18 +62,20 @@ pub struct File {
 }
 
 /// The divisions of the files so far.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Divisions {
     /// Whether a reference may begin anywhere, since clusters may have three blocks.
     begins_anywhere: bool,
     divisions: HashMap<InodeId, Division>,
-    lengths: HashMap<InodeId, u64>,
+    /// For each inode the length of its file, bytes; 0: it was not added.
+    lengths: Table<u64>,
 }
 
 impl Divisions {
     /// Makes divisions for clusters of up to this many bytes.
-    pub fn new(cluster_bytes: u32) -> Self {
-        Divisions { begins_anywhere: cluster_bytes >= 3 * BLOCK_BYTES, ..Divisions::default() }
+    pub fn new(cluster_bytes: u32, spill: &Spill) -> Self {
+        let (begins_anywhere, lengths) = (cluster_bytes >= 3 * BLOCK_BYTES, Table::new(spill));
+        Divisions { begins_anywhere, divisions: HashMap::new(), lengths }
     }
 
     /// Takes the division of a file; `None` if it is undivided, and no other file refers to it.
@@ -80,11 +84,13 @@ impl Divisions {
     }
 
     /// Adds a file with its runs. A reference saves at least `least_bytes`.
-    pub fn add(&mut self, file: File, runs: &[Run], least_bytes: u64) {
-        self.lengths.insert(file.id, file.len_bytes);
+    pub fn add(&mut self, file: File, runs: &[Run], least_bytes: u64) -> Result<(), BuildError> {
+        let index = file.id.index();
+        self.lengths.grow(index + 1, 0)?;
+        self.lengths.set(index, file.len_bytes);
         let saved_bytes: u64 = runs.iter().map(|run| run.stored_bytes).sum();
         if saved_bytes < file.len_bytes / SAVED_PART_MIN {
-            return;
+            return Ok(());
         }
         let mut own_start = 0;
         for run in runs {
@@ -93,6 +99,7 @@ impl Divisions {
                 self.commit(&file, reference);
             }
         }
+        Ok(())
     }
 
     /// Finds the reference for a run of a file, of which the bytes from `own_start` on have no reference yet; `None` if
@@ -155,7 +162,8 @@ impl Divisions {
         let (owner, at) = self.owner(source, source_start);
         self.divisions.entry(owner).or_default().cuts.insert(at);
         // Equal ends of both files begin at the same place in the packed file.
-        let source_len_bytes = self.lengths.get(&source).copied().unwrap_or(0);
+        let is_known = source.index() < self.lengths.len();
+        let source_len_bytes = if is_known { self.lengths.get(source.index()) } else { 0 };
         let has_same_end = source_len_bytes.checked_sub(source_end) == Some(file.len_bytes - end);
         let source_division = self.divisions.entry(source).or_default();
         source_division.in_blocks = source_division.in_blocks.max(source_end);
@@ -270,13 +278,13 @@ mod tests {
             let ids: Vec<_> = (0..drawn.len())
                 .map(|number| tree.add_bytes(format!("{number}").as_bytes(), *b"").unwrap())
                 .collect();
-            let mut divisions = Divisions::new(cluster * BLOCK_BYTES);
+            let mut divisions = Divisions::new(cluster * BLOCK_BYTES, &Spill::none());
             let mut files = Vec::new();
             for (number, (len_bytes, _)) in drawn.iter().enumerate() {
                 let limit = (len_bytes - 1) / BLOCK * BLOCK;
                 let file = File { id: ids[number], len_bytes: *len_bytes, limit };
                 let runs = runs(&drawn, &ids, number);
-                divisions.add(file, &runs, LEAST_BYTES);
+                divisions.add(file, &runs, LEAST_BYTES).unwrap();
                 files.push((file, runs));
             }
             for (file, runs) in &files {
@@ -289,12 +297,13 @@ mod tests {
     fn a_cut_serves_for_several_references() {
         let mut tree = Tree::new(Metadata::default());
         let ids = [b"a", b"b", b"c"].map(|name| tree.add_bytes(name, *b"").unwrap());
-        let mut divisions = Divisions::new(65536);
+        let mut divisions = Divisions::new(65536, &Spill::none());
         for (number, moved) in [0, 5, 77].into_iter().enumerate() {
             let (start, source_start) = (100_000 + moved, 100_000);
             let run = Run { start, end: 300_000, source: ids[0], source_start, stored_bytes: 100_000 };
             let file = File { id: ids[number], len_bytes: 400_000, limit: 399_360 };
-            divisions.add(file, if number == 0 { &[] } else { std::slice::from_ref(&run) }, LEAST_BYTES);
+            let runs = if number == 0 { &[] } else { std::slice::from_ref(&run) };
+            divisions.add(file, runs, LEAST_BYTES).unwrap();
         }
         let first = divisions.take(ids[0]).unwrap();
         let made: Vec<_> = first.cuts.iter().copied().filter(|cut| *cut < 200_000).collect();

@@ -16,7 +16,7 @@ use crate::build::duplicates::{Duplicates, Found, Hasher};
 use crate::build::options::{BLOCK_BYTES, Compression, Dedupe};
 use crate::build::plan::Planned;
 use crate::build::sparse;
-use crate::build::table::Table;
+use crate::build::table::{Spill, Table};
 use crate::build::tree::InodeId;
 use crate::build::verify::Digests;
 use crate::build::writer::Writer;
@@ -24,7 +24,7 @@ use crate::format::config::LZ4_WINDOW_BYTES_DEFAULT;
 use crate::format::features::incompat;
 use pagefold_codec::cluster::encode::{Encoder, EncoderConfig};
 use sha2::{Digest, Sha256};
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::ops::Range;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -38,17 +38,28 @@ const SAMPLE_STEP_BYTES: usize = 32 << 10;
 const SAMPLE_BYTES: usize = 4 << 10;
 
 /// Facts on files before they are compressed.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Scan {
     /// The files that were looked at, and the hashes of what was read.
     read: Digests,
-    /// Files with the contents of an earlier one.
-    duplicates: HashMap<InodeId, InodeId>,
-    originals: HashSet<InodeId>,
+    /// For each inode the number of the earlier one with its contents, counted from 1, or 0.
+    duplicates: Table<u32>,
+    /// For each inode whether later files have its contents: 1, or 0.
+    originals: Table<u8>,
     divisions: Divisions,
 }
 
 impl Scan {
+    /// Knows nothing so far.
+    fn new(cluster_bytes: u32, spill: &Spill) -> Self {
+        Scan {
+            read: Digests::new(spill),
+            duplicates: Table::new(spill),
+            originals: Table::new(spill),
+            divisions: Divisions::new(cluster_bytes, spill),
+        }
+    }
+
     /// Whether the scan looked at the file.
     pub fn has(&self, id: InodeId) -> bool {
         self.digest(id).is_some()
@@ -61,12 +72,26 @@ impl Scan {
 
     /// The earlier file with the same contents.
     pub fn original(&self, id: InodeId) -> Option<InodeId> {
-        self.duplicates.get(&id).copied()
+        let index = id.index();
+        let number = if index < self.duplicates.len() { self.duplicates.get(index) } else { 0 };
+        (number as usize).checked_sub(1).map(InodeId::at)
     }
 
     /// Whether later files have the contents of this one, all or a part.
     pub fn is_original(&self, id: InodeId) -> bool {
-        self.originals.contains(&id)
+        id.index() < self.originals.len() && self.originals.get(id.index()) != 0
+    }
+
+    fn add_duplicate(&mut self, id: InodeId, original: InodeId) -> Result<(), BuildError> {
+        self.duplicates.grow(id.index() + 1, 0)?;
+        self.duplicates.set(id.index(), original.index() as u32 + 1);
+        self.add_original(original)
+    }
+
+    fn add_original(&mut self, id: InodeId) -> Result<(), BuildError> {
+        self.originals.grow(id.index() + 1, 0)?;
+        self.originals.set(id.index(), 1);
+        Ok(())
     }
 
     /// Takes the division of a file.
@@ -89,7 +114,7 @@ pub fn scan(
     let is_wanted =
         options.dedupe == Dedupe::Chunks && options.target.has(incompat::DEDUPE) && writer.can_share();
     if !is_wanted {
-        return Ok(Scan::default());
+        return Ok(Scan::new(options.cluster_bytes, writer.tree.spill()));
     }
     let sizes = chunk_sizes(CHUNK_BYTES_MIN, writer.total_bytes());
     let queue = Queue::default();
@@ -97,8 +122,7 @@ pub fn scan(
         let workers = Workers::start(scope, &queue, threads, room_bytes, move || chunker(sizes))?;
         let (pending, chunks, index) =
             (VecDeque::new(), Table::new(writer.tree.spill()), ChunkIndex::new(writer.tree.spill()));
-        let divisions = Divisions::new(options.cluster_bytes);
-        let scan = Scan { divisions, read: Digests::new(writer.tree.spill()), ..Scan::default() };
+        let scan = Scan::new(options.cluster_bytes, writer.tree.spill());
         let (duplicates, buffers) = (Duplicates::none(writer.tree.spill()), Vec::new());
         let tree = writer.tree;
         let total_bytes = files.iter().map(|planned| tree.content_bytes(planned.id)).sum();
@@ -299,14 +323,13 @@ impl Scanner<'_, '_, '_> {
         let mut hasher = Hasher::default();
         self.chunks.iter().for_each(|chunk| hasher.write(&chunk.hash));
         match self.duplicates.find(file.id, &hasher.finish(file.len_bytes, Some(compression)))? {
-            Found::Same(original) => {
-                self.scan.duplicates.insert(file.id, original);
-                self.scan.originals.insert(original);
-            }
+            Found::Same(original) => self.scan.add_duplicate(file.id, original)?,
             Found::First => {
                 let runs = self.index.add_file(file.id, &self.chunks, SAVED_BYTES_MIN)?;
-                self.scan.originals.extend(runs.iter().map(|run| run.source).filter(|id| *id != file.id));
-                self.scan.divisions.add(file, &runs, SAVED_BYTES_MIN);
+                for run in runs.iter().filter(|run| run.source != file.id) {
+                    self.scan.add_original(run.source)?;
+                }
+                self.scan.divisions.add(file, &runs, SAVED_BYTES_MIN)?;
             }
         }
         self.chunks = Table::new(self.chunks.spill());

@@ -6,6 +6,7 @@
 use crate::build::options::BLOCK_BYTES;
 use crate::format::dirent::{self, RawDirent};
 use crate::read::FileKind;
+use std::iter::Peekable;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 
@@ -25,11 +26,14 @@ pub fn with_dots<'a, T: Copy>(
     entries: impl Iterator<Item = (&'a [u8], T)>,
     own: T,
     parent: T,
-) -> Vec<(&'a [u8], T)> {
-    let mut all: Vec<_> = entries.chain([(b".".as_slice(), own), (b"..".as_slice(), parent)]).collect();
-    // Names differ, so the order does not depend on the algorithm.
-    all.sort_unstable_by_key(|(name, _)| *name);
-    all
+) -> impl Iterator<Item = (&'a [u8], T)> {
+    let (mut entries, mut dots) =
+        (entries.peekable(), [(b".".as_slice(), own), (b"..", parent)].into_iter().peekable());
+    std::iter::from_fn(move || match (entries.peek(), dots.peek()) {
+        (Some((name, _)), Some((dot, _))) if name < dot => entries.next(),
+        (_, Some(_)) => dots.next(),
+        (_, None) => entries.next(),
+    })
 }
 
 /// Returns the length of a directory with entries of these names, in bytes. The last block counts as far as it is used.
@@ -46,28 +50,36 @@ pub fn len_bytes<'a>(names: impl Iterator<Item = &'a [u8]>) -> u64 {
     full + used as u64
 }
 
-/// Encodes a directory, which has at least one entry.
-pub fn encode(entries: &[Entry<'_>]) -> Vec<u8> {
-    let mut out = Vec::new();
-    let mut rest = entries;
-    while !rest.is_empty() {
+/// Encodes a directory block by block: there may be millions of entries.
+pub struct Blocks<'a, I: Iterator<Item = Entry<'a>>> {
+    entries: Peekable<I>,
+    /// Those of the block that is being made.
+    block: Vec<Entry<'a>>,
+}
+
+impl<'a, I: Iterator<Item = Entry<'a>>> Blocks<'a, I> {
+    /// Begins with the first entry.
+    pub fn new(entries: I) -> Self {
+        Blocks { entries: entries.peekable(), block: Vec::new() }
+    }
+
+    /// The next block, without padding; `None` at the end.
+    pub fn next_block(&mut self) -> Option<Vec<u8>> {
         let mut used = 0;
-        let fits = |entry: &&Entry<'_>| {
+        let mut fits = |entry: &Entry<'_>| {
             used += RawDirent::LEN + entry.name.len();
             used <= BLOCK
         };
-        let count = rest.iter().take_while(fits).count();
-        let (block, later) = rest.split_at(count);
-        encode_block(block, &mut out);
-        rest = later;
-        if !rest.is_empty() {
-            out.resize(out.len().next_multiple_of(BLOCK), 0);
+        self.block.clear();
+        while let Some(entry) = self.entries.next_if(&mut fits) {
+            self.block.push(entry);
         }
+        (!self.block.is_empty()).then(|| encode_block(&self.block))
     }
-    out
 }
 
-fn encode_block(entries: &[Entry<'_>], out: &mut Vec<u8>) {
+fn encode_block(entries: &[Entry<'_>]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(BLOCK);
     let mut nameoff = entries.len() * RawDirent::LEN;
     for entry in entries {
         let raw = RawDirent {
@@ -80,6 +92,7 @@ fn encode_block(entries: &[Entry<'_>], out: &mut Vec<u8>) {
         nameoff += entry.name.len();
     }
     entries.iter().for_each(|entry| out.extend(entry.name));
+    out
 }
 
 fn dirent_type(kind: FileKind) -> u8 {
@@ -104,7 +117,9 @@ mod tests {
         let names = [b"!".as_slice(), b"-", b".a", b"0"];
         let all = with_dots(names.iter().map(|name| (*name, 1)), 2, 3);
         let sorted = [b"!".as_slice(), b"-", b".", b"..", b".a", b"0"];
-        assert_eq!(all.iter().map(|(name, _)| *name).collect::<Vec<_>>(), sorted);
+        assert_eq!(all.map(|(name, _)| name).collect::<Vec<_>>(), sorted);
+        let empty = with_dots(std::iter::empty(), 2, 3);
+        assert_eq!(empty.collect::<Vec<_>>(), [(b".".as_slice(), 2), (b"..", 3)]);
     }
 
     proptest! {
@@ -114,8 +129,13 @@ mod tests {
         ) {
             let entries: Vec<_> =
                 names.iter().map(|name| Entry { name, nid: 1, kind: FileKind::Regular }).collect();
-            let encoded = encode(&entries);
-            prop_assert_eq!(encoded.len() as u64, len_bytes(names.iter().map(Vec::as_slice)));
+            let mut blocks = Blocks::new(entries.into_iter());
+            let (mut count, mut last) = (0, 0);
+            while let Some(block) = blocks.next_block() {
+                (count, last) = (count + 1, block.len());
+                prop_assert!(last <= BLOCK);
+            }
+            prop_assert_eq!(((count - 1) * BLOCK + last) as u64, len_bytes(names.iter().map(Vec::as_slice)));
         }
     }
 }

@@ -5,10 +5,8 @@
 //! nothing but its share of that room, and the choice is which ones save most. It depends on the attributes alone.
 
 use super::xattr::split;
-use crate::build::tree::Xattr;
 use crate::format::xattr::{ALIGN, INDEX_LONG_PREFIX, LONG_PREFIX_COUNT_MAX, LONG_PREFIX_HEADER_LEN};
-use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
+use std::collections::BTreeSet;
 
 /// A prefix saves at least so many bytes: less vanishes in the padding of inodes.
 const SAVED_BYTES_MIN: i64 = 256;
@@ -26,11 +24,14 @@ type Beginning<'n> = (u8, &'n [u8]);
 pub struct LongPrefixes(Vec<(u8, Box<[u8]>)>);
 
 impl LongPrefixes {
-    /// Chooses prefixes whose table takes at most `room_bytes`. `stored` are the attributes that the image stores, with
-    /// the number of times.
-    pub fn choose<'n>(stored: impl Iterator<Item = (&'n Xattr, u32)>, room_bytes: usize) -> Self {
-        let names = Names::collect(stored);
-        let mut left = names.candidates();
+    /// Chooses prefixes whose table takes at most `room_bytes`. `stored` are the attributes that the image stores, ordered
+    /// by name: the name, the length of the value, and the number of times.
+    pub fn choose(stored: impl Iterator<Item = (Vec<u8>, usize, u32)>, room_bytes: usize) -> Self {
+        let candidates = candidates(stored);
+        let mut left: Vec<(Beginning<'_>, Counts)> = candidates
+            .iter()
+            .map(|(_, (base, infix), counts)| ((*base, infix.as_slice()), *counts))
+            .collect();
         let mut chosen: Vec<(Beginning<'_>, Counts)> = Vec::new();
         let mut room_bytes = room_bytes;
         while chosen.len() < usize::from(LONG_PREFIX_COUNT_MAX) {
@@ -113,65 +114,86 @@ fn saved_bytes(candidate: Beginning<'_>, counts: &Counts, chosen: &[(Beginning<'
     own.iter().enumerate().map(|(len, count)| count * saved(len)).sum()
 }
 
-/// The names that attributes have, in order, with their numbers.
-struct Names<'n> {
-    names: Vec<Beginning<'n>>,
-    /// For each name the attributes before it, and for all of them at the end.
-    before: Vec<Counts>,
+/// A beginning with the bytes that it saves by itself, and the attributes that have it.
+type Candidate = (i64, (u8, Vec<u8>), Counts);
+
+/// Whole names, and what neighbours have in common: those that save most by themselves, in order.
+fn candidates(stored: impl Iterator<Item = (Vec<u8>, usize, u32)>) -> BTreeSet<Candidate> {
+    let mut open = OpenNames::default();
+    for (name, value_len, times) in stored {
+        // The names of access lists are nothing but a short prefix.
+        if let Some((base, rest)) = split(&name).filter(|(_, rest)| !rest.is_empty()) {
+            open.enter(base, rest);
+            let len = (rest.len() + value_len) % ALIGN as usize;
+            open.count(len, times);
+        }
+    }
+    open.close_to(0);
+    open.candidates
 }
 
-impl<'n> Names<'n> {
-    fn collect(stored: impl Iterator<Item = (&'n Xattr, u32)>) -> Self {
-        let mut counts: BTreeMap<Beginning<'n>, Counts> = BTreeMap::new();
-        for ((name, value), times) in stored {
-            // The names of access lists are nothing but a short prefix.
-            if let Some((base, rest)) = split(name).filter(|(_, rest)| !rest.is_empty()) {
-                let len = (rest.len() + value.len()) % ALIGN as usize;
-                counts.entry((base, rest)).or_default()[len] += i64::from(times);
+/// The name that was read last, and those of its beginnings that names before have too. The memory does not depend on
+/// the number of names.
+#[derive(Default)]
+struct OpenNames {
+    base: u8,
+    name: Vec<u8>,
+    /// Lengths of beginnings of the name, ascending, the name itself last, with the attributes so far that have this
+    /// beginning and no longer one of these.
+    beginnings: Vec<(usize, Counts)>,
+    candidates: BTreeSet<Candidate>,
+}
+
+impl OpenNames {
+    /// Goes on to a name, which is the same or a later one.
+    fn enter(&mut self, base: u8, rest: &[u8]) {
+        let common = match base == self.base {
+            true => self.name.iter().zip(rest).take_while(|(one, other)| one == other).count(),
+            false => 0,
+        };
+        self.close_to(common);
+        (self.base, self.name) = (base, rest.to_vec());
+        if self.beginnings.last().is_none_or(|(len, _)| *len < rest.len()) {
+            self.beginnings.push((rest.len(), Counts::default()));
+        }
+    }
+
+    /// Counts attributes with the name.
+    fn count(&mut self, len: usize, times: u32) {
+        if let Some((_, counts)) = self.beginnings.last_mut() {
+            counts[len] += i64::from(times);
+        }
+    }
+
+    /// Ends the beginnings of more than `common` bytes, which the next name does not have.
+    fn close_to(&mut self, common: usize) {
+        while let Some((len, counts)) = self.beginnings.pop_if(|(len, _)| *len > common) {
+            self.add_candidate(len, counts);
+            match self.beginnings.last_mut() {
+                Some((outer, sum)) if *outer >= common => {
+                    sum.iter_mut().zip(counts).for_each(|(sum, n)| *sum += n)
+                }
+                _ => self.beginnings.push((common, counts)),
             }
         }
-        let mut before = vec![Counts::default()];
-        for counts in counts.values() {
-            let last = before.last().copied().unwrap_or_default();
-            before.push(std::array::from_fn(|len| last[len] + counts[len]));
+    }
+
+    fn add_candidate(&mut self, len: usize, counts: Counts) {
+        let infix = &self.name[..len];
+        let saved = saved_bytes((self.base, infix), &counts, &[]);
+        if (1..=usize::from(u8::MAX)).contains(&len) && saved >= SAVED_BYTES_MIN {
+            self.candidates.insert((saved, (self.base, infix.to_vec()), counts));
+            if self.candidates.len() > CANDIDATES_MAX {
+                self.candidates.pop_first();
+            }
         }
-        Names { names: counts.into_keys().collect(), before }
-    }
-
-    /// Whole names, and what neighbours have in common; with the numbers of attributes.
-    fn candidates(&self) -> Vec<(Beginning<'n>, Counts)> {
-        let common = self.names.windows(2).filter(|pair| pair[0].0 == pair[1].0).map(|pair| {
-            let len = pair[0].1.iter().zip(pair[1].1).take_while(|(a, b)| a == b).count();
-            (pair[0].0, &pair[0].1[..len])
-        });
-        let all: BTreeSet<Beginning<'n>> = common.chain(self.names.iter().copied()).collect();
-        let mut all: Vec<_> = all
-            .into_iter()
-            .filter(|(_, infix)| (1..=usize::from(u8::MAX)).contains(&infix.len()))
-            .map(|candidate| (candidate, self.counts(self.range(candidate))))
-            .map(|(candidate, counts)| (saved_bytes(candidate, &counts, &[]), candidate, counts))
-            .filter(|(saved, _, _)| *saved >= SAVED_BYTES_MIN)
-            .collect();
-        all.sort_unstable();
-        let rest = all.split_off(all.len().saturating_sub(CANDIDATES_MAX));
-        rest.into_iter().map(|(_, candidate, counts)| (candidate, counts)).collect()
-    }
-
-    /// The names that begin so.
-    fn range(&self, (base, infix): Beginning<'_>) -> Range<usize> {
-        let start = self.names.partition_point(|name| *name < (base, infix));
-        let is_in = |name: &Beginning<'_>| name.0 == base && name.1.starts_with(infix);
-        start..start + self.names[start..].partition_point(is_in)
-    }
-
-    fn counts(&self, range: Range<usize>) -> Counts {
-        std::array::from_fn(|len| self.before[range.end][len] - self.before[range.start][len])
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::build::tree::Xattr;
     use proptest::prelude::*;
 
     fn xattr(name: &str, value_len: usize) -> Xattr {
@@ -179,7 +201,38 @@ mod tests {
     }
 
     fn choose(xattrs: &[(Xattr, u32)], room_bytes: usize) -> LongPrefixes {
-        LongPrefixes::choose(xattrs.iter().map(|(xattr, times)| (xattr, *times)), room_bytes)
+        LongPrefixes::choose(sorted(xattrs).into_iter(), room_bytes)
+    }
+
+    fn sorted(xattrs: &[(Xattr, u32)]) -> Vec<(Vec<u8>, usize, u32)> {
+        let mut sorted: Vec<_> =
+            xattrs.iter().map(|((name, value), times)| (name.to_vec(), value.len(), *times)).collect();
+        sorted.sort();
+        sorted
+    }
+
+    /// All beginnings of names, each compared with all names: slow, and easy to see through.
+    fn candidates_twin(stored: &[(Vec<u8>, usize, u32)]) -> BTreeSet<Candidate> {
+        let names: Vec<_> =
+            stored.iter().filter_map(|(name, len, times)| Some((split(name)?, *len, *times))).collect();
+        let mut all = BTreeSet::new();
+        for ((base, name), ..) in &names {
+            for infix in (1..=name.len().min(255)).map(|len| &name[..len]) {
+                let having = names.iter().filter(|((b, n), ..)| b == base && n.starts_with(infix));
+                // A beginning that only longer names with the same next byte have saves less than a longer one.
+                let next: BTreeSet<_> = having.clone().map(|((_, n), ..)| n.get(infix.len())).collect();
+                let mut counts = Counts::default();
+                having.for_each(|((_, n), len, times)| counts[(n.len() + len) % 4] += i64::from(*times));
+                let saved = saved_bytes((*base, infix), &counts, &[]);
+                if (next.len() > 1 || next.contains(&None)) && saved >= SAVED_BYTES_MIN {
+                    all.insert((saved, (*base, infix.to_vec()), counts));
+                }
+            }
+        }
+        while all.len() > CANDIDATES_MAX {
+            all.pop_first();
+        }
+        all
     }
 
     fn names(prefixes: &LongPrefixes) -> Vec<(u8, String)> {
@@ -218,6 +271,15 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn candidates_are_those_of_comparing_all_names(
+            drawn in proptest::collection::vec(("(user|trusted)[.][ab]{1,12}", 0usize..9, 1u32..200), 0..40),
+        ) {
+            let all: Vec<_> = drawn.iter().map(|(n, v, times)| (xattr(n, *v), *times)).collect();
+            let all = sorted(&all);
+            prop_assert_eq!(candidates(all.iter().cloned()), candidates_twin(&all));
+        }
+
         /// The gain of the whole choice is that of its parts, and the table has room.
         #[test]
         fn the_choice_saves_what_it_promises(

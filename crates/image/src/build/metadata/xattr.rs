@@ -4,44 +4,63 @@ use super::prefixes::LongPrefixes;
 use crate::build::BuildError;
 use crate::build::options::BLOCK_BYTES;
 use crate::build::plan::Planned;
+use crate::build::table::Table;
 use crate::build::tree::{InodeId, Tree, XATTR_VALUE_LEN_MAX, Xattr};
 use crate::format::xattr::{
     ALIGN, RawXattrEntry, RawXattrHeader, SHORT_PREFIX_INDEXES, filter_bit, short_prefix, xattr_area_len_max,
 };
-use std::collections::BTreeMap;
 
 /// An attribute that at least this many inodes have is shared: it takes 4 bytes in each, and once its length.
 const SHARED_MIN: u32 = 3;
 /// Shared attributes of an inode at most.
 const SHARED_COUNT_MAX: usize = u8::MAX as usize;
+/// The number in the pool of an attribute that is not shared.
+const NOT_SHARED: u32 = u32::MAX;
 
 /// The shared attributes of an image.
-#[derive(Debug, Default)]
-pub struct Pool<'a> {
-    /// Number of each shared attribute: its position in steps of 4 bytes.
-    numbers: BTreeMap<&'a Xattr, u32>,
-    bytes: Vec<u8>,
+#[derive(Debug)]
+pub struct Pool {
+    /// For each attribute of the tree its number, if it is shared: its position in steps of 4 bytes.
+    numbers: Table<u32>,
+    /// The entries of shared attributes, ordered by name and value.
+    bytes: Table<u8>,
     prefixes: LongPrefixes,
 }
 
-impl<'a> Pool<'a> {
+impl Pool {
     /// Collects the attributes that the inodes `ids` share. Names may get long prefixes whose table takes up to
     /// `prefix_bytes`; 0: there are none.
-    pub fn collect(tree: &'a Tree, ids: impl Iterator<Item = InodeId>, prefix_bytes: usize) -> Self {
-        let mut counts: BTreeMap<&Xattr, u32> = BTreeMap::new();
+    pub fn collect(
+        tree: &Tree,
+        ids: impl Iterator<Item = InodeId>,
+        prefix_bytes: usize,
+    ) -> Result<Self, BuildError> {
+        let spill = tree.spill();
+        let mut counts = Table::filled(spill, tree.attribute_count(), 0u32)?;
         for id in ids {
-            for xattr in tree.xattrs(id) {
-                *counts.entry(xattr).or_default() += 1;
+            for number in tree.attribute_numbers(id) {
+                counts.set(number as usize, counts.get(number as usize).saturating_add(1));
             }
         }
-        let stored =
-            counts.iter().map(|(xattr, count)| (*xattr, if *count >= SHARED_MIN { 1 } else { *count }));
-        let mut pool = Pool { prefixes: LongPrefixes::choose(stored, prefix_bytes), ..Pool::default() };
-        for (xattr, _) in counts.into_iter().filter(|(_, count)| *count >= SHARED_MIN) {
-            pool.numbers.insert(xattr, (pool.bytes.len() as u64 / ALIGN) as u32);
-            push_entry(xattr, &pool.prefixes, &mut pool.bytes);
+        // The numbers of attributes depend on the source, so they are ordered by what they are.
+        let mut used = Table::new(spill);
+        for number in (0..counts.len()).filter(|number| counts.get(*number) > 0) {
+            used.push(number as u32)?;
         }
-        pool
+        used.sort_by(|one, other| tree.compare_attributes(*one, *other))?;
+        let stored = used.iter().map(|number| {
+            let ((name, value_len), count) = (tree.attribute_name(number), counts.get(number as usize));
+            (name, value_len, if count >= SHARED_MIN { 1 } else { count })
+        });
+        let prefixes = LongPrefixes::choose(stored, prefix_bytes);
+        let numbers = Table::filled(spill, counts.len(), NOT_SHARED)?;
+        let mut pool = Pool { numbers, bytes: Table::new(spill), prefixes };
+        for number in used.iter().filter(|number| counts.get(*number as usize) >= SHARED_MIN) {
+            pool.add(number, &tree.attribute(number))?;
+        }
+        let len = pool.bytes.len().next_multiple_of(BLOCK_BYTES as usize);
+        pool.bytes.grow(len, 0)?;
+        Ok(pool)
     }
 
     /// The long prefixes of names.
@@ -49,25 +68,21 @@ impl<'a> Pool<'a> {
         &self.prefixes
     }
 
-    /// The pool, filled up to whole blocks.
-    pub fn bytes(&self) -> Vec<u8> {
-        let mut bytes = self.bytes.clone();
-        bytes.resize(bytes.len().next_multiple_of(BLOCK_BYTES as usize), 0);
-        bytes
+    /// The entries, filled up to whole blocks.
+    pub fn bytes(&self) -> &Table<u8> {
+        &self.bytes
     }
 
     /// Encodes the attributes behind an inode; empty if it has none.
     pub fn encode(&self, tree: &Tree, planned: &Planned) -> Result<Vec<u8>, BuildError> {
-        let xattrs = tree.xattrs(planned.id);
-        if xattrs.is_empty() {
+        if !tree.has_xattrs(planned.id) {
             return Ok(Vec::new());
         }
-        let path = planned.path(tree);
-        check(xattrs, &path)?;
-        let (shared, inline): (Vec<_>, Vec<_>) = xattrs
-            .iter()
-            .map(|xattr| (xattr, self.numbers.get(xattr).copied()))
-            .partition(|(_, n)| n.is_some());
+        let (xattrs, path) = (tree.xattrs(planned.id), planned.path(tree));
+        check(&xattrs, &path)?;
+        let numbers = tree.attribute_numbers(planned.id).map(|number| self.numbers.get(number as usize));
+        let (shared, inline): (Vec<_>, Vec<_>) =
+            xattrs.iter().zip(numbers).partition(|(_, number)| *number != NOT_SHARED);
         let (shared, surplus) = shared.split_at(shared.len().min(SHARED_COUNT_MAX));
         let filter = xattrs.iter().fold(u32::MAX, |filter, (name, _)| match split(name) {
             Some((index, rest)) => filter & !filter_bit(index, rest),
@@ -76,12 +91,27 @@ impl<'a> Pool<'a> {
         let header =
             RawXattrHeader { name_filter: filter.into(), shared_count: shared.len() as u8, reserved: [0; 7] };
         let mut out = header.encode().to_vec();
-        out.extend(shared.iter().flat_map(|(_, number)| number.unwrap_or(0).to_le_bytes()));
+        out.extend(shared.iter().flat_map(|(_, number)| number.to_le_bytes()));
         surplus.iter().chain(&inline).for_each(|(xattr, _)| push_entry(xattr, &self.prefixes, &mut out));
         match out.len() as u64 > xattr_area_len_max() {
             true => Err(BuildError::refused(&path, "its attributes take more than 256 KiB")),
             false => Ok(out),
         }
+    }
+
+    fn add(&mut self, number: u32, xattr: &Xattr) -> Result<(), BuildError> {
+        let at = self.bytes.len();
+        // An attribute beyond 16 GiB is not shared.
+        let Some(pool_number) = u32::try_from(at as u64 / ALIGN).ok().filter(|number| *number != NOT_SHARED)
+        else {
+            return Ok(());
+        };
+        let mut entry = Vec::new();
+        push_entry(xattr, &self.prefixes, &mut entry);
+        self.bytes.grow(at + entry.len(), 0)?;
+        self.bytes.write_at(at as u64, &entry);
+        self.numbers.set(number as usize, pool_number);
+        Ok(())
     }
 }
 

@@ -9,14 +9,13 @@ use crate::build::error::path_of;
 use crate::build::metadata::xattr;
 use crate::build::rules::Pattern;
 use crate::build::source::{OnEntry, Scanned};
-use crate::build::table::Spill;
+use crate::build::table::{Hashes, Spill, Table};
 use crate::build::tree::{Body, Directory, InodeId, Metadata, Tree, Xattr};
 use crate::read::FileKind;
 use crate::read::inode::{DeviceNumber, Timestamp};
 use pagefold_sys::SysError;
 use pagefold_sys::beneath::Folder;
 use pagefold_sys::source_tree::{self, SourceFile, SourceStat};
-use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::{ControlFlow, Range};
@@ -79,16 +78,20 @@ pub fn scan_watched(
         options,
         on_entry,
         device: stat.device,
-        links: HashMap::new(),
-        scanned: Scanned::new(Tree::with_spill(Metadata::default(), &options.spill)),
+        links: Hashes::new(&options.spill),
+        scanned: Scanned::new(Tree::with_spill(Metadata::default(), &options.spill)?),
     };
     scan.scanned.tree.set_contents(Arc::new(Files(scan.root.clone())));
     let xattrs = handle.xattrs().map_err(failed)?;
-    *scan.scanned.tree.metadata_mut(InodeId::ROOT) = scan.metadata(&stat, xattrs);
-    let mut stack = vec![(InodeId::ROOT, Vec::new())];
-    while let Some((id, path)) = stack.pop() {
-        scan.directory(id, &path, &mut stack)?;
+    let metadata = scan.metadata(&stat, xattrs);
+    scan.scanned.tree.change(InodeId::ROOT, |root| *root = metadata)?;
+    let mut stack = Table::new(&options.spill);
+    stack.push(InodeId::ROOT)?;
+    while let Some(id) = stack.pop() {
+        scan.directory(id, &mut stack)?;
     }
+    // Directories have their names in any order.
+    scan.scanned.unreadable.sort_unstable();
     Ok(scan.scanned)
 }
 
@@ -114,40 +117,40 @@ struct Scan<'o, 'f> {
     /// File system of the root.
     device: u64,
     /// Inodes with several names, by device and number.
-    links: HashMap<(u64, u64), InodeId>,
+    links: Hashes,
     scanned: Scanned,
 }
 
 impl Scan<'_, '_> {
-    /// Adds the entries of a directory, and the directories among them to `stack`.
-    fn directory(
-        &mut self,
-        id: InodeId,
-        path: &[u8],
-        stack: &mut Vec<(InodeId, Vec<u8>)>,
-    ) -> Result<(), BuildError> {
-        let listed = match path {
+    /// Adds the entries of a directory, and the directories among them to `stack`. There may be millions of entries, so
+    /// they are added while they are read.
+    fn directory(&mut self, id: InodeId, stack: &mut Table<InodeId>) -> Result<(), BuildError> {
+        let path = self.scanned.tree.directory_path(id);
+        let listed = match path.as_slice() {
             b"" => self.root.folder.open_again(),
             path => self.root.folder.open_folder(path),
         };
         let listed = listed.and_then(|folder| folder.names().map(|names| (folder, names)));
-        let (folder, mut names) = match listed {
+        let (folder, names) = match listed {
             Ok(listed) => listed,
-            Err(error) => return self.unreadable(path, error, "the directory stays empty: "),
+            Err(error) => return self.unreadable(&path, error, "the directory stays empty: "),
         };
-        names.sort_unstable();
         for name in names {
+            let name = match name {
+                Ok(name) => name,
+                Err(error) => return self.unreadable(&path, error, "further names are left out: "),
+            };
             if (self.on_entry)(self.scanned.tree.len() as u64).is_break() {
                 return Err(BuildError::Interrupted);
             }
-            let mut below = path.to_vec();
+            let mut below = path.clone();
             below.extend(if path.is_empty() { b"".as_slice() } else { b"/" });
             below.extend(&name);
             if Pattern::any_matches(&self.options.exclude, &below) {
                 continue;
             }
             if let Some(child) = self.entry(&folder, id, &name, &below)? {
-                stack.push((child, below));
+                stack.push(child)?;
             }
         }
         Ok(())
@@ -169,8 +172,9 @@ impl Scan<'_, '_> {
         if self.is_output(folder, name, &stat) {
             return Ok(None);
         }
-        if let Some(&id) = self.links.get(&(stat.device, stat.inode)) {
-            self.scanned.tree.link(parent, name, id)?;
+        let inode = Hashes::key_of(stat.device, stat.inode);
+        if let Some(id) = self.links.get(&inode) {
+            self.scanned.tree.link(parent, name, InodeId::at(id as usize))?;
             return Ok(None);
         }
         let read = self.body(&file, &stat, path).and_then(|body| Ok((body, file.xattrs()?)));
@@ -183,7 +187,7 @@ impl Scan<'_, '_> {
         let metadata = self.metadata(&stat, xattrs);
         let id = self.scanned.tree.add(parent, name, metadata, body).map_err(|e| self.with_path(e, path))?;
         if stat.nlink > 1 && !is_directory {
-            self.links.insert((stat.device, stat.inode), id);
+            self.links.get_or_insert(&inode, id.index() as u64)?;
         }
         let is_read = is_directory && (stat.device == self.device || !self.options.one_file_system);
         Ok(is_read.then_some(id))

@@ -8,7 +8,7 @@ use crate::build::BuildError;
 use crate::build::content::{Content, Contents, Reader, Stored};
 use crate::build::error::path_of;
 use crate::build::rules::Pattern;
-use crate::build::table::Spill;
+use crate::build::table::{Hashes, Spill};
 use crate::build::tree::{Body, Directory, InodeId, Metadata, Tree, Xattr};
 use crate::finding::Severity;
 use crate::format::xattr::xattr_area_len_max;
@@ -17,7 +17,6 @@ use crate::read::FileKind;
 use crate::read::inode::DeviceNumber;
 use crate::walk::{self, Limits, Link, Visit, Visitor};
 use crate::{Finding, Image, ImageError, Nid, runs};
-use std::collections::HashMap;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
@@ -42,9 +41,9 @@ pub fn scan_watched(
     let mut repack = Repack {
         exclude,
         on_entry,
-        scanned: Scanned::new(Tree::with_spill(Metadata::default(), spill)),
+        scanned: Scanned::new(Tree::with_spill(Metadata::default(), spill)?),
         directories: Vec::new(),
-        inodes: HashMap::new(),
+        inodes: Hashes::new(spill),
         content_bytes: 0,
         failed: None,
     };
@@ -67,7 +66,7 @@ struct Repack<'p, 'f> {
     /// The directory that is being visited, behind those that it is in.
     directories: Vec<InodeId>,
     /// Inodes that may have further names.
-    inodes: HashMap<Nid, InodeId>,
+    inodes: Hashes,
     content_bytes: u64,
     failed: Option<BuildError>,
 }
@@ -77,19 +76,21 @@ impl Repack<'_, '_> {
         let node = visit.node;
         let metadata = metadata(node, visit.path)?;
         let Some(&parent) = self.directories.last() else {
-            *self.scanned.tree.metadata_mut(InodeId::ROOT) = metadata;
+            self.scanned.tree.change(InodeId::ROOT, |root| *root = metadata)?;
             return Ok(InodeId::ROOT);
         };
+        let nid = Hashes::key_of(node.nid().0, 0);
         if let Link::Again(_) = visit.link
-            && let Some(&id) = self.inodes.get(&node.nid())
+            && let Some(id) = self.inodes.get(&nid)
         {
+            let id = InodeId::at(id as usize);
             self.scanned.tree.link(parent, visit.name, id)?;
             return Ok(id);
         }
         let body = self.body(node, visit.path)?;
         let id = self.scanned.tree.add(parent, visit.name, metadata, body)?;
         if node.kind() != FileKind::Directory && node.inode().nlink != 1 {
-            self.inodes.insert(node.nid(), id);
+            self.inodes.get_or_insert(&nid, id.index() as u64)?;
         }
         Ok(id)
     }

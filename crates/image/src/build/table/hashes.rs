@@ -1,7 +1,7 @@
 //! A table from hashes to numbers, by open addressing.
 //!
-//! The keys are parts of SHA-256 values. The slot of a key is a keyed hash of it, so a source cannot choose contents that
-//! fall on the same slot. Nothing depends on slots but time.
+//! The keys are parts of SHA-256 values, or numbers in as many bytes. The slot of a key is a keyed hash of it, so a source
+//! cannot choose contents that fall on the same slot. Nothing depends on slots but time.
 
 use super::{Spill, Table};
 use crate::build::BuildError;
@@ -16,7 +16,7 @@ const SLOTS_MIN: usize = 1 << 10;
 const EMPTY: u64 = u64::MAX;
 
 /// Numbers below `u64::MAX` by hashes.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Hashes {
     slots: Table<Slot>,
     len: usize,
@@ -34,6 +34,14 @@ impl Hashes {
     /// An empty table.
     pub fn new(spill: &Spill) -> Self {
         Hashes { slots: Table::new(spill), len: 0, state: RandomState::new() }
+    }
+
+    /// The key of two numbers.
+    pub fn key_of(one: u64, other: u64) -> [u8; HASH_BYTES] {
+        let mut key = [0; HASH_BYTES];
+        key[..8].copy_from_slice(&one.to_le_bytes());
+        key[8..16].copy_from_slice(&other.to_le_bytes());
+        key
     }
 
     /// Number of keys.

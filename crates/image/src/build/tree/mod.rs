@@ -4,17 +4,19 @@
 //! directory has one. The entries of a directory are sorted by the bytes of their names, as the format has them, so the
 //! order in which a source adds them does not matter.
 //!
-//! A tree takes about 150 bytes for an inode with a name, in tables that may [spill](Spill) to a file. Sets of attributes
-//! are in memory, equal ones once. Contents are not in the tree: a source gives for each file some words, from which its
-//! [`Contents`] finds them again, or a [`Content`].
+//! A tree takes about 150 bytes for an inode with a name, in tables that may [spill](Spill) to a file, and equal attributes
+//! once. Contents are not in the tree: a source gives for each file some words, from which its [`Contents`] finds them
+//! again, or a [`Content`].
 //!
 //! | module | contents |
 //! |---|---|
 //! | `inode` | inodes as sources give them, and what the format can store of them |
 //! | `record` | what is stored for an inode |
+//! | `attributes` | extended attributes |
 //! | `names` | the entries of directories |
 //! | `paths` | paths and patterns |
 
+mod attributes;
 mod inode;
 mod names;
 mod paths;
@@ -29,12 +31,12 @@ use super::error::BuildError;
 use super::table::{Spill, Table};
 use crate::read::FileKind;
 use crate::read::inode::{DeviceNumber, Timestamp};
+use attributes::{Attributes, NO_ATTRIBUTES};
 use inode::{check, check_name};
 pub(super) use names::Name;
 use names::{NO_NODE, Names};
 use record::{Detail, Record};
-use std::collections::HashMap;
-use std::ops::{Deref, DerefMut};
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 /// Numbers of contents from here on are those of [`Content`]s; the others are positions in the table of stored words.
@@ -52,31 +54,37 @@ pub struct Tree {
     stored: Table<Stored>,
     contents: Option<Arc<dyn Contents>>,
     own_contents: Vec<Arc<dyn Content>>,
-    /// The sets of attributes: the first is empty.
-    xattrs: Vec<Arc<[Xattr]>>,
-    xattr_numbers: HashMap<Arc<[Xattr]>, u32>,
+    attributes: Attributes,
 }
 
 impl Tree {
     /// Makes a tree of nothing but a root directory. It is in memory.
     pub fn new(root: Metadata) -> Self {
-        Tree::with_spill(root, &Spill::none())
+        let mut tree = Tree::empty(&Spill::none());
+        // Only a spill can fail.
+        let _ = tree.change(InodeId::ROOT, |metadata| *metadata = root);
+        tree
     }
 
     /// Makes a tree of nothing but a root directory, which spills.
-    pub fn with_spill(root: Metadata, spill: &Spill) -> Self {
+    pub fn with_spill(root: Metadata, spill: &Spill) -> Result<Self, BuildError> {
+        let mut tree = Tree::empty(spill);
+        tree.change(InodeId::ROOT, |metadata| *metadata = root)?;
+        Ok(tree)
+    }
+
+    fn empty(spill: &Spill) -> Self {
         let mut tree = Tree {
             inodes: Table::new(spill),
             names: Names::new(spill),
             stored: Table::new(spill),
             contents: None,
             own_contents: Vec::new(),
-            xattrs: vec![Arc::default()],
-            xattr_numbers: HashMap::from([(Arc::default(), 0)]),
+            attributes: Attributes::new(spill),
         };
-        let xattrs = tree.xattr_number(&root);
+        let root = Record::new(&Metadata::default(), NO_ATTRIBUTES, Detail::Directory(NO_NODE));
         // The first records of a table are in memory.
-        let _ = tree.inodes.push(Record::new(&root, xattrs, Detail::Directory(NO_NODE)));
+        let _ = tree.inodes.push(root);
         tree
     }
 
@@ -92,8 +100,7 @@ impl Tree {
 
     /// Returns the metadata of an inode.
     pub fn metadata(&self, id: InodeId) -> Metadata {
-        let record = self.record(id);
-        Metadata { xattrs: self.xattrs[record.xattrs as usize].to_vec(), ..record.metadata() }
+        Metadata { xattrs: self.xattrs(id), ..self.record(id).metadata() }
     }
 
     /// Returns the metadata of an inode, without attributes.
@@ -102,8 +109,38 @@ impl Tree {
     }
 
     /// Returns the extended attributes of an inode.
-    pub fn xattrs(&self, id: InodeId) -> &[Xattr] {
-        &self.xattrs[self.record(id).xattrs as usize]
+    pub fn xattrs(&self, id: InodeId) -> Vec<Xattr> {
+        self.attribute_numbers(id).map(|number| self.attributes.get(number)).collect()
+    }
+
+    /// Whether an inode has extended attributes.
+    pub(super) fn has_xattrs(&self, id: InodeId) -> bool {
+        self.record(id).xattrs != NO_ATTRIBUTES
+    }
+
+    /// The numbers of the attributes of an inode, below [`attribute_count`](Self::attribute_count).
+    pub(super) fn attribute_numbers(&self, id: InodeId) -> impl Iterator<Item = u32> + '_ {
+        self.attributes.members(self.record(id).xattrs)
+    }
+
+    /// Number of different attributes, those without an inode included.
+    pub(super) fn attribute_count(&self) -> usize {
+        self.attributes.count()
+    }
+
+    /// The attribute of a number.
+    pub(super) fn attribute(&self, number: u32) -> Xattr {
+        self.attributes.get(number)
+    }
+
+    /// The name of an attribute, and the length of its value, bytes.
+    pub(super) fn attribute_name(&self, number: u32) -> (Vec<u8>, usize) {
+        self.attributes.name(number)
+    }
+
+    /// Compares two attributes by their names, and then by their values.
+    pub(super) fn compare_attributes(&self, one: u32, other: u32) -> Ordering {
+        self.attributes.compare(one, other)
     }
 
     /// Returns the time of the last change of an inode.
@@ -155,17 +192,19 @@ impl Tree {
         }
     }
 
-    /// Returns the metadata of an inode, to be changed.
-    pub fn metadata_mut(&mut self, id: InodeId) -> MetadataMut<'_> {
-        let metadata = self.metadata(id);
-        MetadataMut { tree: self, id, metadata }
+    /// Changes the metadata of an inode.
+    pub fn change(&mut self, id: InodeId, change: impl FnOnce(&mut Metadata)) -> Result<(), BuildError> {
+        let mut metadata = self.metadata(id);
+        change(&mut metadata);
+        let xattrs = self.attributes.number_of_set(&metadata.xattrs)?;
+        let record = self.record(id).with_metadata(&metadata, xattrs);
+        self.inodes.set(id.index(), record);
+        Ok(())
     }
 
     /// Changes the metadata of all inodes.
-    pub fn change_metadata(&mut self, mut change: impl FnMut(&mut Metadata)) {
-        for index in 0..self.inodes.len() {
-            change(&mut self.metadata_mut(InodeId::at(index)));
-        }
+    pub fn change_metadata(&mut self, mut change: impl FnMut(&mut Metadata)) -> Result<(), BuildError> {
+        (0..self.inodes.len()).try_for_each(|index| self.change(InodeId::at(index), &mut change))
     }
 
     /// Number of inodes, those without a name included.
@@ -202,15 +241,22 @@ impl Tree {
         body: Body,
     ) -> Result<InodeId, BuildError> {
         check(name, &body)?;
+        // The name comes last: an inode without one does no harm if it cannot be entered.
+        let id = self.add_nameless(metadata, body)?;
+        let name = self.enter(parent, name, id)?;
+        let record = self.record(id).at(parent, name);
+        self.inodes.set(id.index(), record);
+        Ok(id)
+    }
+
+    /// Adds an inode without a name, which is not in the image unless [`link`](Self::link) gives it one.
+    pub(super) fn add_nameless(&mut self, metadata: Metadata, body: Body) -> Result<InodeId, BuildError> {
         let id = u32::try_from(self.inodes.len())
             .map(InodeId)
             .map_err(|_| BuildError::TooLarge { what: "2^32 inodes".into() })?;
-        // The name comes last: an inode without one does no harm if it cannot be entered.
         let detail = self.detail(body)?;
-        let record = Record::new(&metadata, self.xattr_number(&metadata), detail);
-        self.inodes.push(record)?;
-        let name = self.enter(parent, name, id)?;
-        self.inodes.set(id.index(), record.at(parent, name));
+        let xattrs = self.attributes.number_of_set(&metadata.xattrs)?;
+        self.inodes.push(Record::new(&metadata, xattrs, detail))?;
         Ok(id)
     }
 
@@ -238,6 +284,11 @@ impl Tree {
         if self.is_directory(id) {
             self.set_detail(id, Detail::Directory(NO_NODE));
         }
+    }
+
+    /// Stores bytes beside the names of the tree, at most 64 KiB; [`name`](Self::name) returns them.
+    pub(super) fn add_name(&mut self, bytes: &[u8]) -> Result<Name, BuildError> {
+        self.names.add(bytes)
     }
 
     /// The bytes of a name of the tree.
@@ -280,19 +331,6 @@ impl Tree {
         })
     }
 
-    /// The number of a set of attributes, which is added if it is new.
-    fn xattr_number(&mut self, metadata: &Metadata) -> u32 {
-        let xattrs = metadata.xattrs.as_slice();
-        if let Some(number) = self.xattr_numbers.get(xattrs) {
-            return *number;
-        }
-        // There are no more sets than inodes, and changes of these.
-        let (number, shared): (_, Arc<[Xattr]>) = (self.xattrs.len() as u32, xattrs.into());
-        self.xattrs.push(shared.clone());
-        self.xattr_numbers.insert(shared, number);
-        number
-    }
-
     fn enter(&mut self, parent: InodeId, name: &[u8], id: InodeId) -> Result<Name, BuildError> {
         let Some(root) = self.root_node(parent) else {
             return Err(BuildError::refused(name, "its parent is no directory"));
@@ -300,36 +338,6 @@ impl Tree {
         let (root, name) = self.names.enter(root, name, id)?;
         self.set_detail(parent, Detail::Directory(root));
         Ok(name)
-    }
-}
-
-/// The metadata of an inode, which is written back when this is dropped.
-#[derive(Debug)]
-pub struct MetadataMut<'t> {
-    tree: &'t mut Tree,
-    id: InodeId,
-    metadata: Metadata,
-}
-
-impl Deref for MetadataMut<'_> {
-    type Target = Metadata;
-
-    fn deref(&self) -> &Metadata {
-        &self.metadata
-    }
-}
-
-impl DerefMut for MetadataMut<'_> {
-    fn deref_mut(&mut self) -> &mut Metadata {
-        &mut self.metadata
-    }
-}
-
-impl Drop for MetadataMut<'_> {
-    fn drop(&mut self) {
-        let xattrs = self.tree.xattr_number(&self.metadata);
-        let record = self.tree.record(self.id).with_metadata(&self.metadata, xattrs);
-        self.tree.inodes.set(self.id.index(), record);
     }
 }
 

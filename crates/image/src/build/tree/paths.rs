@@ -4,6 +4,7 @@ use super::{Body, Directory, InodeId, Metadata, Name, Tree};
 use crate::build::content::Bytes;
 use crate::build::error::BuildError;
 use crate::build::rules::Pattern;
+use crate::build::table::Table;
 use std::sync::Arc;
 
 impl Tree {
@@ -20,23 +21,42 @@ impl Tree {
         names.join(b"/".as_slice())
     }
 
+    /// Returns the path of a directory, as [`path`](Self::path) does.
+    pub(in crate::build) fn directory_path(&self, id: InodeId) -> Vec<u8> {
+        match id {
+            InodeId::ROOT => Vec::new(),
+            id => self.path(self.record(id).parent, self.record(id).name),
+        }
+    }
+
     /// Removes the names that match a pattern, with all below them.
-    pub fn exclude(&mut self, patterns: &[Pattern]) {
-        let mut stack = vec![(InodeId::ROOT, Vec::new())];
-        while let Some((id, path)) = stack.pop().filter(|_| !patterns.is_empty()) {
-            let mut excluded: Vec<Box<[u8]>> = Vec::new();
-            for (name, child) in self.entries(id) {
-                let below = join(&path, name);
-                match Pattern::any_matches(patterns, &below) {
-                    true => excluded.push(name.into()),
-                    false if self.is_directory(child) => stack.push((child, below)),
+    pub fn exclude(&mut self, patterns: &[Pattern]) -> Result<(), BuildError> {
+        if patterns.is_empty() {
+            return Ok(());
+        }
+        let mut stack = Table::new(self.spill());
+        stack.push(InodeId::ROOT)?;
+        while let Some(id) = stack.pop() {
+            let path = self.directory_path(id);
+            let mut excluded = Table::new(self.spill());
+            let mut entries = self.entries(id);
+            while let Some((name, child)) = entries.next_entry() {
+                match Pattern::any_matches(patterns, &join(&path, self.name(name))) {
+                    true => {
+                        excluded.push(name)?;
+                    }
+                    false if self.is_directory(child) => {
+                        stack.push(child)?;
+                    }
                     false => {}
                 }
             }
-            excluded.iter().for_each(|name| {
-                self.remove(id, name);
-            });
+            for name in excluded.iter() {
+                let name = self.name(name).to_vec();
+                self.remove(id, &name);
+            }
         }
+        Ok(())
     }
 
     /// Returns the directory at `path`, and makes the directories that are missing with this metadata. A name that

@@ -132,7 +132,7 @@ impl Writer<'_> {
     ) -> Result<Range<u64>, BuildError> {
         let tail_bytes = file.tail.len();
         if tail_bytes > 0 {
-            self.append_padded(&std::mem::take(&mut file.tail))?;
+            self.out.append_padded(std::mem::take(&mut file.tail))?;
             file.blocks += 1;
         }
         let storage = Storage::count(LAYOUT_COMPRESSED_FULL, file.blocks);

@@ -4,7 +4,7 @@ use super::metabox::Position;
 use super::{BLOCK, Writer};
 use crate::build::BuildError;
 use crate::build::compress::segment::INLINE_BYTES_MAX;
-use crate::build::metadata::directory::{self, Entry, with_dots};
+use crate::build::metadata::directory::{self, Blocks, Entry, with_dots};
 use crate::build::metadata::inode::Storage;
 use crate::build::plan::Planned;
 use crate::build::progress::Summary;
@@ -42,7 +42,7 @@ impl Writer<'_> {
         let mut placed = Table::new(self.tree.spill());
         for planned in plan.directories.iter() {
             let names = with_dots(self.tree.entries(planned.id), planned.id, planned.parent);
-            let len_bytes = directory::len_bytes(names.iter().map(|(name, _)| *name));
+            let len_bytes = directory::len_bytes(names.map(|(name, _)| name));
             let tail = len_bytes % BLOCK;
             let inline = tail != 0 && tail <= INLINE_BYTES_MAX as u64;
             let tail = if inline { tail } else { 0 };
@@ -79,7 +79,7 @@ impl Writer<'_> {
         if !self.is_large {
             self.put_shared_attributes()?;
         }
-        let root_nid = self.nid(InodeId::ROOT);
+        let root_nid = nid(&self.places, self.first_nid, InodeId::ROOT);
         let prefixes = match (&self.metabox, self.packed_place) {
             (Some(_), _) => Prefixes::InFile { at: SLOT_LEN },
             (None, Some(_)) => Prefixes::InFile { at: 0 },
@@ -118,8 +118,7 @@ impl Writer<'_> {
     /// Appends the attributes that several inodes share.
     pub(super) fn put_shared_attributes(&mut self) -> Result<(), BuildError> {
         self.xattr_block = self.out.next_block();
-        let shared = self.pool.bytes();
-        self.out.append(&shared)
+        self.out.append_table(self.pool.bytes())
     }
 
     fn put_directory(
@@ -128,17 +127,21 @@ impl Writer<'_> {
         placed: &PlacedDirectory,
         first_block: u64,
     ) -> Result<(), BuildError> {
-        let tree = self.tree;
-        let entries: Vec<_> = with_dots(tree.entries(planned.id), planned.id, planned.parent)
-            .into_iter()
-            .map(|(name, id)| self.entry(name, id))
-            .collect();
-        let mut encoded = directory::encode(&entries);
         let is_wide = placed.is_wide != 0;
-        let full =
-            if placed.inline != 0 { encoded.len() as u64 / BLOCK * BLOCK } else { encoded.len() as u64 };
-        let tail = encoded.split_off(full as usize);
-        self.append_padded(&encoded)?;
+        let names = with_dots(self.tree.entries(planned.id), planned.id, planned.parent);
+        let (tree, places, first_nid) = (self.tree, &self.places, self.first_nid);
+        let entries =
+            names.map(|(name, id)| Entry { name, nid: nid(places, first_nid, id), kind: tree.kind(id) });
+        let (mut blocks, mut tail, mut left) = (Blocks::new(entries), Vec::new(), placed.blocks());
+        while let Some(block) = blocks.next_block() {
+            match left.checked_sub(1) {
+                Some(less) => {
+                    self.out.append_padded(block)?;
+                    left = less;
+                }
+                None => tail = block,
+            }
+        }
         let layout = if placed.inline != 0 { LAYOUT_FLAT_INLINE } else { LAYOUT_FLAT_PLAIN };
         let block = (placed.blocks() > 0).then_some(first_block + placed.first_block);
         let storage = Storage::blocks(layout, block).with_room(is_wide);
@@ -148,16 +151,12 @@ impl Writer<'_> {
         self.write_at(place, head_bytes, &tail);
         Ok(())
     }
+}
 
-    fn entry<'n>(&self, name: &'n [u8], id: InodeId) -> Entry<'n> {
-        Entry { name, nid: self.nid(id), kind: self.tree.kind(id) }
-    }
-
-    /// The number of an inode in the image.
-    fn nid(&self, id: InodeId) -> u64 {
-        match Position::decode(self.places.get(id.index())) {
-            Position::Plain(at) => self.first_nid + at / SLOT_LEN,
-            Position::Metabox(at) => NID_METABOX | (at / SLOT_LEN),
-        }
+/// The number of an inode in the image.
+fn nid(places: &Table<u64>, first_nid: u64, id: InodeId) -> u64 {
+    match Position::decode(places.get(id.index())) {
+        Position::Plain(at) => first_nid + at / SLOT_LEN,
+        Position::Metabox(at) => NID_METABOX | (at / SLOT_LEN),
     }
 }

@@ -129,11 +129,7 @@ impl Writer<'_> {
         };
         let block = self.out.next_block();
         let space = std::mem::replace(&mut self.space, Space::new(self.tree.spill()));
-        let inodes = space.into_bytes()?;
-        for start in (0..inodes.len()).step_by(SEGMENT_BYTES) {
-            let end = inodes.len().min(start + SEGMENT_BYTES);
-            self.out.append(&inodes.read_at(start as u64..end as u64))?;
-        }
+        self.out.append_table(&space.into_bytes()?)?;
         Ok((block, metabox_place))
     }
 

@@ -7,7 +7,7 @@
 //! numbers are known.
 //!
 //! `contents` reads files and passes them to the compressing threads; this module places what comes back. `open_file` is a
-//! file while its segments come, `record` places an inode and what stands behind it, `compressed` has the inodes with an
+//! file while its segments come, `originals` has files whose contents others share, `record` places an inode and what stands behind it, `compressed` has the inodes with an
 //! index, and `finish` the directories and the end of the image.
 //!
 //! An image of 16 TiB and more has addresses of 48 bits: directories and files that need such an address are extended
@@ -18,6 +18,7 @@ mod compressed;
 mod finish;
 mod metabox;
 mod open_file;
+mod originals;
 mod record;
 
 use super::BuildError;
@@ -38,7 +39,7 @@ use crate::format::features::incompat;
 use crate::format::inode::{LAYOUT_FLAT_INLINE, LAYOUT_FLAT_PLAIN};
 use crate::read::FileKind;
 use metabox::Metabox;
-use std::collections::HashMap;
+use originals::Originals;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,22 +50,12 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Contents of more bytes may make an image of 16 TiB: neither padding nor metadata, which is in memory, doubles them.
 const LARGE_BYTES: u64 = 8 << 40;
 
-/// A file whose contents later ones may share.
-struct Original {
-    /// Its compression, if any extent is compressed.
-    compression: Option<Compression>,
-    /// Its extents and blocks, without the tail.
-    file: OpenFile,
-    /// The tail in the area of inodes.
-    tail: Range<u64>,
-}
-
 /// The image while it is written.
 pub struct Writer<'a> {
     pub tree: &'a Tree,
     pub plan: &'a Plan,
     pub options: &'a Options,
-    pool: Pool<'a>,
+    pool: Pool,
     pub out: Output<'a>,
     /// The area of inodes that are not in the metabox.
     space: Space,
@@ -73,7 +64,8 @@ pub struct Writer<'a> {
     is_large: bool,
     /// Where each inode of the tree is.
     places: Table<u64>,
-    originals: HashMap<InodeId, Original>,
+    /// Files whose contents later ones may share.
+    originals: Originals,
     /// Position of the packed file's inode in that area, if there is one.
     packed_place: Option<u64>,
     /// Number of an inode at the beginning of that area; known when contents are written.
@@ -101,7 +93,7 @@ impl<'a> Writer<'a> {
         let total_bytes: u64 = plan.others.iter().map(|planned| tree.content_bytes(planned.id)).sum();
         let end_bytes = options.first_data_block.saturating_mul(BLOCK).saturating_add(total_bytes);
         let is_large = options.target.has(incompat::WIDE_ADDRESSES) && end_bytes > LARGE_BYTES;
-        let pool = Pool::collect(tree, plan.ids(), prefix_bytes);
+        let pool = Pool::collect(tree, plan.ids(), prefix_bytes)?;
         let metabox = Metabox::new(options, plan.count(), is_large, &pool.prefixes().encode(), spill)?;
         Ok(Writer {
             tree,
@@ -113,11 +105,11 @@ impl<'a> Writer<'a> {
             metabox,
             is_large,
             places: Table::filled(spill, tree.len(), 0)?,
-            originals: HashMap::new(),
+            originals: Originals::new(spill),
             packed_place: None,
             first_nid: 0,
             xattr_block: 0,
-            used: Used { xattrs: plan.ids().any(|id| !tree.xattrs(id).is_empty()), ..Used::default() },
+            used: Used { xattrs: plan.ids().any(|id| tree.has_xattrs(id)), ..Used::default() },
             summary: Summary::new(options.target, spill),
             progress: Progress { total_bytes, ..Progress::default() },
             on_progress,
@@ -173,7 +165,7 @@ impl<'a> Writer<'a> {
                 let mut file = OpenFile { tail, ..OpenFile::default() };
                 if full {
                     file.add_blocks(self.out.next_block(), 1);
-                    self.append_padded(target)?;
+                    self.out.append_padded(target.to_vec())?;
                 }
                 self.put_plain(planned, target.len() as u64, &file)?;
             }
@@ -219,8 +211,7 @@ impl<'a> Writer<'a> {
         }
         let tail = self.put_stored(planned, len_bytes, compression, &mut file)?;
         if is_original {
-            file.tail = Vec::new();
-            self.originals.insert(planned.id, Original { compression, file, tail });
+            self.originals.add(planned.id, compression, &file, tail)?;
         }
         Ok(())
     }
@@ -232,12 +223,13 @@ impl<'a> Writer<'a> {
         len_bytes: u64,
         original: InodeId,
     ) -> Result<(), BuildError> {
-        let Some(&Original { compression, ref file, ref tail }) = self.originals.get(&original) else {
+        let Some(original) = self.originals.get(original) else {
             // Only if its holes changed between two readings.
             let path = super::error::path_of(&planned.path(self.tree));
             return Err(BuildError::Changed { path });
         };
-        let mut file = OpenFile { tail: self.space.read(tail.clone()), ..file.clone() };
+        let compression = original.compression();
+        let mut file = original.open_file(self.space.read(original.tail()));
         let stored_bytes = file.tail.len() as u64;
         self.summary.count(compression, len_bytes, stored_bytes);
         self.summary.duplicates.add(len_bytes, stored_bytes);
@@ -316,7 +308,7 @@ impl<'a> Writer<'a> {
     fn append_long_tail(&mut self, file: &mut OpenFile) -> Result<(), BuildError> {
         if file.tail.len() > INLINE_BYTES_MAX {
             file.add_blocks(self.out.next_block(), 1);
-            self.append_padded(&std::mem::take(&mut file.tail))?;
+            self.out.append_padded(std::mem::take(&mut file.tail))?;
         }
         Ok(())
     }
@@ -331,11 +323,5 @@ impl<'a> Writer<'a> {
         let layout = if file.tail.is_empty() { LAYOUT_FLAT_PLAIN } else { LAYOUT_FLAT_INLINE };
         let storage = Storage::blocks(layout, file.first_block);
         self.put_record(planned, len_bytes, storage, &file.tail, 0..file.tail.len())
-    }
-
-    fn append_padded(&mut self, bytes: &[u8]) -> Result<(), BuildError> {
-        let mut block = bytes.to_vec();
-        block.resize(block.len().next_multiple_of(BLOCK as usize), 0);
-        self.out.append(&block)
     }
 }

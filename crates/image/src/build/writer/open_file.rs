@@ -3,6 +3,7 @@
 //! A file gets extents in two ways: with the clusters of a segment that is appended to the image, and as references to
 //! clusters that an earlier file has, or an earlier part of the same file.
 
+use super::originals::Extents;
 use super::{BLOCK, Writer};
 use crate::build::BuildError;
 use crate::build::chunks::Reference;
@@ -58,38 +59,6 @@ impl OpenFile {
         self.blocks += count;
     }
 
-    /// Returns the extents that have the contents of a reference, with their places in the file that refers, and where they
-    /// end there; `None` if this file, which has the contents, does not have them in such extents. Its extents so far end
-    /// at byte `end`.
-    ///
-    /// Up to a block is missing at the end if the last extent would have one entry of the index, and a cluster of several
-    /// blocks, which needs two.
-    pub(super) fn resolve(&self, reference: &Reference, end: u64) -> Option<(Vec<Placed>, u64)> {
-        let source_end = reference.source_start + reference.end.checked_sub(reference.start)?;
-        let first = self.extents.binary_search_by_key(&reference.source_start, |extent| extent.start).ok()?;
-        let behind = first + self.extents[first..].partition_point(|extent| extent.start < source_end);
-        let mut found: Vec<Placed> = Vec::with_capacity(behind - first);
-        for (number, extent) in self.extents.iter().enumerate().take(behind).skip(first) {
-            let extent_end = self.extents.get(number + 1).map_or(end, |next| next.start);
-            let in_reference = |at: u64| reference.start + (at.min(source_end) - reference.source_start);
-            let (start, next_start) = (in_reference(extent.start), in_reference(extent_end));
-            let is_last = number + 1 == behind;
-            let entries = next_start / BLOCK - start / BLOCK;
-            match extent.stored {
-                Stored::Compressed { blocks } if entries < 1 + u64::from(blocks > 1) => {
-                    return is_last.then_some((found, start));
-                }
-                Stored::Plain if entries == 0 => return None,
-                Stored::Compressed { .. } | Stored::Plain => {}
-                Stored::Inline { .. } | Stored::Fragment => return None,
-            }
-            let is_compressed = extent.stored != Stored::Plain;
-            let is_prefix = extent.is_prefix || (is_compressed && extent_end > source_end);
-            found.push(Placed { start, is_prefix, ..*extent });
-        }
-        (end >= source_end).then_some((found, reference.end))
-    }
-
     /// Adds extents that lie elsewhere.
     pub(super) fn add_shared(&mut self, extents: &[Placed], len_bytes: u64) {
         self.extents.extend_from_slice(extents);
@@ -107,14 +76,13 @@ impl Writer<'_> {
         reference: &Reference,
         last: &[u8],
     ) -> Result<bool, BuildError> {
-        let source = match reference.source == planned.id {
-            true => Some((&*file, reference.start)),
+        let found = match reference.source == planned.id {
+            true => resolve(file.extents.as_slice(), reference, reference.start),
             false => {
                 let end = self.tree.content_bytes(reference.source);
-                self.originals.get(&reference.source).map(|original| (&original.file, end))
+                self.originals.get(reference.source).and_then(|source| resolve(&source, reference, end))
             }
         };
-        let found = source.and_then(|(source, end)| source.resolve(reference, end));
         let Some((extents, end)) = found else { return Ok(false) };
         file.add_shared(&extents, end - reference.start);
         self.used.shared_clusters = true;
@@ -127,6 +95,42 @@ impl Writer<'_> {
         }
         Ok(true)
     }
+}
+
+/// Returns the extents that have the contents of a reference, with their places in the file that refers, and where they
+/// end there; `None` if `source`, the file that has the contents, does not have them in such extents. Its extents
+/// so far end at byte `end`.
+///
+/// Up to a block is missing at the end if the last extent would have one entry of the index, and a cluster of several
+/// blocks, which needs two.
+fn resolve(source: &(impl Extents + ?Sized), reference: &Reference, end: u64) -> Option<(Vec<Placed>, u64)> {
+    let source_end = reference.source_start + reference.end.checked_sub(reference.start)?;
+    let (first, behind) = (source.first_from(reference.source_start), source.first_from(source_end));
+    if first >= behind || source.extent(first).start != reference.source_start {
+        return None;
+    }
+    let mut found: Vec<Placed> = Vec::with_capacity(behind - first);
+    for number in first..behind {
+        let extent = source.extent(number);
+        let is_known = number + 1 < source.count();
+        let extent_end = if is_known { source.extent(number + 1).start } else { end };
+        let in_reference = |at: u64| reference.start + (at.min(source_end) - reference.source_start);
+        let (start, next_start) = (in_reference(extent.start), in_reference(extent_end));
+        let is_last = number + 1 == behind;
+        let entries = next_start / BLOCK - start / BLOCK;
+        match extent.stored {
+            Stored::Compressed { blocks } if entries < 1 + u64::from(blocks > 1) => {
+                return is_last.then_some((found, start));
+            }
+            Stored::Plain if entries == 0 => return None,
+            Stored::Compressed { .. } | Stored::Plain => {}
+            Stored::Inline { .. } | Stored::Fragment => return None,
+        }
+        let is_compressed = extent.stored != Stored::Plain;
+        let is_prefix = extent.is_prefix || (is_compressed && extent_end > source_end);
+        found.push(Placed { start, is_prefix, ..extent });
+    }
+    (end >= source_end).then_some((found, reference.end))
 }
 
 /// Blocks that an extent takes.

@@ -18,11 +18,14 @@ fn fill(tree: &mut Tree) {
         let path = format!("d{:03}/a name that is not short {n:06}.{}", n * 7 % 211, n % 5);
         let contents: Vec<u8> = (0..n % 9).flat_map(|i| word(n / 3 + i)).collect();
         let id = tree.add_bytes(path.as_bytes(), contents).unwrap();
-        let mut metadata = tree.metadata_mut(id);
-        metadata.mtime.seconds = 1_700_000_000 + (n % 4000) as i64;
-        if n.is_multiple_of(100) {
-            metadata.xattrs = vec![(b"user.n".as_slice().into(), (n % 300).to_string().into_bytes().into())];
-        }
+        let changed = tree.change(id, |metadata| {
+            metadata.mtime.seconds = 1_700_000_000 + (n % 4000) as i64;
+            if n.is_multiple_of(100) {
+                let value = (n % 300).to_string().into_bytes();
+                metadata.xattrs = vec![(b"user.n".as_slice().into(), value.into())];
+            }
+        });
+        changed.unwrap();
     }
     let long: Vec<u8> = (0..200_000u64).flat_map(|n| word(n / 5)).collect();
     for n in 0..3 {
@@ -34,7 +37,7 @@ fn fill(tree: &mut Tree) {
 
 fn spilled() -> (Tree, Spill) {
     let spill = Spill::in_directory(&std::env::temp_dir(), 0).unwrap();
-    let mut tree = Tree::with_spill(Metadata::default(), &spill);
+    let mut tree = Tree::with_spill(Metadata::default(), &spill).unwrap();
     fill(&mut tree);
     (tree, spill)
 }
@@ -80,16 +83,18 @@ fn sources_spill_too() {
     let work = tempfile::tempdir().unwrap();
     let (root, archive, first) =
         (work.path().join("tree"), work.path().join("a.tar"), work.path().join("first"));
+    let folder = |n: u32| root.join(format!("d{}", n % 50));
+    let path =
+        |n: u32| folder(n).join(format!("a file with a long name, so that names take some room: {n:060}"));
     for n in 0..12_000 {
-        let folder = root.join(format!("d{}", n % 50));
         if n < 50 {
-            fs::create_dir_all(&folder).unwrap();
+            fs::create_dir_all(folder(n)).unwrap();
         }
-        let path = folder.join(format!("a file with a long name, so that names take some room: {n:060}"));
-        if n % 10 == 0 {
-            symlink(format!("to {n}"), &path).unwrap()
-        } else {
-            fs::write(&path, n.to_string()).unwrap()
+        match n % 10 {
+            0 => symlink(format!("to {n}"), path(n)).unwrap(),
+            // A further name in another directory.
+            1 if n > 10 => fs::hard_link(path(n - 9), path(n)).unwrap(),
+            _ => fs::write(path(n), n.to_string()).unwrap(),
         }
     }
     let spill = || Spill::in_directory(&std::env::temp_dir(), 0).unwrap();
@@ -121,7 +126,7 @@ fn sources_spill_too() {
 fn a_spill_that_cannot_grow_is_an_error() {
     let spill = Spill::in_directory(&std::env::temp_dir(), 0).unwrap();
     spill.limit(3 << 20);
-    let mut tree = Tree::with_spill(Metadata::default(), &spill);
+    let mut tree = Tree::with_spill(Metadata::default(), &spill).unwrap();
     let failed = (0..200_000).find_map(|n| tree.add_bytes(format!("name {n}").as_bytes(), *b"x").err());
     assert!(matches!(failed, Some(BuildError::Spool { .. })), "{failed:?}");
     // The names before it are still there.

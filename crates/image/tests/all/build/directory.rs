@@ -132,7 +132,7 @@ fn verifying_finds_an_image_of_another_tree() {
         let mut tree = Tree::new(Metadata::default());
         tree.add_bytes(b"d/x", *b"same").unwrap();
         let id = tree.add_bytes(b"d/file", contents.as_bytes().to_vec()).unwrap();
-        tree.metadata_mut(id).permissions = permissions;
+        tree.change(id, |own| own.permissions = permissions).unwrap();
         tree
     };
     let (first, other) = (tree("one", 0o644), tree("two", 0o644));

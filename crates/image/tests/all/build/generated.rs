@@ -67,7 +67,7 @@ fn tree_of(drawn: Vec<Drawn>) -> (Tree, Files) {
         }
         let contents = data(kind, len, seed);
         let id = tree.add_bytes(path.as_bytes(), contents.clone()).unwrap();
-        *tree.metadata_mut(id) = metadata.clone();
+        tree.change(id, |own| *own = metadata.clone()).unwrap();
         files.insert(path, (contents, metadata));
     }
     (tree, files)

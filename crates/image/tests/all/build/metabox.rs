@@ -17,10 +17,12 @@ fn tree(files: u64) -> Tree {
         let path = format!("{folder}/a-name-that-needs-some-room-{i}");
         let len = if i % 100 == 0 { 100_000 } else { i as usize % 60 };
         let id = tree.add_bytes(path.as_bytes(), text(len, i)).unwrap();
-        let mut metadata = tree.metadata_mut(id);
-        metadata.mtime = Timestamp { seconds: 1_700_000_000 + i as i64 * 61, nanoseconds: 5 };
-        let name = format!("user.org.example.program.setting-{}", i % 9);
-        metadata.xattrs = vec![(name.into_bytes().into(), i.to_string().into_bytes().into())];
+        let changed = tree.change(id, |metadata| {
+            metadata.mtime = Timestamp { seconds: 1_700_000_000 + i as i64 * 61, nanoseconds: 5 };
+            let name = format!("user.org.example.program.setting-{}", i % 9);
+            metadata.xattrs = vec![(name.into_bytes().into(), i.to_string().into_bytes().into())];
+        });
+        changed.unwrap();
     }
     tree
 }

@@ -25,7 +25,7 @@ fn tree(files: impl Iterator<Item = u32>) -> Tree {
             all.insert("user.x".into(), vec![i as u8; 9]);
         }
         let boxed = |(name, value): (String, Vec<u8>)| (name.into_bytes().into(), value.into());
-        tree.metadata_mut(id).xattrs = all.into_iter().map(boxed).collect();
+        tree.change(id, |own| own.xattrs = all.into_iter().map(boxed).collect()).unwrap();
     }
     tree
 }

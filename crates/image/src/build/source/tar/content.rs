@@ -4,25 +4,52 @@ use super::archive::Archive;
 use super::sparse::Run;
 use crate::build::BuildError;
 use crate::build::content::{Content, Contents, Reader, Stored};
+use crate::build::table::Table;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The contents of all members. The tree has the position of a member's data in the archive, and the number of its runs,
-/// counted from 1, if it is sparse.
+/// The contents of all members. The tree has the position of a member's data in the archive, and if it is sparse the place
+/// of its runs, which are consecutive: the first one counted from 1, and their number.
 #[derive(Debug)]
 pub struct Members {
     /// The archive.
     pub archive: Arc<Archive>,
-    /// The runs of sparse files.
-    pub runs: Vec<Arc<[Run]>>,
+    /// The runs of all sparse files.
+    pub runs: Arc<Table<Run>>,
 }
 
 impl Contents for Members {
     fn content(&self, file: &Stored, _path: &[u8]) -> Arc<dyn Content> {
-        let [at, number, ..] = file.words;
-        let runs = (number as usize).checked_sub(1).and_then(|index| self.runs.get(index));
-        let (archive, runs) = (self.archive.clone(), runs.cloned());
-        Arc::new(MemberContent { archive, at, len_bytes: file.len_bytes, runs })
+        let [at, first, count, ..] = file.words;
+        let runs = (first as usize).checked_sub(1).map(|first| first..first + count as usize);
+        let runs = runs.map(|range| Runs { table: self.runs.clone(), range });
+        Arc::new(MemberContent { archive: self.archive.clone(), at, len_bytes: file.len_bytes, runs })
+    }
+}
+
+/// The parts of a sparse file that the archive has.
+#[derive(Debug)]
+struct Runs {
+    table: Arc<Table<Run>>,
+    range: Range<usize>,
+}
+
+impl Runs {
+    fn iter(&self) -> impl Iterator<Item = Run> + '_ {
+        self.range.clone().map(|index| self.table.get(index))
+    }
+
+    /// The first run that ends behind a position.
+    fn behind(&self, position: u64) -> Option<Run> {
+        let Range { mut start, mut end } = self.range;
+        while start < end {
+            let middle = start + (end - start) / 2;
+            match self.table.get(middle).end <= position {
+                true => start = middle + 1,
+                false => end = middle,
+            }
+        }
+        (start < self.range.end).then(|| self.table.get(start))
     }
 }
 
@@ -34,8 +61,8 @@ struct MemberContent {
     at: u64,
     /// Length of the file, bytes.
     len_bytes: u64,
-    /// The parts of a sparse file that the archive has; `None`: the file is not sparse.
-    runs: Option<Arc<[Run]>>,
+    /// `None`: the file is not sparse.
+    runs: Option<Runs>,
 }
 
 impl Content for MemberContent {
@@ -62,7 +89,7 @@ impl MemberReader<'_> {
         let Some(runs) = &content.runs else {
             return (Some(content.at + position), content.len_bytes - position);
         };
-        match runs.get(runs.partition_point(|run| run.end <= position)) {
+        match runs.behind(position) {
             Some(run) if run.start <= position => {
                 (Some(content.at + run.stored_at + (position - run.start)), run.end - position)
             }

@@ -94,7 +94,7 @@ pub fn scan_watched(
 ) -> Result<Scanned, BuildError> {
     let archive = Arc::new(Archive::new(file, path)?);
     let mut members = Members::new(&archive);
-    let mut placer = Placer::new(archive.clone(), options);
+    let mut placer = Placer::new(archive.clone(), options)?;
     for count in 1.. {
         if on_entry(count).is_break() {
             return Err(BuildError::Interrupted);
@@ -115,7 +115,7 @@ pub fn scan_watched(
     }
     archive.check()?;
     let mut scanned = placer.finish()?;
-    scanned.tree.exclude(&options.exclude);
+    scanned.tree.exclude(&options.exclude)?;
     Ok(scanned)
 }
 

@@ -7,11 +7,13 @@ use super::{Archive, Fault, TarOptions, Whiteouts};
 use crate::build::BuildError;
 use crate::build::content::Stored;
 use crate::build::source::Scanned;
-use crate::build::tree::{Body, Directory, InodeId, Metadata, Tree};
+use crate::build::table::Table;
+use crate::build::tree::{Body, Directory, InodeId, Metadata, Name, Tree};
 use crate::format::dirent::NAME_LEN_MAX;
 use crate::read::inode::{DeviceNumber, Timestamp};
 use pagefold_page::size::Human;
 use std::sync::Arc;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Longest path, bytes: Linux resolves no longer ones, so extraction of a member would fail.
 const PATH_BYTES_MAX: usize = 4095;
@@ -29,11 +31,13 @@ const WHITEOUT_META: &[u8] = b".wh..wh.";
 /// Marks its directory as opaque.
 const WHITEOUT_OPAQUE: &[u8] = b".wh..wh..opq";
 
-/// A whiteout: the name that is removed from a directory.
+/// A whiteout: the name that is removed from a directory, and the inode that it gets if nothing else gets the name.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
 struct Whiteout {
+    name: Name,
     parent: InodeId,
-    name: Box<[u8]>,
-    metadata: Metadata,
+    id: InodeId,
 }
 
 /// A tree while members are added to it.
@@ -46,25 +50,26 @@ pub struct Placer<'o> {
     content_bytes: u64,
     has_root: bool,
     /// The runs of sparse files.
-    runs: Vec<Arc<[Run]>>,
-    whiteouts: Vec<Whiteout>,
-    opaque: Vec<InodeId>,
+    runs: Table<Run>,
+    whiteouts: Table<Whiteout>,
+    opaque: Table<InodeId>,
 }
 
 impl<'o> Placer<'o> {
     /// Begins with a root directory.
-    pub fn new(archive: Arc<Archive>, options: &'o TarOptions) -> Self {
-        Placer {
+    pub fn new(archive: Arc<Archive>, options: &'o TarOptions) -> Result<Self, BuildError> {
+        let spill = &options.spill;
+        Ok(Placer {
             archive,
             options,
-            scanned: Scanned::new(Tree::with_spill(Metadata::default(), &options.spill)),
-            runs: Vec::new(),
+            scanned: Scanned::new(Tree::with_spill(Metadata::default(), spill)?),
+            runs: Table::new(spill),
             bytes_left: options.metadata_bytes_max,
             content_bytes: 0,
             has_root: false,
-            whiteouts: Vec::new(),
-            opaque: Vec::new(),
-        }
+            whiteouts: Table::new(spill),
+            opaque: Table::new(spill),
+        })
     }
 
     /// Adds a member.
@@ -75,7 +80,7 @@ impl<'o> Placer<'o> {
         self.charge(xattr_bytes.sum())?;
         let mtime = member.metadata.mtime;
         if !self.has_root {
-            self.scanned.tree.metadata_mut(InodeId::ROOT).mtime = mtime;
+            self.scanned.tree.change(InodeId::ROOT, |root| root.mtime = mtime)?;
             self.has_root = true;
         }
         let Some((name, directories)) = path.split_last() else {
@@ -98,25 +103,26 @@ impl<'o> Placer<'o> {
     /// Ends the tree.
     pub fn finish(mut self) -> Result<Scanned, BuildError> {
         let tree = &mut self.scanned.tree;
-        tree.set_contents(Arc::new(Members { archive: self.archive, runs: self.runs }));
-        for whiteout in self.whiteouts {
-            match tree.child(whiteout.parent, &whiteout.name) {
+        tree.set_contents(Arc::new(Members { archive: self.archive, runs: Arc::new(self.runs) }));
+        for Whiteout { name, parent, id } in self.whiteouts.iter() {
+            let name = tree.name(name).to_vec();
+            match tree.child(parent, &name) {
                 // The layer removes a directory and makes another one.
-                Some(id) if tree.is_directory(id) => self.opaque.push(id),
-                Some(_) => {}
-                None => {
-                    let body = Body::CharDevice(DeviceNumber { major: 0, minor: 0 });
-                    tree.add(whiteout.parent, &whiteout.name, whiteout.metadata, body)?;
+                Some(id) if tree.is_directory(id) => {
+                    self.opaque.push(id)?;
                 }
+                Some(_) => {}
+                None => tree.link(parent, &name, id)?,
             }
         }
-        for id in self.opaque {
-            let mut metadata = tree.metadata_mut(id);
-            let xattrs = &mut metadata.xattrs;
-            let name: &[u8] = b"trusted.overlay.opaque";
-            xattrs.retain(|(other, _)| other.as_ref() != name);
-            let at = xattrs.partition_point(|(other, _)| other.as_ref() < name);
-            xattrs.insert(at, (name.into(), b"y".as_slice().into()));
+        for id in self.opaque.iter() {
+            tree.change(id, |metadata| {
+                let xattrs = &mut metadata.xattrs;
+                let name: &[u8] = b"trusted.overlay.opaque";
+                xattrs.retain(|(other, _)| other.as_ref() != name);
+                let at = xattrs.partition_point(|(other, _)| other.as_ref() < name);
+                xattrs.insert(at, (name.into(), b"y".as_slice().into()));
+            })?;
         }
         Ok(self.scanned)
     }
@@ -132,10 +138,7 @@ impl<'o> Placer<'o> {
 
     fn place_root(&mut self, member: Member) -> Result<(), Fault> {
         match member.kind {
-            Kind::Directory => {
-                *self.scanned.tree.metadata_mut(InodeId::ROOT) = member.metadata;
-                Ok(())
-            }
+            Kind::Directory => Ok(self.scanned.tree.change(InodeId::ROOT, |root| *root = member.metadata)?),
             _ => Err(Fault::refused("the root would be no directory")),
         }
     }
@@ -188,17 +191,21 @@ impl<'o> Placer<'o> {
             Fault::refused(format!("with its {} bytes the files have more than 2^47", data.len_bytes))
         })?;
         let Data { at, len_bytes, runs } = data;
-        let has_runs = runs.filter(|_| len_bytes > 0).map(|runs| self.runs.push(runs.into())).is_some();
-        let number = if has_runs { self.runs.len() as u64 } else { 0 };
-        Ok(Body::Stored(Stored { len_bytes, words: [at, number, 0, 0, 0] }))
+        let mut words = [at, 0, 0, 0, 0];
+        if let Some(runs) = runs.filter(|_| len_bytes > 0) {
+            (words[1], words[2]) = (self.runs.len() as u64 + 1, runs.len() as u64);
+            for run in runs {
+                self.runs.push(run)?;
+            }
+        }
+        Ok(Body::Stored(Stored { len_bytes, words }))
     }
 
     fn add(&mut self, parent: InodeId, name: &[u8], metadata: Metadata, body: Body) -> Result<(), Fault> {
         let tree = &mut self.scanned.tree;
         match (tree.child(parent, name).filter(|id| tree.is_directory(*id)), &body) {
             (Some(id), Body::Directory(_)) => {
-                *tree.metadata_mut(id) = metadata;
-                return Ok(());
+                return Ok(tree.change(id, |other| *other = metadata)?);
             }
             (Some(id), _) => check_empty(tree, id)?,
             (None, _) => {}
@@ -231,14 +238,17 @@ impl<'o> Placer<'o> {
 
     fn whiteout(&mut self, parent: InodeId, name: &[u8], metadata: Metadata) -> Result<(), Fault> {
         if name == WHITEOUT_OPAQUE {
-            self.opaque.push(parent);
+            self.opaque.push(parent)?;
         } else if !name.starts_with(WHITEOUT_META) {
             let name = match &name[WHITEOUT.len()..] {
                 b"" | b"." | b".." => return Err(Fault::refused("a whiteout of no name")),
-                name => name.into(),
+                name => name,
             };
+            let tree = &mut self.scanned.tree;
             let metadata = Metadata { permissions: 0, xattrs: Vec::new(), ..metadata };
-            self.whiteouts.push(Whiteout { parent, name, metadata });
+            let id = tree.add_nameless(metadata, Body::CharDevice(DeviceNumber { major: 0, minor: 0 }))?;
+            let name = tree.add_name(name)?;
+            self.whiteouts.push(Whiteout { name, parent, id })?;
         }
         Ok(())
     }

@@ -4,6 +4,7 @@ use super::Fault;
 use super::archive::{BLOCK_BYTES, Block, Cursor};
 use super::header::Header;
 use super::pax::SparseRecords;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Entries of a map at most.
 const ENTRIES_MAX: usize = 1 << 20;
@@ -22,7 +23,8 @@ const OLD_REAL_BYTES: std::ops::Range<usize> = 483..495;
 const BLOCK_IS_CONTINUED: usize = 504;
 
 /// Bytes of a file that the archive has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
 pub struct Run {
     /// First byte.
     pub start: u64,
