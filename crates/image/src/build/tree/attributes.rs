@@ -16,7 +16,7 @@ pub const NO_ATTRIBUTES: u32 = 0;
 /// An attribute: its name begins at a byte, and its value follows.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
-struct Place {
+struct Location {
     at: u64,
     name_len: u32,
     value_len: u32,
@@ -34,7 +34,7 @@ struct Set {
 #[derive(Debug, Clone)]
 pub struct Attributes {
     bytes: Table<u8>,
-    places: Table<Place>,
+    places: Table<Location>,
     numbers: Hashes,
     /// The numbers of attributes, set after set.
     members: Table<u32>,
@@ -90,7 +90,7 @@ impl Attributes {
 
     /// An attribute.
     pub fn get(&self, number: u32) -> Xattr {
-        let Place { at, name_len, value_len } = self.places.get(number as usize);
+        let Location { at, name_len, value_len } = self.places.get(number as usize);
         let value_at = at + u64::from(name_len);
         let value = self.bytes.read_at(value_at..value_at + u64::from(value_len));
         (self.bytes.read_at(at..value_at).into(), value.into())
@@ -98,7 +98,7 @@ impl Attributes {
 
     /// The name of an attribute, and the length of its value, bytes.
     pub fn name(&self, number: u32) -> (Vec<u8>, usize) {
-        let Place { at, name_len, value_len } = self.places.get(number as usize);
+        let Location { at, name_len, value_len } = self.places.get(number as usize);
         (self.bytes.read_at(at..at + u64::from(name_len)), value_len as usize)
     }
 
@@ -122,7 +122,7 @@ impl Attributes {
         self.bytes.grow(at + name.len() + value.len(), 0)?;
         self.bytes.write_at(at as u64, name);
         self.bytes.write_at((at + name.len()) as u64, value);
-        self.places.push(Place { at: at as u64, name_len, value_len })?;
+        self.places.push(Location { at: at as u64, name_len, value_len })?;
         self.numbers.get_or_insert(&key, number.into())?;
         Ok(number)
     }

@@ -81,7 +81,7 @@ struct StoredFile {
 struct StoredExtent {
     start: u64,
     block: u64,
-    /// What it is, the blocks of its cluster, and whether it is a beginning of that.
+    /// Its storage, the blocks of its cluster, and whether it is a beginning of that.
     kind: [u16; 4],
 }
 
