@@ -1,0 +1,84 @@
+//! Heap of building an image from an archive whose members have much metadata: with a spill it does not grow with them.
+//!
+//! A counting global allocator measures the heap; the mapped file of a spill is not on it.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+#[path = "support/counting.rs"]
+mod counting;
+#[path = "support/tarball.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod tarball;
+
+use counting::{measure, run_alone};
+use pagefold_image::build::source::tar::{self, TarOptions, Whiteouts};
+use pagefold_image::build::{Compression, Dedupe, Options, Spill, Target, build};
+use std::fs::{self, File};
+use std::ops::ControlFlow;
+use std::path::Path;
+use tarball::Tarball;
+
+const MIB: usize = 1 << 20;
+/// Members of each kind.
+const MEMBERS: u32 = 12_000;
+/// Sparse members, and the runs of each.
+const SPARSE_MEMBERS: u32 = 60;
+const RUNS: u32 = 4000;
+
+/// Files with an attribute each, names of them, whiteouts of one directory, and sparse files.
+fn archive(at: &Path) {
+    let mut tarball = Tarball::default();
+    for number in 0..MEMBERS {
+        let value = [&number.to_le_bytes()[..], &[7; 2000]].concat();
+        tarball = tarball.pax(b'x', &[("SCHILY.xattr.user.checksum", &value)]);
+        tarball = tarball.file(&format!("d/file-{number}"), b"");
+        tarball = tarball.member(&format!("d/name-{number}"), b'1', &format!("d/file-{number}"));
+        tarball = tarball.file(&format!("d/.wh.removed-{number}"), b"");
+    }
+    for number in 0..SPARSE_MEMBERS {
+        let map: Vec<String> = (0..RUNS).map(|run| format!("{},1", run * 2)).collect();
+        let records: [(&str, &[u8]); 3] = [
+            ("GNU.sparse.major", b"0"),
+            ("GNU.sparse.realsize", b"8000"),
+            ("GNU.sparse.map", map.join(",").as_bytes()),
+        ];
+        tarball = tarball.pax(b'x', &records).file(&format!("sparse-{number}"), &[9; RUNS as usize]);
+    }
+    fs::write(at, tarball.end()).unwrap();
+}
+
+/// Scans the archive and builds an image of it. Returns the image, and the peak of heap bytes.
+fn image_of(path: &Path, out: &Path, spill: &Spill) -> (Vec<u8>, usize) {
+    let compression = Compression::parse("lz4").unwrap();
+    let options = Options {
+        threads: 1,
+        compression,
+        cluster_bytes: 4096,
+        dedupe: Dedupe::Files,
+        memory_bytes: Some(64 << 20),
+        ..Options::for_target(Target::new(6, 12))
+    };
+    let ((), peak, _) = measure(|| {
+        let tar_options =
+            TarOptions { whiteouts: Whiteouts::Overlay, spill: spill.clone(), ..TarOptions::default() };
+        let scanned = tar::scan(File::open(path).unwrap(), path, &tar_options).unwrap();
+        let out = File::create(out).unwrap();
+        build(&scanned.tree, &options, &out, &mut |_| ControlFlow::Continue(())).unwrap();
+    });
+    (fs::read(out).unwrap(), peak)
+}
+
+#[test]
+fn attributes_links_whiteouts_and_maps_spill() {
+    let _alone = run_alone();
+    let work = tempfile::tempdir().unwrap();
+    let (path, out) = (work.path().join("a.tar"), work.path().join("image"));
+    archive(&path);
+    let (wanted, plain) = image_of(&path, &out, &Spill::none());
+    let spill = Spill::in_directory(work.path(), 0).unwrap();
+    let (found, spilled) = image_of(&path, &out, &spill);
+    assert!(found == wanted, "the spill changes the image");
+    println!("heap with a spill {} KiB, without {} KiB", spilled >> 10, plain >> 10);
+    // The attributes alone are 24 MB, and the maps 6 MB.
+    assert!(plain > 40 * MIB, "{plain}");
+    assert!(spilled < 24 * MIB, "{spilled}");
+}
