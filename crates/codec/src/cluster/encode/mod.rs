@@ -27,6 +27,8 @@ mod lz4;
 mod microlzma;
 mod zstd;
 mod zstd_context;
+mod zstd_kind;
+mod zstd_level;
 
 use super::Format;
 use crate::error::CodecError;
