@@ -36,10 +36,11 @@ fn archive(at: &Path) {
     }
     for number in 0..SPARSE_MEMBERS {
         let map: Vec<String> = (0..RUNS).map(|run| format!("{},1", run * 2)).collect();
+        let map = map.join(",");
         let records: [(&str, &[u8]); 3] = [
             ("GNU.sparse.major", b"0"),
             ("GNU.sparse.realsize", b"8000"),
-            ("GNU.sparse.map", map.join(",").as_bytes()),
+            ("GNU.sparse.map", map.as_bytes()),
         ];
         tarball = tarball.pax(b'x', &records).file(&format!("sparse-{number}"), &[9; RUNS as usize]);
     }

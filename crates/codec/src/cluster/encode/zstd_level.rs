@@ -11,7 +11,7 @@ use zstd_safe::zstd_sys::{self, ZSTD_compressionParameters, ZSTD_strategy};
 /// bytes only in sources up to this length. Those for longer ones also have longer tables, which are copied for each block.
 const SHORT_TABLE_LEVELS: std::ops::RangeInclusive<i32> = 10..=17;
 
-/// What a source consists of, as far as the search for matches depends on it.
+/// The kind of contents of a source, as far as the search for matches depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Many short matches: code.
