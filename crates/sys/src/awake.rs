@@ -6,8 +6,8 @@
 //! "Power Management Quality of Service for CPUs"). When the process dies, the kernel forgets the request.
 //!
 //! Only a CPU that has nothing else to do polls, so this takes no time from programs. It takes power, and time of the host
-//! of a virtual machine. So a thread asks for it only while at least [`OFTEN`] requests come soon after the one before
-//! within [`PERIOD`], and takes the request back otherwise.
+//! of a virtual machine. So a thread asks for it only while at least `OFTEN` requests come soon after the one before
+//! within `PERIOD`, and takes the request back otherwise.
 
 use crate::SysError;
 use std::fs::File;
