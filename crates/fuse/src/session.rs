@@ -284,11 +284,9 @@ impl<F: FileSystem> Session<F> {
         let _ = begin.send(());
         drop(begin);
         loop {
-            let waiting = self.awake.as_ref().map(|awake| (awake, Instant::now()));
+            self.awake.iter().for_each(|awake| awake.note_reply());
             let Some(bytes) = channel.receive(&mut receive).map_err(unreadable)? else { return Ok(()) };
-            if let Some((awake, since)) = waiting {
-                awake.note(since.elapsed());
-            }
+            self.awake.iter().for_each(|awake| awake.note_request());
             let received = Received::now::<F>();
             let (header, arguments) = request::split(bytes).map_err(invalid)?;
             let decoded = request::decode(&header, arguments);

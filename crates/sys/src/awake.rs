@@ -12,10 +12,10 @@
 use crate::SysError;
 use std::fs::File;
 use std::io::Write;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The device by which a process limits the time that idle CPUs take to wake up. Usually only root can open it.
 pub const DEVICE: &str = "/dev/cpu_dma_latency";
@@ -31,8 +31,9 @@ const NO_LIMIT: i32 = -1;
 /// Keeps idle CPUs from sleeping while requests follow each other closely. Dropping it ends that.
 #[derive(Debug)]
 pub struct AwakeCpus {
-    /// How soon a request has to come after the one before.
+    /// How soon a request has to come after the reply before, of any thread.
     soon: Duration,
+    begin: Instant,
     shared: Arc<Shared>,
     /// `None` once it was joined.
     thread: Option<JoinHandle<()>>,
@@ -40,6 +41,8 @@ pub struct AwakeCpus {
 
 #[derive(Debug, Default)]
 struct Shared {
+    /// The time of the last reply, or request, ns since the beginning.
+    last_ns: AtomicU64,
     /// Requests that came soon, since the thread last looked.
     count: AtomicU32,
     state: Mutex<State>,
@@ -53,7 +56,8 @@ struct State {
 }
 
 impl AwakeCpus {
-    /// Starts the thread that asks the kernel. A request counts if it comes within `soon` after the one before.
+    /// Starts the thread that asks the kernel. A request counts if it comes within `soon` after the reply
+    /// before, whichever threads they are of: several threads may take turns.
     ///
     /// Fails if this process may not open the device, or the kernel has none.
     pub fn start(soon: Duration) -> Result<Self, SysError> {
@@ -68,11 +72,27 @@ impl AwakeCpus {
         let of_thread = shared.clone();
         let thread = Builder::new().name("awake-cpus".into()).spawn(move || of_thread.run(set));
         let thread = thread.map_err(|e| SysError::io("starting the thread that keeps CPUs awake", &e))?;
-        Ok(AwakeCpus { soon, shared, thread: Some(thread) })
+        Ok(AwakeCpus { soon, begin: Instant::now(), shared, thread: Some(thread) })
     }
 
-    /// Notes that a request came this long after the one before. Takes a lock once in a while only.
-    pub fn note(&self, waited: Duration) {
+    /// Notes that a thread has replied, and waits for its next request.
+    pub fn note_reply(&self) {
+        self.shared.last_ns.store(self.now_ns(), Ordering::Relaxed);
+    }
+
+    /// Notes that a request came. Takes a lock once in a while only.
+    pub fn note_request(&self) {
+        let now_ns = self.now_ns();
+        let last_ns = self.shared.last_ns.swap(now_ns, Ordering::Relaxed);
+        self.note(Duration::from_nanos(now_ns.saturating_sub(last_ns)));
+    }
+
+    fn now_ns(&self) -> u64 {
+        u64::try_from(self.begin.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// Notes that a request came this long after the reply before.
+    fn note(&self, waited: Duration) {
         if waited <= self.soon && self.shared.count.fetch_add(1, Ordering::Relaxed) + 1 == OFTEN {
             self.shared.lock().is_wanted = true;
             self.shared.changed.notify_one();
@@ -123,7 +143,6 @@ mod tests {
     use super::*;
     use std::io::Read;
     use std::sync::mpsc::{Receiver, channel};
-    use std::time::Instant;
 
     const SOON: Duration = Duration::from_micros(50);
     const LONG: Duration = Duration::from_secs(60);
@@ -144,13 +163,39 @@ mod tests {
         }
         // While they come, the request stands.
         let begin = Instant::now();
-        while begin.elapsed() < 5 * PERIOD {
+        let mut noted = 0;
+        while begin.elapsed() < 5 * PERIOD || noted < OFTEN {
             awake.note(SOON);
+            noted += 1;
         }
         assert_eq!(limits.recv_timeout(LONG), Ok(POLL));
         drop(awake);
         let rest = limits.iter().collect::<Vec<_>>();
         assert_eq!(rest.last(), Some(&NO_LIMIT), "{rest:?}");
+    }
+
+    #[test]
+    fn threads_that_take_turns_have_the_times_of_all() {
+        let (set, limits) = channel();
+        let awake = AwakeCpus::start_with(LONG, move |limit| set.send(limit).unwrap()).unwrap();
+        std::thread::scope(|scope| {
+            for _ in 0..2 * OFTEN {
+                scope.spawn(|| {
+                    awake.note_reply();
+                    awake.note_request();
+                });
+            }
+        });
+        assert_eq!(limits.recv_timeout(LONG), Ok(POLL));
+        let (set, limits) = channel();
+        let awake = AwakeCpus::start_with(Duration::ZERO, move |limit| set.send(limit).unwrap()).unwrap();
+        for _ in 0..2 * OFTEN {
+            awake.note_reply();
+            std::thread::sleep(Duration::from_micros(100));
+            awake.note_request();
+        }
+        drop(awake);
+        assert_eq!(limits.iter().count(), 0);
     }
 
     #[test]

@@ -57,8 +57,9 @@ impl Spinner {
         }
         let start = Instant::now();
         if let Some(awake) = &self.awake {
+            awake.note_reply();
             let found = sleep(attempt)?;
-            awake.note(start.elapsed());
+            awake.note_request();
             return Ok(found);
         }
         if self.may_spin(start) {

@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 /// Reserve of memory of a disk that may be used as swap, bytes.
 pub const RESERVE_BYTES: u64 = 16 << 20;
 
-/// Most memory that a server takes beside pages, tables and reserve, bytes: program, stacks, streams, buffers of the
-/// export and of writeback. 40 to 65 MiB were measured with all codecs and exports; the soak checks that no server
+/// Most memory that a server takes beside pages, tables and reserve, bytes: program, stacks, streams, buffers of
+/// writeback and of the export but for those of rings, which are a part of the limit of pages. 40 to 65 MiB were measured with all codecs and exports; the soak checks that no server
 /// takes more than this.
 pub const OWN_BYTES: u64 = 96 << 20;
 

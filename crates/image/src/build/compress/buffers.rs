@@ -11,6 +11,8 @@ use std::ops::{Deref, DerefMut};
 const KEPT_BYTES_MIN: usize = 4 << 10;
 /// Memory serves for segments down to this part of its length: longer ones would take new memory.
 const LONGER_MAX: usize = 4;
+/// The same if the memory of the build is limited: what is under way is counted by the lengths of segments.
+const LIMITED_LONGER_MAX: usize = 1;
 
 /// Bytes at the beginning of memory that may be longer. A buffer becomes longer without writing to bytes that it had
 /// before.
@@ -57,17 +59,25 @@ pub struct Buffers {
     free: Vec<Vec<u8>>,
     free_bytes: usize,
     most_bytes: usize,
+    longer_max: usize,
 }
 
 impl Buffers {
     /// Keeps up to `most_bytes`.
     pub fn new(most_bytes: usize) -> Self {
-        Buffers { free: Vec::new(), free_bytes: 0, most_bytes }
+        Buffers { free: Vec::new(), free_bytes: 0, most_bytes, longer_max: LONGER_MAX }
+    }
+
+    /// Keeps up to `most_bytes`, in a build whose memory is limited.
+    pub fn limited(most_bytes: usize) -> Self {
+        Buffers { longer_max: LIMITED_LONGER_MAX, ..Self::new(most_bytes) }
     }
 
     /// Returns `len` bytes with any contents.
     pub fn take(&mut self, len: usize) -> Buffer {
-        Buffer { memory: self.take_memory(len), len }
+        let mut buffer = Buffer::from(self.take_memory(len));
+        buffer.set_len(len);
+        buffer
     }
 
     /// Returns memory for `len` bytes, with any contents, and of any length.
@@ -78,7 +88,7 @@ impl Buffers {
         let capacity = len.next_power_of_two();
         // The memory that was kept last is most likely in a cache.
         let fitting = (self.free.iter().enumerate().rev())
-            .filter(|(_, memory)| (capacity..=LONGER_MAX * capacity).contains(&memory.capacity()))
+            .filter(|(_, memory)| (capacity..=self.longer_max * capacity).contains(&memory.capacity()))
             .min_by_key(|(_, memory)| memory.capacity());
         match fitting.map(|(index, _)| index) {
             Some(index) => {
@@ -138,6 +148,19 @@ mod tests {
         buffers.keep(long);
         let short = buffers.take(8192);
         assert_eq!((short.memory.capacity(), buffers.free_bytes), (8192, 64 << 10));
+        let mut limited = Buffers::limited(1 << 20);
+        limited.keep(buffers.take(64 << 10));
+        let [shorter, equal] = [32 << 10, 40 << 10].map(|len| limited.take(len).memory.capacity());
+        assert_eq!((shorter, equal, limited.free_bytes), (32 << 10, 64 << 10, 0));
+    }
+
+    #[test]
+    fn memory_that_came_from_elsewhere_is_as_long_as_it_is_taken() {
+        let mut buffers = Buffers::new(1 << 20);
+        let mut elsewhere = Vec::with_capacity(16 << 10);
+        elsewhere.resize(9000, 7);
+        buffers.keep(elsewhere.into());
+        assert_eq!((buffers.free_bytes, buffers.take(16 << 10).len()), (16 << 10, 16 << 10));
     }
 
     #[test]

@@ -24,7 +24,8 @@ use std::time::{Duration, Instant};
 
 /// Longest time that the caller's wish to end waits for a segment, which may take minutes.
 const SIGNAL_LATENCY: Duration = Duration::from_millis(100);
-/// Bytes of the segments that wait for each thread, so that none is ever idle.
+/// Bytes of the segments that wait for each thread: a thread that ends one has the next at hand, unless several end at once
+/// and long segments wait.
 const WAITING_BYTES_PER_THREAD: usize = 2 << 20;
 /// Most segments under way for each thread, however short: each costs some memory beside its bytes.
 const SEGMENTS_PER_THREAD_MAX: u64 = 256;

@@ -122,10 +122,9 @@ pub fn fill(
         let (pending, file, not_stored) = (VecDeque::new(), OpenFile::default(), Vec::new());
         // Results that are written last may have kept all the memory that there is.
         let [sources, results] = match options.memory_bytes {
-            Some(_) => [LIMITED_BUFFER_BYTES, 0],
-            None => [room_bytes, room_bytes],
-        }
-        .map(Buffers::new);
+            Some(_) => [LIMITED_BUFFER_BYTES, 0].map(Buffers::limited),
+            None => [room_bytes, room_bytes].map(Buffers::new),
+        };
         let mut filler = Filler {
             writer,
             workers,
@@ -295,21 +294,16 @@ impl<'a> Filler<'_, 'a, '_> {
 
     /// Writes results until another segment of this length may be submitted, and a thread will soon want it.
     fn make_room(&mut self, src_bytes: usize) -> Result<(), BuildError> {
-        while !self.workers.has_room(src_bytes) {
-            match self.pending.is_empty() {
-                false => self.write_next()?,
+        loop {
+            match (self.workers.has_room(src_bytes), self.pending.is_empty()) {
+                (true, _) if !self.workers.has_enough() => return Ok(()),
+                (true, _) if !self.is_next_done() => self.workers.wait(|| self.writer.report(0))?,
+                (_, false) => self.write_next()?,
                 // Late segments are written at a point that must not depend on the room; waiting for one makes room too.
-                true if !self.finish_late()? => break,
-                true => {}
+                (_, true) if !self.finish_late()? => return Ok(()),
+                (_, true) => {}
             }
         }
-        while self.workers.has_enough() {
-            match self.is_next_done() {
-                true => self.write_next()?,
-                false => self.workers.wait(|| self.writer.report(0))?,
-            }
-        }
-        Ok(())
     }
 
     /// Whether what is written next waits for no thread.

@@ -179,9 +179,13 @@ impl OpenNames {
     }
 
     fn add_candidate(&mut self, len: usize, counts: Counts) {
+        // Longer names are refused later.
+        if !(1..=usize::from(u8::MAX)).contains(&len) {
+            return;
+        }
         let infix = &self.name[..len];
         let saved = saved_bytes((self.base, infix), &counts, &[]);
-        if (1..=usize::from(u8::MAX)).contains(&len) && saved >= SAVED_BYTES_MIN {
+        if saved >= SAVED_BYTES_MIN {
             self.candidates.insert((saved, (self.base, infix.to_vec()), counts));
             if self.candidates.len() > CANDIDATES_MAX {
                 self.candidates.pop_first();
