@@ -12,6 +12,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
 
@@ -258,6 +259,22 @@ fn a_write_without_space_fails_with_enospc() {
     file.write_all_at(&page, 4096).unwrap();
 }
 
+/// Claims a device, and returns whether that had to wait: a child process of another test has the descriptors of claims
+/// before, until it executes its program.
+fn claim(path: &Path) -> (File, bool) {
+    let begun = Instant::now();
+    let mut had_to_wait = false;
+    loop {
+        match OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(path) {
+            Ok(claimed) => return (claimed, had_to_wait),
+            Err(e) if e.raw_os_error() == Some(libc::EBUSY) && begun.elapsed() < Duration::from_secs(20) => {
+                had_to_wait = true;
+            }
+            Err(e) => panic!("{e}"),
+        }
+    }
+}
+
 #[test]
 fn two_exports_are_independent() {
     const TEST: &str = "two_exports_are_independent";
@@ -281,9 +298,12 @@ fn two_exports_are_independent() {
             let detach = || loopdev::detach_if(&path, identity, Detach::IfUnclaimed);
             (0..2000).for_each(|_| assert_eq!(detach(), Ok(Detached::NotOurs)));
         });
+        let (mut claims, mut waits) = (0, 0);
         while !attempts.is_finished() {
-            drop(OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(&path).unwrap());
+            waits += u32::from(claim(&path).1);
+            claims += 1;
         }
+        assert!(waits * 20 <= claims, "{waits} of {claims} claims had to wait");
     });
     one.export.stop().unwrap();
     open_direct(two.path()).read_exact_at(&mut page, 0).unwrap();
@@ -369,7 +389,7 @@ fn the_loop_device_gets_the_sizes_of_the_device_inside() {
         let writer = OpenOptions::new().write(true).open(&path).unwrap();
         writer.write_all_at(&[7; 4096], 0).unwrap();
         writer.sync_all().unwrap();
-        let claimed = OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(&path).unwrap();
+        let (claimed, _) = claim(&path);
         assert!(matches!(resize(Users::Refuse, None), Err(ExportError::InUse { .. })));
         assert_eq!(len_bytes(), len);
         drop(claimed);
