@@ -96,7 +96,7 @@ pub struct Serving {
     pub threads: usize,
     /// The rings, if they are wanted. Where the kernel does not offer them, or they cannot be made, `/dev/fuse` serves.
     pub rings: Option<Rings>,
-    /// While requests come within this time of each other, idle CPUs are kept from sleeping, or threads of rings look for
+    /// While requests come within this time after the reply before, idle CPUs are kept from sleeping, or threads of rings look for
     /// their next request for so long before they sleep. Zero: neither.
     pub poll: Duration,
     /// Whether idle CPUs are kept from sleeping for [`poll`](Self::poll), if this process may do that.

@@ -58,7 +58,7 @@ pub struct LoopOptions {
     /// Most bytes of the rings' buffers. Where they have no room, requests are shorter, there are fewer threads, or
     /// `/dev/fuse` serves.
     pub ring_bytes: u64,
-    /// While requests come within this time of each other, idle CPUs are kept from sleeping, or threads of rings look for
+    /// While requests come within this time after the reply before, idle CPUs are kept from sleeping, or threads of rings look for
     /// their next request ([`Serving::poll`]). Zero: neither.
     pub poll: Duration,
     /// Whether idle CPUs are kept from sleeping for [`poll`](Self::poll), if this process may do that.
