@@ -64,25 +64,28 @@ impl Searches {
                 targetLength: target_length,
                 strategy: ZSTD_strategy::ZSTD_btopt,
             },
-            (Kind::LongMatches, _, (strategy, search_log)) => ZSTD_compressionParameters {
-                windowLog: 0,
-                // `lazy2` has no chains.
-                chainLog: if strategy == ZSTD_strategy::ZSTD_lazy2 {
-                    SHORT_TABLE_LOG
-                } else {
-                    LONG_TABLE_LOG + 1
-                },
-                hashLog: if strategy == ZSTD_strategy::ZSTD_lazy2 {
-                    LONG_TABLE_LOG
-                } else {
-                    LONG_TABLE_LOG + 1
-                },
-                searchLog: search_log,
-                minMatch: 4,
-                targetLength: 12,
-                strategy,
-            },
+            (Kind::LongMatches, _, (strategy, search_log)) => {
+                let (chain_log, hash_log) = long_table_logs(strategy);
+                ZSTD_compressionParameters {
+                    windowLog: 0,
+                    chainLog: chain_log,
+                    hashLog: hash_log,
+                    searchLog: search_log,
+                    minMatch: 4,
+                    targetLength: 12,
+                    strategy,
+                }
+            }
         }
+    }
+}
+
+/// Logarithms of the lengths of the chain table and the hash table for longer matches.
+fn long_table_logs(strategy: ZSTD_strategy) -> (u32, u32) {
+    match strategy {
+        // It has no chains.
+        ZSTD_strategy::ZSTD_lazy2 => (SHORT_TABLE_LOG, LONG_TABLE_LOG),
+        _ => (LONG_TABLE_LOG + 1, LONG_TABLE_LOG + 1),
     }
 }
 
