@@ -40,20 +40,18 @@ const WORD: usize = u64::BITS as usize;
 const WORDS: usize = SLOTS / WORD;
 
 /// A match that ends later than all that begin before it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Match {
     pub(super) start: u32,
     pub(super) end: u32,
     pub(super) offset: u32,
-    /// The last position at which the plan begins this match, or [`Match::UNUSED`].
+    /// The last position at which the plan begins this match, if it uses it.
     pub(super) last_start: u32,
 }
 
 impl Match {
-    pub(super) const UNUSED: u32 = u32::MAX;
-
     fn new(start: usize, end: usize, offset: usize) -> Self {
-        Match { start: start as u32, end: end as u32, offset: offset as u32, last_start: Self::UNUSED }
+        Match { start: start as u32, end: end as u32, offset: offset as u32, last_start: 0 }
     }
 }
 
@@ -228,14 +226,18 @@ impl Matches {
         let back_max = at - start;
         // The number of equal bytes before `at` that is an improvement, and the offset of the best match.
         let (mut least, mut offset) = (0, 0);
+        // The first 4 bytes of what a better match has in common with `at`: most steps differ in them.
+        let mut probe = bytes;
         // How far before `at` the position is whose chain is searched; where in it the search is, and where it ends.
         let (mut chain, mut link, mut link_min) = (0, at - distance, at - limit);
         for _ in 0..self.depth {
             let from = link + chain;
             let step = usize::from(distances[link as u16 as usize]);
             // SAFETY: `link` is before `at - chain`, the position whose chain it is in: so `from` is before `at`, and
-            // that is at least 12 bytes before the end.
-            if unsafe { load_u32(src, from) } == bytes {
+            // that is at least 12 bytes before the end. The other load is at `from` or before.
+            let is_better =
+                unsafe { load_u32(src, from.saturating_sub(least)) == probe && load_u32(src, from) == bytes };
+            if is_better {
                 // SAFETY: see above.
                 let back = unsafe { common_before(src, from, at, back_max) };
                 if back >= least {
@@ -244,19 +246,22 @@ impl Matches {
                         break;
                     }
                     // A match that begins earlier contains these 4 bytes too, which may be rarer.
-                    let before = at - back - 1;
+                    let before = at - least;
+                    // SAFETY: `before` is before `at`.
+                    probe = unsafe { load_u32(src, before) };
                     let (earlier, limit) =
                         (usize::from(distances[before as u16 as usize]), self.window.min(before));
                     if earlier.wrapping_sub(1) >= limit {
                         break;
                     }
                     if earlier > offset + step {
-                        (chain, link, link_min) = (back + 1, before - earlier, before - limit);
+                        (chain, link, link_min) = (least, before - earlier, before - limit);
                         continue;
                     }
                 }
             }
-            if step == 0 || step > link - link_min {
+            // A step of 0 ends the chain.
+            if step.wrapping_sub(1) >= link - link_min {
                 break;
             }
             link -= step;

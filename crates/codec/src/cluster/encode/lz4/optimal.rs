@@ -6,7 +6,7 @@
 
 use super::block::{BlockWriter, LAST_MATCH_TO_END};
 use super::matches::{Match, Matches};
-use super::plan::Plan;
+use super::plan::{Plan, matches_max};
 use crate::cluster::encode::Fit;
 
 const SEGMENT_MIN: usize = 128;
@@ -15,8 +15,7 @@ const SEGMENT_MAX: usize = 4 << 10;
 const OVERLAP: usize = 24;
 /// The most positions that are planned at once.
 const PLAN_MAX: usize = SEGMENT_MAX + OVERLAP + SEGMENT_MIN;
-/// The most matches of a segment: they begin at different positions, and one of them before the segment.
-const MATCHES_MAX: usize = PLAN_MAX + 1;
+const MATCHES_MAX: usize = matches_max(PLAN_MAX);
 
 /// The working state, for one window.
 pub(super) struct Optimal {
@@ -52,7 +51,7 @@ impl Optimal {
             let end = src.len().min(least.max(begin + expected_len(&out, begin)));
             self.matches.find(src, end, &mut self.found);
             searched = end;
-            self.plan.make(begin, end, start_end, &mut self.found);
+            self.plan.make(begin, end, start_end, &self.found);
             let write_end = if end < src.len() { end - OVERLAP } else { end };
             let Some(next) = self.write(begin, write_end, end, &mut out) else { break };
             let before = self.found.iter().take_while(|found| found.start as usize <= next).count();
@@ -66,7 +65,7 @@ impl Optimal {
     /// `None` if the block is full.
     fn write(&self, begin: usize, write_end: usize, end: usize, out: &mut BlockWriter<'_>) -> Option<usize> {
         let mut at = begin;
-        for found in self.found.iter().filter(|found| found.last_start != Match::UNUSED) {
+        for found in self.plan.used() {
             while at <= found.last_start as usize {
                 let start = at.max(found.start as usize);
                 if start >= write_end {

@@ -26,36 +26,51 @@ const WIDE: usize = 16;
 pub(super) struct Plan {
     /// The cost of the rest of the segment from each position on, preceded by room for a wide store.
     costs: Box<[u32]>,
+    /// The matches that are cheaper than a literal somewhere, the last first, and room for others.
+    used: Box<[Match]>,
+    used_count: usize,
 }
 
 impl Plan {
     pub(super) const fn heap_bytes(len_max: usize) -> usize {
-        (WIDE + len_max + 1) * size_of::<u32>()
+        (WIDE + len_max + 1) * size_of::<u32>() + matches_max(len_max) * size_of::<Match>()
     }
 
     /// Makes a plan for segments of at most `len_max` bytes.
     pub(super) fn new(len_max: usize) -> Self {
-        Plan { costs: vec![0; WIDE + len_max + 1].into_boxed_slice() }
+        let costs = vec![0; WIDE + len_max + 1].into_boxed_slice();
+        let used = vec![Match::default(); matches_max(len_max)].into_boxed_slice();
+        Plan { costs, used, used_count: 0 }
     }
 
-    /// Plans the segment from `begin` to `end`, in which matches begin before `start_end`: determines `last_start` of
-    /// every match.
-    pub(super) fn make(&mut self, begin: usize, end: usize, start_end: usize, matches: &mut [Match]) {
+    /// Plans the segment from `begin` to `end`, in which matches begin before `start_end`: determines which of the matches
+    /// are used, and where.
+    pub(super) fn make(&mut self, begin: usize, end: usize, start_end: usize, matches: &[Match]) {
         let len = end - begin;
         self.costs[WIDE + len] = 0;
         let mut rest =
             Rest { costs: &mut self.costs, at: len, cost: 0, literals_left: LITERALS_IN_TOKEN + 1 };
         rest.literals(start_end.saturating_sub(begin).min(len));
-        for found in matches.iter_mut().rev() {
+        self.used_count = 0;
+        for found in matches.iter().rev() {
             let start = (found.start as usize).saturating_sub(begin);
             let match_end = (found.end as usize).saturating_sub(begin).min(len);
             let last = match start < rest.at && match_end >= start + MATCH_LEN_MIN {
                 true => rest.prepend(start, match_end),
                 false => None,
             };
-            found.last_start = last.map_or(Match::UNUSED, |last| (begin + last) as u32);
+            // Each match is written, and the next one over it if it is not used: a branch would often be mispredicted.
+            if let Some(used) = self.used.get_mut(self.used_count) {
+                *used = Match { last_start: (begin + last.unwrap_or(0)) as u32, ..*found };
+            }
+            self.used_count += usize::from(last.is_some());
         }
         rest.literals(0);
+    }
+
+    /// Returns the matches that the plan uses, in order: from its beginning to `last_start` each is cheaper than a literal.
+    pub(super) fn used(&self) -> impl Iterator<Item = &Match> {
+        self.used[..self.used_count].iter().rev()
     }
 
     /// Returns the planned length of this match if a sequence begins with it at `at`, in the segment from `begin` to
@@ -72,6 +87,11 @@ impl Plan {
             shorter.into_iter().filter(|shorter| *shorter < in_segment).min_by_key(|len| cost(*len));
         cheapest.filter(|shorter| cost(*shorter) < cost(in_segment)).unwrap_or(len)
     }
+}
+
+/// Returns the most matches of a segment: they begin at different positions, and one of them before the segment.
+pub(super) const fn matches_max(len_max: usize) -> usize {
+    len_max + 1
 }
 
 /// Returns the cost of a match and what follows.
