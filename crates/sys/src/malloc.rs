@@ -1,4 +1,4 @@
-//! Limiting the freed memory that the C library's allocator keeps, and blocks in huge pages.
+//! Limiting the freed memory that the C library's allocator keeps.
 //!
 //! glibc returns a large block to the kernel when it is freed, but then raises its threshold of large to the size of
 //! that block (mallopt(3), "M_MMAP_THRESHOLD"). The next block of that size comes from the heap of an arena, and its
@@ -33,46 +33,6 @@ pub fn share_one_heap() {
     unsafe {
         libc::mallopt(libc::M_ARENA_MAX, 1)
     };
-}
-
-/// Shorter blocks do not have a huge page inside them for sure.
-const HUGE_BYTES_MIN: usize = 4 << 20;
-/// The alignment of ranges of madvise(2). A kernel with larger pages refuses the call, which is harmless.
-const PAGE_BYTES: usize = 4096;
-
-/// Allocates a block of `len` zeroes, which the kernel may back with huge pages (madvise(2), "MADV_HUGEPAGE") if it is
-/// long: the first access to each page of a new block is a fault, which takes longer than filling the page. Memory is
-/// only used for what is accessed, in steps of a huge page.
-pub fn large_zeroed_block(len: usize) -> Vec<u8> {
-    let block = vec![0; len];
-    allow_huge_pages(block.as_ptr(), len);
-    block
-}
-
-/// Allows huge pages in the pages that are whole within `len` bytes.
-fn allow_huge_pages(begin: *const u8, len: usize) {
-    if len < HUGE_BYTES_MIN {
-        return;
-    }
-    let skipped = begin.align_offset(PAGE_BYTES);
-    let whole = len.saturating_sub(skipped) / PAGE_BYTES * PAGE_BYTES;
-    // SAFETY: the range is inside memory of the caller, since `skipped` is less than a page and `len` is more than one.
-    // The advice does not change what the range contains, or whether it can be accessed. It is not required: a failure
-    // is ignored.
-    unsafe { libc::madvise(begin.wrapping_add(skipped).cast_mut().cast(), whole, libc::MADV_HUGEPAGE) };
-}
-
-#[cfg(test)]
-mod block_tests {
-    use super::*;
-
-    #[test]
-    fn blocks_of_all_lengths_are_zeroed() {
-        for len in [0, 1, 4095, HUGE_BYTES_MIN - 1, HUGE_BYTES_MIN, HUGE_BYTES_MIN + 1, (16 << 20) + 777] {
-            let zeroed = large_zeroed_block(len);
-            assert!(zeroed.len() == len && zeroed.iter().all(|byte| *byte == 0), "{len}");
-        }
-    }
 }
 
 #[cfg(all(test, target_env = "gnu"))]

@@ -47,10 +47,22 @@ pub trait Reader {
     /// Passes over the next bytes, which are a hole, or of which the builder has a copy.
     fn skip(&mut self, len_bytes: u64) -> Result<(), BuildError>;
 
+    /// Passes over the next bytes, and returns a reader of them for another thread. `None`: nothing is passed over, since
+    /// these contents can only be read in order.
+    fn range(&mut self, _len_bytes: u64) -> Result<Option<Box<dyn RangeReader>>, BuildError> {
+        Ok(None)
+    }
+
     /// Ends reading, and fails if the file has changed since it was opened.
     fn finish(&mut self) -> Result<(), BuildError> {
         Ok(())
     }
+}
+
+/// A range of a file that any thread may read, also after the file's [`Reader`] is closed.
+pub trait RangeReader: Send {
+    /// Fills `buf`, which is as long as the range. Fails if the file has changed since it was opened.
+    fn read(&self, buf: &mut [u8]) -> Result<(), BuildError>;
 }
 
 /// Contents in memory.

@@ -4,7 +4,6 @@
 //! the processor. So the memory of a segment that is written serves for a later one. Lengths are rounded up to a power of
 //! two, so that much of it fits; what is not accessed takes no memory.
 
-use pagefold_sys::malloc::large_zeroed_block;
 use std::ops::{Deref, DerefMut};
 
 /// Shorter memory is not kept: the allocator has it at hand.
@@ -25,6 +24,9 @@ pub struct Buffer {
 impl Buffer {
     /// Makes it `len` bytes long. Its contents are arbitrary.
     pub fn set_len(&mut self, len: usize) {
+        if self.memory.capacity() < len {
+            self.memory = vec![0; len.next_power_of_two()];
+        }
         if self.memory.len() < len {
             self.memory.clear();
             self.memory.resize(len, 0);
@@ -83,7 +85,7 @@ impl Buffers {
     /// Returns memory for `len` bytes, with any contents, and of any length.
     pub fn take_memory(&mut self, len: usize) -> Vec<u8> {
         if len < KEPT_BYTES_MIN || self.most_bytes == 0 {
-            return large_zeroed_block(len);
+            return vec![0; len];
         }
         let capacity = len.next_power_of_two();
         // The memory that was kept last is most likely in a cache.
@@ -96,7 +98,7 @@ impl Buffers {
                 self.free_bytes -= memory.capacity();
                 memory
             }
-            None => large_zeroed_block(capacity),
+            None => vec![0; capacity],
         }
     }
 

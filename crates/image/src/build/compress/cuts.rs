@@ -127,7 +127,7 @@ mod tests {
 
     /// Checks that an index can express the extents, and that they have all bytes but those that are left.
     fn check(segment: &Segment, start: u64, src: &[u8]) -> Result<(), TestCaseError> {
-        let end = start + (src.len() - segment.left_bytes) as u64;
+        let end = start + (src.len() - segment.left.len()) as u64;
         let ends = segment.extents.iter().skip(1).map(|next| next.start).chain([end]);
         let mut blocks = 0;
         for (Extent { start, stored }, end) in segment.extents.iter().zip(ends) {
@@ -179,9 +179,9 @@ mod tests {
             let segment = cut.compress(&src, Vec::new(), &mut encoder, &std::sync::atomic::AtomicBool::new(false)).unwrap();
             check(&segment, start, &src)?;
             if end.is_multiple_of(BLOCK) {
-                prop_assert_eq!(segment.left_bytes, 0);
+                prop_assert_eq!(segment.left.len(), 0);
             }
-            prop_assert!(segment.left_bytes < 3 * BLOCK as usize);
+            prop_assert!(segment.left.len() < 3 * BLOCK as usize);
             // Contents that compress can be cut anywhere, if there is room for an extent behind the cut.
             let all_compress = pieces.iter().all(|(compresses, _)| *compresses);
             if all_compress && cluster_blocks >= 3 && src.len() >= 8192 {

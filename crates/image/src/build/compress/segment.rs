@@ -72,9 +72,9 @@ pub struct Segment {
     pub tail: Vec<u8>,
     /// The bytes of the last extent if that is [`Stored::Fragment`], uncompressed.
     pub fragment: Vec<u8>,
-    /// Bytes at the end of the segment that are not stored, since no extent can end there. Only if the file goes on
-    /// behind it, and not at a block's beginning.
-    pub left_bytes: usize,
+    /// The end of the segment, if it is not stored, since no extent can end there. Only if the file goes on behind it, and
+    /// not at a block's beginning.
+    pub left: Vec<u8>,
 }
 
 impl Segment {
@@ -133,7 +133,7 @@ impl Cut {
         let has_open_end = self.is_last || (self.start + src.len() as u64).is_multiple_of(BLOCK as u64);
         if !has_open_end {
             cutter.go_to_cut(src.len(), encoder)?;
-            cutter.segment.left_bytes = src.len() - cutter.at;
+            cutter.segment.left = src[cutter.at..].to_vec();
             return Ok(cutter.segment);
         }
         while cutter.at < src.len() {

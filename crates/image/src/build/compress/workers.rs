@@ -11,6 +11,7 @@
 use super::buffers::Buffer;
 use super::segment::{self, Cut, Segment};
 use crate::build::BuildError;
+use crate::build::content::RangeReader;
 use crate::build::options::{Compression, Method, Options};
 use pagefold_codec::cluster::Format;
 use pagefold_codec::cluster::encode::{Encoder, EncoderConfig};
@@ -43,10 +44,65 @@ pub enum Turn {
     First,
 }
 
+/// The bytes of a segment.
+pub enum Src {
+    /// They are here.
+    Bytes(Buffer),
+    /// The thread that works on the segment reads them, to its private memory.
+    Unread {
+        /// Their number.
+        len: usize,
+        /// Reads them.
+        range: Box<dyn RangeReader>,
+    },
+}
+
+impl Src {
+    /// Length, bytes.
+    pub fn len(&self) -> usize {
+        match self {
+            Src::Bytes(bytes) => bytes.len(),
+            Src::Unread { len, .. } => *len,
+        }
+    }
+
+    /// Returns the bytes, which are read to `room` if they are not here.
+    fn bytes<'s>(&'s self, room: &'s mut Buffer) -> Result<&'s [u8], BuildError> {
+        match self {
+            Src::Bytes(bytes) => Ok(bytes),
+            Src::Unread { len, range } => {
+                room.set_len(*len);
+                range.read(room)?;
+                Ok(room)
+            }
+        }
+    }
+
+    /// Returns its memory, if that is not the thread's own.
+    fn into_memory(self) -> Option<Buffer> {
+        match self {
+            Src::Bytes(bytes) => Some(bytes),
+            Src::Unread { .. } => None,
+        }
+    }
+}
+
+impl From<Vec<u8>> for Src {
+    fn from(bytes: Vec<u8>) -> Self {
+        Src::Bytes(bytes.into())
+    }
+}
+
+impl From<Buffer> for Src {
+    fn from(bytes: Buffer) -> Self {
+        Src::Bytes(bytes)
+    }
+}
+
 /// A segment to work on, with the instructions for it.
 struct Job<W> {
     ticket: Ticket,
-    src: Buffer,
+    src: Src,
     what: W,
 }
 
@@ -66,8 +122,8 @@ pub struct Done<O> {
     pub output: O,
     /// Time that the work took.
     pub elapsed: Duration,
-    /// The source.
-    pub src: Buffer,
+    /// The memory of the source, unless the thread read it.
+    pub src: Option<Buffer>,
 }
 
 /// The segments that wait for a thread.
@@ -130,7 +186,7 @@ pub struct Workers<'scope, W, O> {
     queue: &'scope Queue<W>,
     events: Receiver<Event<O>>,
     /// Results that came before they were asked for.
-    early: HashMap<Ticket, Result<Done<O>, BuildError>>,
+    early: HashMap<Ticket, Finished<O>>,
     submitted: u64,
     taken: u64,
     /// Bytes of the sources of segments that are submitted and not taken.
@@ -145,9 +201,12 @@ pub struct Workers<'scope, W, O> {
 enum Event<O> {
     /// It has begun a segment of this many bytes.
     Begun(usize),
-    /// The result of a segment.
-    Finished(Ticket, Result<Done<O>, BuildError>),
+    /// It has finished a segment.
+    Finished(Ticket, Finished<O>),
 }
+
+/// The result of a segment, and the length of its source.
+type Finished<O> = (Result<Done<O>, BuildError>, usize);
 
 impl<W, O> Drop for Workers<'_, W, O> {
     fn drop(&mut self) {
@@ -239,7 +298,7 @@ impl<'scope, W: Send, O: Send + 'scope> Workers<'scope, W, O> {
     }
 
     /// Submits a segment.
-    pub fn submit(&mut self, src: Buffer, what: W, turn: Turn) -> Ticket {
+    pub fn submit(&mut self, src: Src, what: W, turn: Turn) -> Ticket {
         let ticket = Ticket(self.submitted);
         self.submitted += 1;
         self.under_way_bytes += src.len();
@@ -256,8 +315,8 @@ impl<'scope, W: Send, O: Send + 'scope> Workers<'scope, W, O> {
     ) -> Result<Done<O>, BuildError> {
         self.taken += 1;
         loop {
-            if let Some(result) = self.early.remove(&ticket) {
-                self.under_way_bytes -= result.as_ref().map_or(0, |done| done.src.len());
+            if let Some((result, src_bytes)) = self.early.remove(&ticket) {
+                self.under_way_bytes -= src_bytes;
                 return result;
             }
             self.wait(&mut while_waiting)?;
@@ -271,17 +330,19 @@ fn work<W, O>(
     sender: &Sender<Event<O>>,
     mut worker: impl FnMut(&[u8], W) -> Result<O, BuildError>,
 ) {
+    let mut room = Buffer::default();
     while let Some(Job { ticket, src, what }) = queue.pop() {
-        if sender.send(Event::Begun(src.len())).is_err() {
+        let src_bytes = src.len();
+        if sender.send(Event::Begun(src_bytes)).is_err() {
             return;
         }
         let begun = Instant::now();
         // The builder waits for each segment, so it must hear of a panic too, whose message was printed.
-        let worked = catch_unwind(AssertUnwindSafe(|| worker(&src, what)));
+        let worked = catch_unwind(AssertUnwindSafe(|| worker(src.bytes(&mut room)?, what)));
         let worked =
             worked.unwrap_or_else(|_| Err(BuildError::Threads(std::io::Error::other("it panicked"))));
-        let result = worked.map(|output| Done { output, elapsed: begun.elapsed(), src });
-        if sender.send(Event::Finished(ticket, result)).is_err() {
+        let result = worked.map(|output| Done { output, elapsed: begun.elapsed(), src: src.into_memory() });
+        if sender.send(Event::Finished(ticket, (result, src_bytes))).is_err() {
             return;
         }
     }

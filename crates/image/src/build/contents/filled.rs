@@ -2,7 +2,7 @@
 
 use crate::build::BuildError;
 use crate::build::compress::buffers::Buffer;
-use crate::build::content::Reader;
+use crate::build::content::{RangeReader, Reader};
 use crate::build::content_hash::ContentHash;
 use std::ops::Range;
 
@@ -49,6 +49,16 @@ impl<'r> Filled<'r> {
             hash.write(&bytes);
         }
         Ok(bytes)
+    }
+
+    /// Passes over the next bytes, and returns a reader of them for another thread, if they need not be read here.
+    pub fn range(&mut self, len: usize) -> Result<Option<Box<dyn RangeReader>>, BuildError> {
+        if self.hash.is_some() || self.data.is_some() {
+            return Ok(None);
+        }
+        let range = self.reader.range(len as u64)?;
+        self.at += range.as_ref().map_or(0, |_| len as u64);
+        Ok(range)
     }
 
     /// Passes over the next bytes. They are read if the hash is wanted; then it returns the hash of these bytes.

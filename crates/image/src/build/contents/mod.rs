@@ -19,7 +19,7 @@ mod scan;
 use super::BuildError;
 use super::compress::buffers::{Buffer, Buffers};
 use super::compress::segment::{Cut, SEGMENT_BYTES_MAX, Segment, next_segment_bytes};
-use super::compress::workers::{self, Done, Queue, Ticket, ToCompress, Turn, Workers};
+use super::compress::workers::{self, Done, Queue, Src, Ticket, ToCompress, Turn, Workers};
 use super::content::Content;
 use super::duplicates::{Duplicates, Found, Hasher};
 use super::error::path_of;
@@ -288,7 +288,7 @@ impl<'a> Filler<'_, 'a, '_> {
             return self.write_ready();
         }
         let whole = OwnPart::whole(file.len_bytes, true);
-        self.submit_segment(file, &whole, 0, src);
+        self.submit_segment(file, &whole, 0, src.into());
         Ok(())
     }
 
@@ -327,13 +327,7 @@ impl<'a> Filler<'_, 'a, '_> {
     }
 
     /// Passes a source to the threads, with memory for its blocks.
-    fn submit_source(
-        &mut self,
-        src: Buffer,
-        cut: Cut,
-        compression: Option<Compression>,
-        turn: Turn,
-    ) -> Ticket {
+    fn submit_source(&mut self, src: Src, cut: Cut, compression: Option<Compression>, turn: Turn) -> Ticket {
         // Blocks that do not compress take as much as the source.
         let room = self.results.take_memory(src.len());
         self.workers.submit(src, ToCompress { cut, compression, room }, turn)
@@ -363,12 +357,14 @@ impl<'a> Filler<'_, 'a, '_> {
 
     fn write_segment(&mut self, segment: &PendingSegment) -> Result<(), BuildError> {
         let &PendingSegment { ticket, planned, len, is_last, compression, is_original, is_divided } = segment;
-        let Done { output: segment, elapsed, src } = self.workers.take(ticket, || self.writer.report(0))?;
+        let Done { output: mut segment, elapsed, src } =
+            self.workers.take(ticket, || self.writer.report(0))?;
         // Copying is not reported as compression.
         let elapsed = compression.map_or(Duration::ZERO, |_| elapsed);
-        let stored = src.len() - segment.left_bytes;
-        self.not_stored = src[stored..].to_vec();
-        self.sources.keep(src);
+        self.not_stored = std::mem::take(&mut segment.left);
+        if let Some(src) = src {
+            self.sources.keep(src);
+        }
         let fragment = self.pack_end(&segment.fragment)?;
         self.file.is_cut |= is_divided;
         self.results.keep_memory(self.writer.append_segment(&mut self.file, segment, elapsed)?);

@@ -147,7 +147,9 @@ impl<'a> Filler<'_, 'a, '_> {
     /// Writes a segment of the packed file.
     pub(super) fn write_packed(&mut self, ticket: Ticket) -> Result<(), BuildError> {
         let done = self.workers.take(ticket, || self.writer.report(0))?;
-        self.sources.keep(done.src);
+        if let Some(src) = done.src {
+            self.sources.keep(src);
+        }
         self.append_packed(done.output, done.elapsed)
     }
 

@@ -10,7 +10,7 @@ use crate::build::BuildError;
 use crate::build::chunks::{Division, Reference};
 use crate::build::compress::buffers::Buffer;
 use crate::build::compress::segment::{Cut, SEGMENT_BYTES_MAX, next_segment_bytes};
-use crate::build::compress::workers::Turn;
+use crate::build::compress::workers::{Src, Turn};
 use crate::build::content_hash::ContentHash;
 use crate::build::error::path_of;
 use crate::build::options::{BLOCK_BYTES, Compression};
@@ -18,6 +18,8 @@ use crate::build::plan::Planned;
 use std::ops::Range;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
+/// Shorter segments are read by the builder's thread: each that a thread reads keeps its file open.
+const READ_BY_THREAD_BYTES_MIN: usize = 1 << 20;
 
 /// A part of a file that lies elsewhere.
 pub(super) struct PendingReference {
@@ -101,15 +103,30 @@ impl<'a> Filler<'_, 'a, '_> {
             let part_left = part.range.end - start;
             let segment_bytes = next_segment_bytes(part_left, part_left + later_bytes);
             self.make_room(segment_bytes)?;
-            let src = reader.read(segment_bytes, self.sources.take(segment_bytes))?;
+            let src = self.source(segment_bytes, reader)?;
             self.submit_segment(file, part, start, src);
             start += segment_bytes as u64;
         }
         Ok(())
     }
 
+    /// Returns the next bytes of a file, or how a thread reads them.
+    ///
+    /// The threads read long segments themselves: all of them can at once, and none waits at the beginning until others have
+    /// a segment. Each does that in memory which it keeps; so where memory is limited, the builder's thread reads.
+    fn source(&mut self, len: usize, reader: &mut Filled<'_>) -> Result<Src, BuildError> {
+        let is_limited = self.writer.options.memory_bytes.is_some();
+        if len >= READ_BY_THREAD_BYTES_MIN
+            && !is_limited
+            && let Some(range) = reader.range(len)?
+        {
+            return Ok(Src::Unread { len, range });
+        }
+        Ok(reader.read(len, self.sources.take(len))?.into())
+    }
+
     /// Passes a segment, which begins at byte `start` of its file, to the threads.
-    pub(super) fn submit_segment(&mut self, file: &Source, part: &OwnPart, start: u64, src: Buffer) {
+    pub(super) fn submit_segment(&mut self, file: &Source, part: &OwnPart, start: u64, src: Src) {
         let options = self.writer.options;
         let &OwnPart { is_original, is_divided, in_blocks, .. } = part;
         let (planned, compression) = (file.planned, file.compression);
@@ -163,7 +180,7 @@ impl<'a> Filler<'_, 'a, '_> {
             let cut = Cut { start: segment_start, cluster_bytes, ..Cut::default() };
             let ticket = self.submit_source(src.into(), cut, Some(compression), Turn::First);
             let done = self.workers.take(ticket, || self.writer.report(0))?;
-            src = done.src[done.src.len() - done.output.left_bytes..].to_vec();
+            src = done.output.left.clone();
             self.results.keep_memory(self.writer.append_segment(
                 &mut self.file,
                 done.output,

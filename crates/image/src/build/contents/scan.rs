@@ -283,7 +283,7 @@ impl Scanner<'_, '_, '_> {
             let counted_bytes = std::mem::take(&mut self.pending_bytes) - (len_bytes - start);
             self.pending_bytes = len_bytes - start;
             let ends = (start == len_bytes).then_some(EndedFile { file, compression });
-            let ticket = self.workers.submit(src, seed, Turn::Last);
+            let ticket = self.workers.submit(src.into(), seed, Turn::Last);
             self.pending.push_back(PendingSegment { ticket, ends, counted_bytes });
         }
         if let Some(digest) = filled.digest() {
@@ -306,7 +306,7 @@ impl Scanner<'_, '_, '_> {
         self.done_bytes += counted_bytes;
         self.report()?;
         if self.buffers.is_empty() {
-            self.buffers.push(done.src);
+            self.buffers.extend(done.src);
         }
         for chunk in done.output {
             self.chunks.push(chunk)?;

@@ -3,8 +3,9 @@
 //! The directory may be changed by others while it is read: symbolic links are never followed, so nothing outside of it
 //! is read, and a file that is no longer the same when its contents are read is an error.
 
+mod contents;
+
 use crate::build::BuildError;
-use crate::build::content::{Content, Contents, Reader, Stored};
 use crate::build::error::path_of;
 use crate::build::metadata::xattr;
 use crate::build::rules::Pattern;
@@ -13,12 +14,11 @@ use crate::build::table::{Hashes, Spill, Table};
 use crate::build::tree::{Body, Directory, InodeId, Metadata, Tree, Xattr};
 use crate::read::FileKind;
 use crate::read::inode::{DeviceNumber, Timestamp};
+use contents::{Files, Identity};
 use pagefold_sys::SysError;
 use pagefold_sys::beneath::Folder;
 use pagefold_sys::source_tree::{self, SourceFile, SourceStat};
-use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
-use std::ops::{ControlFlow, Range};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -260,132 +260,5 @@ impl Scan<'_, '_> {
             BuildError::Refused { what, .. } => BuildError::Refused { path: self.root.shown(path), what },
             error => error,
         }
-    }
-}
-
-/// The properties in which a file must still agree when it is read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Identity {
-    len_bytes: u64,
-    device: u64,
-    inode: u64,
-    mtime: (i64, u32),
-    ctime_ns: u64,
-    may_have_holes: bool,
-}
-
-impl Identity {
-    fn of(stat: &SourceStat) -> Self {
-        let SourceStat { len_bytes, device, inode, mtime, ctime_ns, may_have_holes, .. } = *stat;
-        Identity { len_bytes, device, inode, mtime, ctime_ns, may_have_holes }
-    }
-
-    fn stored(self) -> Stored {
-        let (seconds, nanoseconds) = self.mtime;
-        let last = u64::from(nanoseconds) << 1 | u64::from(self.may_have_holes);
-        Stored {
-            len_bytes: self.len_bytes,
-            words: [self.device, self.inode, seconds as u64, last, self.ctime_ns],
-        }
-    }
-
-    fn restored(stored: &Stored) -> Self {
-        let (len_bytes, [device, inode, seconds, last, ctime_ns]) = (stored.len_bytes, stored.words);
-        let mtime = (seconds as i64, (last >> 1) as u32);
-        Identity { len_bytes, device, inode, mtime, ctime_ns, may_have_holes: last & 1 != 0 }
-    }
-
-    /// Whether a file is the same, and was not changed. It may have got holes.
-    fn is_that_of(self, other: Self) -> bool {
-        self == Identity { may_have_holes: self.may_have_holes, ..other }
-    }
-}
-
-/// The contents of all files of the directory.
-#[derive(Debug)]
-struct Files(Arc<Root>);
-
-impl Contents for Files {
-    fn content(&self, file: &Stored, path: &[u8]) -> Arc<dyn Content> {
-        let (root, identity) = (self.0.clone(), Identity::restored(file));
-        Arc::new(SourceContent { root, path: path.into(), identity })
-    }
-}
-
-/// Contents of a file in the directory.
-#[derive(Debug)]
-struct SourceContent {
-    root: Arc<Root>,
-    path: Box<[u8]>,
-    /// Its properties when the directory was scanned.
-    identity: Identity,
-}
-
-impl Content for SourceContent {
-    fn len_bytes(&self) -> u64 {
-        self.identity.len_bytes
-    }
-
-    fn open(&self) -> Result<Box<dyn Reader + '_>, BuildError> {
-        let file = self.root.folder.open_source(&self.path).map_err(|e| match e.errno {
-            // It was removed, or is a link or a pipe now.
-            libc::ENOENT | libc::ENOTDIR | libc::ELOOP | libc::ESTALE => self.changed(),
-            _ => self.failed(e.into()),
-        })?;
-        let reader = SourceReader { content: self, file };
-        reader.check()?;
-        Ok(Box::new(reader))
-    }
-}
-
-impl SourceContent {
-    fn failed(&self, error: io::Error) -> BuildError {
-        BuildError::source(&self.root.shown(&self.path), error)
-    }
-
-    fn changed(&self) -> BuildError {
-        BuildError::Changed { path: self.root.shown(&self.path) }
-    }
-}
-
-struct SourceReader<'c> {
-    content: &'c SourceContent,
-    file: File,
-}
-
-impl SourceReader<'_> {
-    /// Compares inode, length and times with those of the scan.
-    fn check(&self) -> Result<(), BuildError> {
-        let now = source_tree::stat(&self.file).map_err(|e| self.content.failed(e.into()))?;
-        let is_same = self.content.identity.is_that_of(Identity::of(&now));
-        if is_same { Ok(()) } else { Err(self.content.changed()) }
-    }
-}
-
-impl Reader for SourceReader<'_> {
-    fn data_ranges(&self) -> Result<Option<Vec<Range<u64>>>, BuildError> {
-        if !self.content.identity.may_have_holes {
-            return Ok(None);
-        }
-        let ranges = source_tree::data_ranges(&self.file, self.content.len_bytes());
-        let ranges = ranges.map_err(|e| self.content.failed(e.into()))?;
-        (&self.file).rewind().map_err(|e| self.content.failed(e))?;
-        Ok(ranges)
-    }
-
-    fn read_exact(&mut self, buf: &mut [u8]) -> Result<(), BuildError> {
-        self.file.read_exact(buf).map_err(|e| match e.kind() {
-            io::ErrorKind::UnexpectedEof => self.content.changed(),
-            _ => self.content.failed(e),
-        })
-    }
-
-    fn skip(&mut self, len_bytes: u64) -> Result<(), BuildError> {
-        let by = i64::try_from(len_bytes).unwrap_or(i64::MAX);
-        self.file.seek(SeekFrom::Current(by)).map(|_| ()).map_err(|e| self.content.failed(e))
-    }
-
-    fn finish(&mut self) -> Result<(), BuildError> {
-        self.check()
     }
 }
