@@ -50,6 +50,13 @@ impl Claims {
         }
     }
 
+    /// Returns the run of adjacent pages of the same kind that begins at an index.
+    fn run_at(&self, at: usize, kinds: &[Kind; WINDOW_MAX]) -> Range<usize> {
+        let first = self.pages[at].0.0;
+        let follows = |i: &usize| self.pages[*i].0.0 == first + (*i - at) as u64 && kinds[*i] == kinds[at];
+        at..at + 1 + (at + 1..self.len).take_while(follows).count()
+    }
+
     /// Returns whether moving the pages would be of use: they are many, in few runs.
     fn are_worth_moving(&self) -> bool {
         let pages = &self.pages[..self.len];
@@ -353,6 +360,9 @@ impl Pager {
 
     /// Puts the pages into the range, run by run, and ends their loading, except that of the faulting page if it
     /// cannot be loaded. Returns how many charged pages were used.
+    ///
+    /// The run of the faulting page comes last, because the thread that waits for it goes on then. On the same CPU it
+    /// interrupts this thread, and would fault on the other pages too, which are still loading.
     fn put_runs(
         &self,
         claims: &Claims,
@@ -360,13 +370,31 @@ impl Pager {
         memory: &Memory,
         scratch: &Scratch,
     ) -> u32 {
-        let pages = &claims.pages[..claims.len];
-        let mut used = 0;
-        let mut at = 0;
+        let (mut used, mut at, mut last) = (0, 0, 0..0);
+        while at < claims.len {
+            let run = claims.run_at(at, kinds);
+            at = run.end;
+            match run.contains(&claims.faulting) {
+                true => last = run,
+                false => used += self.put_run(claims, run, kinds, memory, scratch),
+            }
+        }
+        used + self.put_run(claims, last, kinds, memory, scratch)
+    }
+
+    /// Puts adjacent pages of the same kind into the range, as [`Pager::put_runs`] does.
+    fn put_run(
+        &self,
+        claims: &Claims,
+        run: Range<usize>,
+        kinds: &[Kind; WINDOW_MAX],
+        memory: &Memory,
+        scratch: &Scratch,
+    ) -> u32 {
+        let pages = &claims.pages[..run.end];
+        let (mut used, mut at) = (0, run.start);
         while at < pages.len() {
-            let (first, kind) = (pages[at].0, kinds[at]);
-            let follows = |i: usize| pages[i].0.0 == first.0 + (i - at) as u64 && kinds[i] == kind;
-            let len = (at + 1..pages.len()).take_while(|i| follows(*i)).count() + 1;
+            let (first, kind, len) = (pages[at].0, kinds[at], pages.len() - at);
             let put = match (kind, memory) {
                 (Kind::Failed, _) => Put::Refused(0, 0),
                 // SAFETY: this thread owns the claims, which are loading.
