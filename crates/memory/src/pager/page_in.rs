@@ -29,7 +29,8 @@ const RUN_MOVED_MIN: usize = 4;
 const KEPT_FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 const KEPT_OF_65536: u64 = 0x5555;
 
-/// Pages that this thread is loading, in order of address; [`Pager::put_runs`] relies on the order.
+/// Pages that this thread is loading, in order of address but for those of a gather. [`Pager::put_runs`] puts adjacent pages
+/// in at once if they stand in this order.
 struct Claims {
     pages: [(PageIndex, FaultClaim); WINDOW_MAX],
     len: usize,
@@ -146,6 +147,7 @@ impl Pager {
         let brought = claims.len as u64 - 1;
         match window {
             Window::Rows(rows) => self.readahead.note_rows_brought(rows, brought),
+            Window::Gather(_) => self.readahead.note_gather_brought(brought),
             Window::Strided { pages, stride } if (claims.len as u64) < pages => {
                 let last = if stride > 0 { claims.pages[claims.len - 1].0 } else { claims.pages[0].0 };
                 self.readahead.shorten(page, window, last, brought);
@@ -160,18 +162,23 @@ impl Pager {
     /// The caller owns the page, which is loading.
     unsafe fn claim_window(&self, page: PageIndex, claim: FaultClaim, window: Window) -> Claims {
         let in_rows = matches!(window, Window::Rows(_));
+        let with_contents = !matches!(window, Window::Strided { .. });
         let mut claims = Claims { pages: [(page, claim); WINDOW_MAX], len: 1, faulting: 0, in_rows };
         let goes_up = match window {
             Window::Strided { pages, stride } => {
                 let neighbour = |step| u64::try_from(page.0 as i64 + step * stride).map(PageIndex).ok();
-                self.claim_neighbours(&mut claims, (1..pages as i64).map_while(neighbour));
+                self.claim_neighbours(&mut claims, (1..pages as i64).map_while(neighbour), with_contents);
                 stride > 0
             }
             Window::Rows(rows) => {
                 // The page may be the second one of its row: the first one is not its neighbour in this order.
                 let is_behind = |next: &PageIndex| if rows.goes_up() { *next <= page } else { *next >= page };
-                self.claim_neighbours(&mut claims, rows.pages().skip_while(is_behind));
+                self.claim_neighbours(&mut claims, rows.pages().skip_while(is_behind), with_contents);
                 rows.goes_up()
+            }
+            Window::Gather(gather) => {
+                self.claim_neighbours(&mut claims, gather.pages(), with_contents);
+                true
             }
         };
         if !goes_up {
@@ -181,15 +188,21 @@ impl Pager {
         claims
     }
 
-    /// Adds the pages to the claims that no other thread owns, as far as there is room.
-    fn claim_neighbours(&self, claims: &mut Claims, neighbours: impl Iterator<Item = PageIndex>) {
-        for neighbour in neighbours.take_while(|page| self.table.page_count().contains(*page)) {
+    /// Adds the pages to the claims that no other thread owns, as far as there is room. `with_contents` leaves out pages
+    /// that have none.
+    fn claim_neighbours(
+        &self,
+        claims: &mut Claims,
+        neighbours: impl Iterator<Item = PageIndex>,
+        with_contents: bool,
+    ) {
+        for neighbour in neighbours.filter(|page| self.table.page_count().contains(*page)) {
             if claims.len == WINDOW_MAX {
                 break;
             }
             let word = self.word(neighbour);
-            // A page of rows that has no contents is not one that the program goes over.
-            if claims.in_rows && word.is_untouched() && !self.has_file_page(neighbour) {
+            // It is not one that the program goes over.
+            if with_contents && word.is_untouched() && !self.has_file_page(neighbour) {
                 continue;
             }
             if let Some(claim) = word.claim_readahead() {
