@@ -78,7 +78,9 @@ pub struct RegionConfig {
     /// Whether these threads serve the faults of system calls too, which needs the right to handle kernel faults.
     /// Without it, a system call whose buffer has a page that is not resident fails with EFAULT.
     pub kernel_faults: bool,
-    /// Whether neighbours of a touched page are brought in with it when accesses are sequential or strided.
+    /// Whether other pages are brought in with a touched page: its neighbours when accesses are sequential or strided, the
+    /// pages of the next rows when accesses go over parts of rows, and those of the next elements when accesses take elements
+    /// of several arrays by one list of indices.
     pub neighbours: bool,
     /// Whether the kernel may fill parts of the range by itself, as it does for ordinary memory, as long as what is
     /// resident is far below the limit. Such parts cost no faults of the region. The default is yes.

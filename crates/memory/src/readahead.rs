@@ -6,7 +6,8 @@
 //! the window smaller. A page that belongs to no stream is brought in alone and starts a stream.
 //!
 //! A program that goes over parts of the rows of a matrix touches pages at no constant distance: `rows` follows it by the
-//! exact addresses of faults.
+//! exact addresses of faults. A program that takes elements of several arrays by one list of indices repeats the faults of one
+//! array in the next: `gathers` follows it.
 //!
 //! When a stream has passed a window, the window's pages came from the store to be read once, in order. They are the
 //! first to be evicted when memory is short (*drop-behind*, [`Readahead::next_drop_behind`]). Otherwise a program that
@@ -18,10 +19,13 @@
 //! one change is lost, which only makes a guess worse.
 
 mod drop_behind;
+mod gathers;
 mod rows;
 
 use crossbeam_utils::CachePadded;
 use drop_behind::DropBehind;
+pub(crate) use gathers::GatherWindow;
+use gathers::Gathers;
 use pagefold_page::{PAGE_SIZE, PageIndex};
 pub(crate) use rows::RowWindow;
 use rows::Rows;
@@ -44,6 +48,7 @@ pub(crate) struct Readahead {
     streams: CachePadded<[AtomicU64; STREAMS]>,
     next_victim: AtomicUsize,
     rows: Rows,
+    gathers: Gathers,
     drop_behind: DropBehind,
     brought: CachePadded<AtomicU64>,
     used: AtomicU64,
@@ -61,6 +66,8 @@ pub(crate) enum Window {
     },
     /// Pages of rows.
     Rows(RowWindow),
+    /// Pages of elements that are taken by a list of indices.
+    Gather(GatherWindow),
 }
 
 impl Window {
@@ -123,11 +130,13 @@ impl Stream {
 }
 
 impl Readahead {
-    pub(crate) fn new() -> Self {
+    /// Makes the readahead of a region with a limit of so many pages.
+    pub(crate) fn new(limit_pages: u64) -> Self {
         Readahead {
             streams: CachePadded::new([const { AtomicU64::new(0) }; STREAMS]),
             next_victim: AtomicUsize::new(0),
             rows: Rows::new(),
+            gathers: Gathers::new(limit_pages),
             drop_behind: DropBehind::new(),
             brought: CachePadded::new(AtomicU64::new(0)),
             used: AtomicU64::new(0),
@@ -175,6 +184,10 @@ impl Readahead {
         if is_stored && let Some(window) = self.rows.detect(offset) {
             return window;
         }
+        if is_stored && let Some((window, used)) = self.gathers.record(offset) {
+            self.used.fetch_add(used, Relaxed);
+            return Window::Gather(window);
+        }
         match (begun, near) {
             (Some((slot, bits, stream)), _) => return self.advance(slot, bits, stream, page),
             (None, Some((slot, bits, stride))) => Self::set_stride(slot, bits, page, stride),
@@ -196,6 +209,11 @@ impl Readahead {
     /// Notes how many neighbours a window of rows brought in.
     pub(crate) fn note_rows_brought(&self, window: RowWindow, brought: u64) {
         self.rows.note_brought(window, brought);
+    }
+
+    /// Notes how many neighbours a window of a gather brought in.
+    pub(crate) fn note_gather_brought(&self, brought: u64) {
+        self.gathers.note_brought(brought);
     }
 
     /// Records a fault on a page of a part that is read sequentially, as the program has said, and returns the pages to
@@ -313,10 +331,12 @@ impl Readahead {
 mod tests {
     use super::*;
 
+    const LIMIT_PAGES: u64 = 1 << 15;
+
     #[test]
     fn windows_are_dropped_behind_once_their_stream_has_passed_them() {
         for step in [1_i64, -1] {
-            let readahead = Readahead::new();
+            let readahead = Readahead::new(LIMIT_PAGES);
             run(&readahead, (0..1_000).map(|i| ((1 << 20) + i * step) as u64));
             let behind: Vec<_> = std::iter::from_fn(|| readahead.next_drop_behind()).collect();
             let pages: std::collections::BTreeSet<u64> = behind.iter().cloned().flatten().collect();
@@ -331,7 +351,7 @@ mod tests {
 
     #[test]
     fn random_pages_are_not_dropped_behind() {
-        let readahead = Readahead::new();
+        let readahead = Readahead::new(LIMIT_PAGES);
         run(&readahead, (0..1000_u64).map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 30));
         assert_eq!(readahead.next_drop_behind(), None);
     }
@@ -346,14 +366,18 @@ mod tests {
                 continue;
             }
             faults += 1;
-            let Window::Strided { pages, stride } = readahead.record_fault(page * PAGE_SIZE as u64, true)
-            else {
-                panic!("rows for page {page}");
-            };
-            (0..pages as i64).for_each(|i| {
-                there.insert((page as i64 + i * stride) as u64);
-            });
-            readahead.count_brought(pages - 1);
+            match readahead.record_fault(page * PAGE_SIZE as u64, true) {
+                Window::Strided { pages, stride } => {
+                    there.extend((0..pages as i64).map(|i| (page as i64 + i * stride) as u64));
+                    readahead.count_brought(pages - 1);
+                }
+                // The multiples of a number modulo another have distances that repeat.
+                Window::Gather(gather) => {
+                    there.insert(page);
+                    there.extend(gather.pages().map(|page| page.0));
+                }
+                Window::Rows(_) => panic!("rows for page {page}"),
+            }
         }
         (faults, touched)
     }
@@ -361,7 +385,7 @@ mod tests {
     #[test]
     fn sequential_access_faults_once_a_window() {
         for (first, step) in [(0_i64, 1_i64), (1 << 20, -1), (7, 3), (1 << 20, -64)] {
-            let readahead = Readahead::new();
+            let readahead = Readahead::new(LIMIT_PAGES);
             let (faults, touched) =
                 run(&readahead, (0..10_000).map(|i| (first + (i % 10_000) * step) as u64));
             assert!(faults < touched / 28, "{step}: {faults} faults for {touched} pages");
@@ -372,7 +396,7 @@ mod tests {
 
     #[test]
     fn advised_sequential_access_faults_once_a_window_from_the_first_page_on() {
-        let readahead = Readahead::new();
+        let readahead = Readahead::new(LIMIT_PAGES);
         let (mut next, mut faults) = (1000_u64, 0);
         while next < 1000 + 3200 {
             let Window::Strided { pages, .. } = readahead.record_sequential(PageIndex(next)) else {
@@ -398,7 +422,7 @@ mod tests {
 
     #[test]
     fn random_access_brings_no_neighbours() {
-        let readahead = Readahead::new();
+        let readahead = Readahead::new(LIMIT_PAGES);
         let mut x = 1_u64;
         let random = std::iter::repeat_with(move || {
             x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -411,7 +435,7 @@ mod tests {
 
     #[test]
     fn interleaved_streams_are_recognised_among_random_faults() {
-        let readahead = Readahead::new();
+        let readahead = Readahead::new(LIMIT_PAGES);
         let pages = (0..4_000_u64).flat_map(|i| {
             let noise = (i.wrapping_mul(0x9e37_79b9_7f4a_7c15)) >> 30;
             [i, (1 << 40) + i, (1 << 41) + i * 2, noise | 1 << 45].into_iter().take(if i % 8 == 0 {
@@ -426,7 +450,7 @@ mod tests {
 
     #[test]
     fn a_stream_that_ends_is_not_counted_as_used() {
-        let readahead = Readahead::new();
+        let readahead = Readahead::new(LIMIT_PAGES);
         run(&readahead, 0..6);
         let (brought, used) = readahead.counts();
         assert!(brought > 0 && used < brought, "{used} of {brought}");
@@ -434,7 +458,7 @@ mod tests {
 
     #[test]
     fn streams_at_the_first_and_last_pages_do_not_overflow() {
-        let readahead = Readahead::new();
+        let readahead = Readahead::new(LIMIT_PAGES);
         run(&readahead, (0..5).rev());
         run(&readahead, (1_u64 << 36)..(1 << 36) + 5);
         let far = Stream { next: (1 << 48) - 1, stride: -64, level: 3, brought: 31 };

@@ -1,12 +1,12 @@
 //! The threads that serve faults of a region, those of system calls too.
 //!
-//! Each thread polls the userfaultfd, reads a few messages at once, and serves them. The kernel blocks the thread that
-//! made a fault until its page is put into the range, or until it is woken to try again.
+//! Each thread reads a few messages of the userfaultfd at once, serves them, and polls if there are none. The kernel blocks
+//! the thread that made a fault until its page is put into the range, or until it is woken to try again.
 //!
-//! A fault wakes all threads that poll, and the first of them reads its message. If there is a thread for each CPU,
-//! each stays on its own: then one of them runs on the CPU of the fault as soon as the faulting thread blocks. A thread
-//! on another CPU takes longer, because that CPU must be woken by an interrupt, and the faulting thread must be woken
-//! by another one afterwards.
+//! A fault wakes all threads that poll. The first of them reads the message, and the others find none. If there is a thread
+//! for each CPU, each stays on its own: then one of them runs on the CPU of the fault as soon as the faulting thread blocks.
+//! A thread on another CPU takes longer, because that CPU must be woken by an interrupt, and the faulting thread must be
+//! woken by another one afterwards.
 //!
 //! Then the threads on the other CPUs are woken for nothing. So that they do not interrupt a thread of the program that
 //! runs there, threads that stay on their CPU preempt no others when they wake up. The one on the CPU of the fault need
@@ -75,6 +75,10 @@ fn placement(count: usize, cpus: &[usize]) -> Vec<Option<usize>> {
 fn run(pager: &Pager, stop: &OwnedFd) {
     let mut faults = [Fault::default(); FAULTS_MAX];
     loop {
+        // A thread that was served often interrupts this one, and has faulted again by now: then polling is not needed.
+        while let Ok(count @ 1..) = pager.uffd.read_faults(&mut faults) {
+            faults[..count].iter().for_each(|fault| serve(pager, fault));
+        }
         let descriptor = pager.uffd.as_fd();
         let mut polled = [PollFd::new(&descriptor, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
         if poll(&mut polled, None).is_err() {
@@ -82,11 +86,6 @@ fn run(pager: &Pager, stop: &OwnedFd) {
         }
         if !polled[1].revents().is_empty() {
             return;
-        }
-        // Another thread may have read the messages: then there are none.
-        let count = pager.uffd.read_faults(&mut faults).unwrap_or(0);
-        for fault in &faults[..count] {
-            serve(pager, fault);
         }
     }
 }

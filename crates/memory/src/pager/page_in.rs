@@ -29,7 +29,8 @@ const RUN_MOVED_MIN: usize = 4;
 const KEPT_FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 const KEPT_OF_65536: u64 = 0x5555;
 
-/// Pages that this thread is loading, in order of address; [`Pager::put_runs`] relies on the order.
+/// Pages that this thread is loading, in order of address but for those of a gather. [`Pager::put_runs`] puts adjacent pages
+/// in at once if they stand in this order.
 struct Claims {
     pages: [(PageIndex, FaultClaim); WINDOW_MAX],
     len: usize,
@@ -48,6 +49,13 @@ impl Claims {
             }
             false => Arrival::Plain,
         }
+    }
+
+    /// Returns the run of adjacent pages of the same kind that begins at an index.
+    fn run_at(&self, at: usize, kinds: &[Kind; WINDOW_MAX]) -> Range<usize> {
+        let first = self.pages[at].0.0;
+        let follows = |i: &usize| self.pages[*i].0.0 == first + (*i - at) as u64 && kinds[*i] == kinds[at];
+        at..at + 1 + (at + 1..self.len).take_while(follows).count()
     }
 
     /// Returns whether moving the pages would be of use: they are many, in few runs.
@@ -139,6 +147,7 @@ impl Pager {
         let brought = claims.len as u64 - 1;
         match window {
             Window::Rows(rows) => self.readahead.note_rows_brought(rows, brought),
+            Window::Gather(_) => self.readahead.note_gather_brought(brought),
             Window::Strided { pages, stride } if (claims.len as u64) < pages => {
                 let last = if stride > 0 { claims.pages[claims.len - 1].0 } else { claims.pages[0].0 };
                 self.readahead.shorten(page, window, last, brought);
@@ -153,18 +162,23 @@ impl Pager {
     /// The caller owns the page, which is loading.
     unsafe fn claim_window(&self, page: PageIndex, claim: FaultClaim, window: Window) -> Claims {
         let in_rows = matches!(window, Window::Rows(_));
+        let with_contents = !matches!(window, Window::Strided { .. });
         let mut claims = Claims { pages: [(page, claim); WINDOW_MAX], len: 1, faulting: 0, in_rows };
         let goes_up = match window {
             Window::Strided { pages, stride } => {
                 let neighbour = |step| u64::try_from(page.0 as i64 + step * stride).map(PageIndex).ok();
-                self.claim_neighbours(&mut claims, (1..pages as i64).map_while(neighbour));
+                self.claim_neighbours(&mut claims, (1..pages as i64).map_while(neighbour), with_contents);
                 stride > 0
             }
             Window::Rows(rows) => {
                 // The page may be the second one of its row: the first one is not its neighbour in this order.
                 let is_behind = |next: &PageIndex| if rows.goes_up() { *next <= page } else { *next >= page };
-                self.claim_neighbours(&mut claims, rows.pages().skip_while(is_behind));
+                self.claim_neighbours(&mut claims, rows.pages().skip_while(is_behind), with_contents);
                 rows.goes_up()
+            }
+            Window::Gather(gather) => {
+                self.claim_neighbours(&mut claims, gather.pages(), with_contents);
+                true
             }
         };
         if !goes_up {
@@ -174,15 +188,21 @@ impl Pager {
         claims
     }
 
-    /// Adds the pages to the claims that no other thread owns, as far as there is room.
-    fn claim_neighbours(&self, claims: &mut Claims, neighbours: impl Iterator<Item = PageIndex>) {
-        for neighbour in neighbours.take_while(|page| self.table.page_count().contains(*page)) {
+    /// Adds the pages to the claims that no other thread owns, as far as there is room. `with_contents` leaves out pages
+    /// that have none.
+    fn claim_neighbours(
+        &self,
+        claims: &mut Claims,
+        neighbours: impl Iterator<Item = PageIndex>,
+        with_contents: bool,
+    ) {
+        for neighbour in neighbours.filter(|page| self.table.page_count().contains(*page)) {
             if claims.len == WINDOW_MAX {
                 break;
             }
             let word = self.word(neighbour);
-            // A page of rows that has no contents is not one that the program goes over.
-            if claims.in_rows && word.is_untouched() && !self.has_file_page(neighbour) {
+            // It is not one that the program goes over.
+            if with_contents && word.is_untouched() && !self.has_file_page(neighbour) {
                 continue;
             }
             if let Some(claim) = word.claim_readahead() {
@@ -353,6 +373,9 @@ impl Pager {
 
     /// Puts the pages into the range, run by run, and ends their loading, except that of the faulting page if it
     /// cannot be loaded. Returns how many charged pages were used.
+    ///
+    /// The run of the faulting page comes last, because the thread that waits for it goes on then. On the same CPU it
+    /// interrupts this thread, and would fault on the other pages too, which are still loading.
     fn put_runs(
         &self,
         claims: &Claims,
@@ -360,13 +383,31 @@ impl Pager {
         memory: &Memory,
         scratch: &Scratch,
     ) -> u32 {
-        let pages = &claims.pages[..claims.len];
-        let mut used = 0;
-        let mut at = 0;
+        let (mut used, mut at, mut last) = (0, 0, 0..0);
+        while at < claims.len {
+            let run = claims.run_at(at, kinds);
+            at = run.end;
+            match run.contains(&claims.faulting) {
+                true => last = run,
+                false => used += self.put_run(claims, run, kinds, memory, scratch),
+            }
+        }
+        used + self.put_run(claims, last, kinds, memory, scratch)
+    }
+
+    /// Puts adjacent pages of the same kind into the range, as [`Pager::put_runs`] does.
+    fn put_run(
+        &self,
+        claims: &Claims,
+        run: Range<usize>,
+        kinds: &[Kind; WINDOW_MAX],
+        memory: &Memory,
+        scratch: &Scratch,
+    ) -> u32 {
+        let pages = &claims.pages[..run.end];
+        let (mut used, mut at) = (0, run.start);
         while at < pages.len() {
-            let (first, kind) = (pages[at].0, kinds[at]);
-            let follows = |i: usize| pages[i].0.0 == first.0 + (i - at) as u64 && kinds[i] == kind;
-            let len = (at + 1..pages.len()).take_while(|i| follows(*i)).count() + 1;
+            let (first, kind, len) = (pages[at].0, kinds[at], pages.len() - at);
             let put = match (kind, memory) {
                 (Kind::Failed, _) => Put::Refused(0, 0),
                 // SAFETY: this thread owns the claims, which are loading.

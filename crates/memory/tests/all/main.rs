@@ -5,6 +5,7 @@
 mod advice;
 mod budget;
 mod file;
+mod gathers;
 mod late;
 mod limit;
 mod madvise;

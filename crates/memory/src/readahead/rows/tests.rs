@@ -18,7 +18,7 @@ struct Program {
 impl Program {
     fn new() -> Self {
         let (resident, touched) = (BTreeSet::new(), BTreeSet::new());
-        Program { readahead: Readahead::new(), resident, touched, faults: 0 }
+        Program { readahead: Readahead::new(1 << 15), resident, touched, faults: 0 }
     }
 
     fn access(&mut self, offset: u64) {
@@ -38,6 +38,7 @@ impl Program {
                 self.readahead.note_rows_brought(rows, (self.resident.len() - before) as u64);
                 self.readahead.count_brought((self.resident.len() - before) as u64);
             }
+            Window::Gather(gather) => self.resident.extend(gather.pages().map(|page| page.0)),
         }
     }
 
@@ -99,12 +100,13 @@ fn random_accesses_begin_no_sweep() {
 #[test]
 fn random_accesses_in_little_memory_begin_no_sweep() {
     for table_bytes in [16 << 20, 64 << 20] {
-        let (readahead, mut x, mut brought) = (Readahead::new(), 1_u64, 0);
+        let (readahead, mut x, mut brought) = (Readahead::new(1 << 15), 1_u64, 0);
         for _ in 0..200_000 {
             x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let offset = (x >> 33) % (table_bytes / 64) * 64;
             match readahead.record_fault(offset, true) {
                 Window::Rows(rows) => brought += rows.pages().count() - 1,
+                Window::Gather(gather) => brought += gather.pages().count(),
                 Window::Strided { .. } => {}
             }
         }
