@@ -50,8 +50,9 @@
 //! *One small file:* `contents/packing.rs` appends it to the packed file, which `contents/packed.rs` cuts into segments ->
 //! the same threads compress them -> `writer` places an inode that names the position in the packed file.
 //!
-//! Equal files share their blocks, and equal parts of compressed files their clusters. The inodes of an image that has many
-//! of them may be compressed too (`writer/metabox.rs`). The builder does not compress directories, or use further devices.
+//! Equal files share their blocks, and equal parts of compressed files their clusters. The directories of an image that has
+//! many inodes are compressed too (`writer/directories.rs`), and the inodes may be (`writer/metabox.rs`). The builder does not
+//! use further devices.
 
 mod chunks;
 mod compress;

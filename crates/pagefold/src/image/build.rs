@@ -74,7 +74,8 @@ pub struct BuildArgs {
     /// Store the ends of files in whole blocks, not with the metadata
     #[arg(long)]
     pub no_tail_packing: bool,
-    /// Store small files, and the ends of others, each on its own, and not together in the packed file
+    /// Store small files, and the ends of others, each on its own, and not together in the packed file. Directories are not
+    /// compressed then
     #[arg(long)]
     pub no_fragments: bool,
     /// Compress inodes too, if there are 1024 or more, as --preset small does where the kernel reads them (Linux from 6.17
@@ -84,6 +85,10 @@ pub struct BuildArgs {
     /// Store inodes uncompressed
     #[arg(long)]
     pub no_compressed_metadata: bool,
+    /// Store directories uncompressed. Otherwise they are compressed in the packed file, if there are 1024 inodes or more and
+    /// the kernel reads them (Linux from 6.1 on)
+    #[arg(long)]
+    pub no_compressed_directories: bool,
     /// Store once: equal files and equal parts of compressed files (chunks), equal files (files), or nothing (none).
     /// Compressed files share contents from Linux 6.1 on. Parts are found by reading all files twice [default: chunks; with
     /// --preset fast files]
@@ -371,6 +376,7 @@ fn options(args: &BuildArgs) -> Result<(Options, Option<RunningKernel>)> {
     options.fragments &= !args.no_fragments;
     options.compress_metadata =
         (options.compress_metadata || args.compressed_metadata) && !args.no_compressed_metadata;
+    options.compress_directories &= !args.no_compressed_directories;
     options.sort = build_source::sort(&args.sort)?;
     match args.dedupe {
         Some(DedupeArg::Chunks) => options.dedupe = Dedupe::Chunks,

@@ -34,6 +34,11 @@ pub struct OpenFile {
 }
 
 impl OpenFile {
+    /// Blocks that are stored for it so far.
+    pub fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
     /// Adds the extents of a segment whose blocks are appended to the image from `block` on, and takes its tail.
     /// Returns the memory of its blocks.
     pub(super) fn add_segment(&mut self, segment: Segment, block: u64, elapsed: Duration) -> Vec<u8> {
