@@ -113,7 +113,7 @@ pub fn build(
     file.set_len(0).map_err(|source| BuildError::Write { offset: 0, source })?;
     let output = output::Output::new(file, 1, options.target);
     let writer = writer::Writer::new(tree, &plan, options, output, on_progress)?;
-    let order = sort::Order::new(tree, &options.sort);
+    let order = sort::Order::new(tree, &options.sort)?;
     let summary = writer.write(|writer| contents::fill(writer, &order, threads, room_bytes))?;
     tree.spill().check()?;
     Ok(Summary { listed: order.listed(), threads, ..summary })

@@ -10,6 +10,7 @@ use clap::{Args, ValueEnum, ValueHint};
 use pagefold_backing::FileBacking;
 use pagefold_control::error::{CliError, Result};
 use pagefold_control::media::Location;
+use pagefold_control::text;
 use pagefold_image::build::source::Scanned;
 use pagefold_image::build::{
     BuildError, CLUSTER_BYTES_MAX, Compression, Dedupe, Options, Preset, RunningKernel, Sort, Summary,
@@ -187,8 +188,12 @@ pub fn run(args: &BuildArgs) -> Result<()> {
     let spill = options.spill(directory).map_err(failure)?;
     let (mut scanned, whole) = build_source::scan(args, exclude, &out, &spill)?;
     change_metadata(&mut scanned, args)?;
-    for (path, reason) in &scanned.unreadable {
+    for (path, reason) in scanned.unreadable.iter() {
         output::note(&format!("not read: '{}': {reason}", path.display()));
+    }
+    if scanned.unreadable.count_unlisted() > 0 {
+        let more = text::counted(scanned.unreadable.count_unlisted(), "path", "paths");
+        output::note(&format!("not read: {more} more"));
     }
     for pattern in excluded.iter().filter(|pattern| !pattern.has_matched()) {
         output::note(&format!("--exclude '{}' matched nothing", pattern.text()));
