@@ -1,4 +1,4 @@
-//! What could not be read of a source, with the reasons: a bounded list, and the number of all.
+//! Paths of a source that could not be read, with the reasons: a bounded list, and the number of all.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

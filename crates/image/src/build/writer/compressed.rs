@@ -121,6 +121,8 @@ impl Writer<'_> {
         self.used.big_clusters |= big;
         self.used.tail_packing |= !tail.is_empty();
         self.used.fragments |= file.fragment.is_some();
+        // The mark of a prefix came with clusters of several files.
+        self.used.shared_clusters |= file.extents.iter().any(|extent| extent.is_prefix);
         (Storage::count(layout, file.blocks), behind, tail)
     }
 

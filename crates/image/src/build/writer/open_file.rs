@@ -47,7 +47,8 @@ impl OpenFile {
         let mut block = if is_appended { block } else { self.next_block.max(1) };
         self.extents.reserve(segment.extents.len());
         for extent in segment.extents {
-            self.extents.push(Placed { start: extent.start, block, stored: extent.stored, is_prefix: false });
+            let (start, is_prefix) = (extent.start, extent.is_short);
+            self.extents.push(Placed { start, block, stored: extent.stored, is_prefix });
             block += blocks_of(extent.stored);
         }
         self.next_block = block;
