@@ -5,8 +5,8 @@
 # usage: erofs.sh SUITE VERSION      for example: bookworm 6.1, bookworm-backports 6.12, sid 6.18
 #
 # SUITE is Debian's suite of the kernel, and VERSION goes to `image build --kernel`. There is an image for each algorithm
-# that VERSION has, with clusters of 4K, 64K and 1M, with and without tail packing, one with several algorithms, and
-# one with the defaults.
+# that VERSION has, with clusters of 4K, 64K and 1M, with and without tail packing, one with several algorithms, one whose
+# directories are not compressed though VERSION could read that, and one with the defaults.
 #
 # An algorithm that the kernel's configuration lacks is left out, with a line that says so.
 #
@@ -61,7 +61,7 @@ make_tree() {
         mknod disk b 259 70000
         mkfifo pipe
         python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind("socket")'
-        for i in $(seq 1 600); do : >"many/$i-$(printf "%$((i % 40))s" "" | tr ' ' m)"; done
+        for i in $(seq 1 1200); do : >"many/$i-$(printf "%$((i % 40))s" "" | tr ' ' m)"; done
         echo modes >modes
         chown 70000:80000 modes
         chmod 6751 modes
@@ -155,6 +155,7 @@ for algorithm in $algorithms; do
 done
 image several -z lz4 --rule "text=${algorithms##* }" --rule 'len-*=none' --rule 'mixed=lz4hc:12'
 image window -z lz4hc --lz4-window 16K
+image plain-directories --no-compressed-directories
 image defaults
 sh "$work/list.sh" "$work/tree" >"$root/expected"
 cp "$work/list.sh" "$root"

@@ -11,7 +11,10 @@ mod tarball;
 
 use counting::{measure, run_alone};
 use pagefold_image::build::source::tar::{self, TarOptions, Whiteouts};
-use pagefold_image::build::{Compression, Dedupe, Options, Spill, Target, build};
+use pagefold_image::build::{
+    Compression, Dedupe, LIST_BYTES_MAX, LIST_PATHS_MAX, Metadata, Options, Sort, SortList, Spill, Target,
+    Tree, build,
+};
 use std::fs::{self, File};
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -82,4 +85,39 @@ fn attributes_links_whiteouts_and_maps_spill() {
     // The attributes alone are 24 MB, and the maps 6 MB.
     assert!(plain > 40 * MIB, "{plain}");
     assert!(spilled < 24 * MIB, "{spilled}");
+}
+
+/// The longest list there is takes its bytes, a table of their ends, and while it is parsed a table of hashes.
+#[test]
+fn a_long_list_takes_little_more_than_its_bytes() {
+    let _alone = run_alone();
+    let text: String = (0..LIST_PATHS_MAX).map(|n| format!("d/{n:013}\n")).collect();
+    assert_eq!(text.len(), LIST_BYTES_MAX);
+    let (list, parsing, _) = measure(|| SortList::parse(text.as_bytes()).unwrap());
+    assert_eq!(list.paths().count(), LIST_PATHS_MAX);
+    let work = tempfile::tempdir().unwrap();
+    let spill = Spill::in_directory(work.path(), 0).unwrap();
+    let mut tree = Tree::with_spill(Metadata::default(), &spill).unwrap();
+    for n in 0..100_000 {
+        tree.add_bytes(format!("d/{:013}", n * 10).as_bytes(), *b"x").unwrap();
+    }
+    let file = File::create(work.path().join("image")).unwrap();
+    let peak_with = |sort: Sort| {
+        let compression = Compression::parse("lz4").unwrap();
+        let newest = Options::for_target(Target::new(6, 12));
+        let options = Options { threads: 1, compression, cluster_bytes: 4096, sort, ..newest };
+        let (summary, peak, _) =
+            measure(|| build(&tree, &options, &file, &mut |_| ControlFlow::Continue(())).unwrap());
+        (summary.listed.found, peak)
+    };
+    let ((_, without), (found, with)) = (peak_with(Sort::Similarity), peak_with(Sort::List(list)));
+    println!(
+        "parsing {} KiB; building {} KiB, without a list {} KiB",
+        parsing >> 10,
+        with >> 10,
+        without >> 10
+    );
+    assert_eq!(found, 100_000);
+    assert!(parsing < 44 * MIB, "{parsing}");
+    assert!(with < without + MIB, "{with}, {without}");
 }

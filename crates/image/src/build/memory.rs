@@ -7,6 +7,7 @@ use super::compress::segment::SEGMENT_BYTES_MAX;
 use super::compress::workers::config;
 use super::contents::{packed_segment_bytes, sampler_bytes};
 use super::options::Options;
+use super::sort::Sort;
 use super::{BuildError, Spill};
 use pagefold_codec::cluster::encode::Encoder;
 use pagefold_page::size::Human;
@@ -48,7 +49,9 @@ impl Division {
             false => 0,
         };
         let sampler_bytes = if options.choose_by_sample { sampler_bytes() } else { 0 };
-        let fixed_bytes = FIXED_BYTES + RESIDENT_BYTES_MIN + (packed_bytes + sampler_bytes) as u64;
+        let list_bytes = if let Sort::List(list) = &options.sort { list.heap_bytes() } else { 0 };
+        let fixed_bytes =
+            FIXED_BYTES + RESIDENT_BYTES_MIN + list_bytes + (packed_bytes + sampler_bytes) as u64;
         let encoder_bytes = encoder_bytes.map(|bytes| bytes as u64).sum::<u64>() + attempts_bytes;
         let division = |threads: usize, room_bytes: usize| {
             let taken = fixed_bytes + least_bytes(threads, room_bytes, encoder_bytes);

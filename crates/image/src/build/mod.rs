@@ -50,8 +50,9 @@
 //! *One small file:* `contents/packing.rs` appends it to the packed file, which `contents/packed.rs` cuts into segments ->
 //! the same threads compress them -> `writer` places an inode that names the position in the packed file.
 //!
-//! Equal files share their blocks, and equal parts of compressed files their clusters. The inodes of an image that has many
-//! of them may be compressed too (`writer/metabox.rs`). The builder does not compress directories, or use further devices.
+//! Equal files share their blocks, and equal parts of compressed files their clusters. The directories of an image that has
+//! many inodes are compressed too (`writer/directories.rs`), and the inodes may be (`writer/metabox.rs`). The builder does not
+//! use further devices.
 
 mod chunks;
 mod compress;
@@ -112,7 +113,7 @@ pub fn build(
     file.set_len(0).map_err(|source| BuildError::Write { offset: 0, source })?;
     let output = output::Output::new(file, 1, options.target);
     let writer = writer::Writer::new(tree, &plan, options, output, on_progress)?;
-    let order = sort::Order::new(tree, &options.sort);
+    let order = sort::Order::new(tree, &options.sort)?;
     let summary = writer.write(|writer| contents::fill(writer, &order, threads, room_bytes))?;
     tree.spill().check()?;
     Ok(Summary { listed: order.listed(), threads, ..summary })

@@ -22,7 +22,7 @@ const LZ4_WINDOW_BYTES_MIN: u32 = 4095;
 const LZMA_PACKED_CLUSTERS: u32 = 4;
 
 /// Images with fewer inodes have no metabox.
-const METABOX_INODES_MIN: usize = 1024;
+const METADATA_INODES_MIN: usize = 1024;
 
 /// A compressor of image clusters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -170,6 +170,10 @@ pub struct Options {
     /// Whether inodes are compressed, if there are many, together with what stands behind them. Only for targets that have a
     /// metabox, from 6.17 on. These kernels call it experimental when they mount such an image.
     pub compress_metadata: bool,
+    /// Whether directories are compressed, if there are many inodes: they become fragments, and so lie in the packed file,
+    /// behind all other fragments. Has no effect without [`fragments`](Self::fragments), nor on images that may have 16 TiB.
+    /// The default where the target has fragments.
+    pub compress_directories: bool,
     /// The order of contents.
     pub sort: Sort,
     /// Threads that compress; 0: one for each CPU.
@@ -187,10 +191,10 @@ pub struct Options {
     /// First block of contents, for tests of images whose addresses need 48 bits. The blocks before it are a hole.
     #[doc(hidden)]
     pub first_data_block: u64,
-    /// Images with fewer inodes do not compress them: that would save some blocks, and cost each reader some time. Tests
-    /// have small images that do.
+    /// Images with fewer inodes compress neither them nor directories: that would save some blocks, and cost each reader
+    /// some time. Tests have small images that do.
     #[doc(hidden)]
-    pub metabox_inodes_min: usize,
+    pub metadata_inodes_min: usize,
 }
 
 impl Options {
@@ -211,6 +215,7 @@ impl Options {
             fragments: target.has(incompat::FRAGMENTS),
             dedupe: Dedupe::Chunks,
             compress_metadata: false,
+            compress_directories: target.has(incompat::FRAGMENTS),
             sort: Sort::default(),
             threads: 0,
             memory_bytes: None,
@@ -218,7 +223,7 @@ impl Options {
             volume_name: Vec::new(),
             digests: false,
             first_data_block: 0,
-            metabox_inodes_min: METABOX_INODES_MIN,
+            metadata_inodes_min: METADATA_INODES_MIN,
         }
         .with_compression(Some(Compression::of(method)))
     }

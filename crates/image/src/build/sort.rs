@@ -6,19 +6,24 @@
 //! A file that is read at the same time as its neighbours costs less there: a cluster of small files is decoded once, and
 //! read-ahead of the medium has the next file already. [`SortList`] makes an order from the record of a start-up.
 
+mod paths;
+
 use super::BuildError;
 use super::plan::Planned;
 use super::table::Table;
-use super::tree::{InodeId, Tree};
+use super::tree::Tree;
 use super::versions;
 use crate::startup::{self, StartEntry};
-use std::collections::{HashMap, HashSet};
+use paths::{Known, Paths};
 use std::sync::Arc;
 
 /// Longest list, bytes.
 pub const LIST_BYTES_MAX: usize = 16 << 20;
 /// Most paths in a list.
 pub const LIST_PATHS_MAX: usize = 1 << 20;
+
+/// The rank of a file that no list has.
+const NOT_LISTED: u32 = u32::MAX;
 
 /// The order of contents in an image.
 #[derive(Debug, Clone, Default)]
@@ -36,7 +41,7 @@ pub enum Sort {
 
 /// Paths of files in the order in which they are wanted. Clones share it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SortList(Arc<[Box<[u8]>]>);
+pub struct SortList(Arc<Paths>);
 
 /// The paths of a list that were looked for in a tree.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -57,54 +62,61 @@ impl SortList {
         if text.len() > LIST_BYTES_MAX {
             return Err(format!("a list of more than {} MiB", LIST_BYTES_MAX >> 20));
         }
-        let (mut paths, mut known) = (Vec::new(), HashSet::new());
+        let mut paths = Paths::default();
+        let mut known = Known::default();
         for entry in startup::list::lines(text) {
             let StartEntry { path, range } =
                 entry.ok_or("no list: a line has other fields than a path, an offset and a length")?;
             if path.is_empty() || range.is_some_and(|range| range.is_empty()) {
                 continue;
             }
-            if paths.len() >= LIST_PATHS_MAX {
+            if paths.count() >= LIST_PATHS_MAX {
                 return Err(format!("a list of more than {LIST_PATHS_MAX} paths"));
             }
-            if known.insert(path.clone()) {
-                paths.push(path);
-            }
+            known.add(&mut paths, &path);
         }
-        Ok(SortList(paths.into()))
+        Ok(SortList(Arc::new(paths)))
     }
 
     /// The paths, each once, without a slash at the beginning.
     pub fn paths(&self) -> impl Iterator<Item = &[u8]> {
-        self.0.iter().map(AsRef::as_ref)
+        (0..self.0.count()).map(|number| self.0.path(number))
+    }
+
+    /// Bytes of memory that the list takes.
+    pub(super) fn heap_bytes(&self) -> u64 {
+        (self.0.bytes.capacity() + self.0.ends.capacity() * size_of::<u32>()) as u64
     }
 }
 
 /// An order for the files of one tree.
 pub(super) struct Order {
     is_by_kind: bool,
-    /// The place of each inode in the list.
-    ranks: HashMap<InodeId, usize>,
+    /// The place of each inode of the tree in the list, [`NOT_LISTED`] if it has none; `None`: there is no list.
+    ranks: Option<Table<u32>>,
     listed: Listed,
 }
 
 impl Order {
     /// Looks for the paths of a list in `tree`. Any name of a file with several is a name of it, and the first one in the
     /// list decides. Symbolic links are not followed.
-    pub(super) fn new(tree: &Tree, sort: &Sort) -> Self {
+    pub(super) fn new(tree: &Tree, sort: &Sort) -> Result<Self, BuildError> {
         let is_by_kind = !matches!(sort, Sort::Path);
-        let mut order = Order { is_by_kind, ranks: HashMap::new(), listed: Listed::default() };
-        let Sort::List(list) = sort else { return order };
-        for (rank, path) in list.paths().enumerate() {
+        let mut listed = Listed::default();
+        let Sort::List(list) = sort else { return Ok(Order { is_by_kind, ranks: None, listed }) };
+        let mut ranks = Table::filled(tree.spill(), tree.len(), NOT_LISTED)?;
+        for (rank, path) in (0..NOT_LISTED).zip(list.paths()) {
             match tree.find(path) {
                 Some(id) => {
-                    order.listed.found += 1;
-                    order.ranks.entry(id).or_insert(rank);
+                    listed.found += 1;
+                    if ranks.get(id.index()) == NOT_LISTED {
+                        ranks.set(id.index(), rank);
+                    }
                 }
-                None => order.listed.missing += 1,
+                None => listed.missing += 1,
             }
         }
-        order
+        Ok(Order { is_by_kind, ranks: Some(ranks).filter(|_| listed.found > 0), listed })
     }
 
     /// The paths of the list, if there is one, that the tree has and does not have.
@@ -123,10 +135,8 @@ impl Order {
 
     /// Puts files that are not small, which are in the order of the plan, in order.
     pub(super) fn sort_others(&self, files: &mut Table<Planned>) -> Result<(), BuildError> {
-        if self.ranks.is_empty() {
-            return Ok(());
-        }
-        let rank = |file: &Planned| self.ranks.get(&file.id).copied().unwrap_or(usize::MAX);
+        let Some(ranks) = &self.ranks else { return Ok(()) };
+        let rank = |file: &Planned| ranks.get(file.id.index());
         files.sort_by(|a, b| rank(a).cmp(&rank(b)))
     }
 }
@@ -150,7 +160,7 @@ fn kind(name: &[u8]) -> &[u8] {
 mod tests {
     use super::*;
     use crate::build::plan::Plan;
-    use crate::build::tree::{Body, Metadata};
+    use crate::build::tree::{Body, InodeId, Metadata};
 
     /// A tree whose file `b/x.c` has the name `other` too.
     fn tree() -> Tree {
@@ -167,7 +177,7 @@ mod tests {
     fn sorted(sort: &Sort, small: bool) -> Vec<String> {
         let tree = tree();
         let mut files = Plan::new(&tree, None).unwrap().others;
-        let order = Order::new(&tree, sort);
+        let order = Order::new(&tree, sort).unwrap();
         match small {
             true => order.sort_small(&tree, &mut files).unwrap(),
             false => order.sort_others(&mut files).unwrap(),
@@ -220,7 +230,7 @@ mod tests {
         assert_eq!(sorted(&sort, true), wanted);
         let wanted = ["c.h", "b/other", "a/README", "pipe", "a/.hidden", "a/z.c", "a.d/file", "b/y.h"];
         assert_eq!(sorted(&sort, false), wanted);
-        assert_eq!(Order::new(&tree(), &sort).listed(), Listed { found: 4, missing: 2 });
+        assert_eq!(Order::new(&tree(), &sort).unwrap().listed(), Listed { found: 4, missing: 2 });
         assert_eq!(sorted(&list("# nothing\n\n/\n"), true), BY_KIND);
     }
 

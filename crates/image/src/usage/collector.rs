@@ -49,6 +49,8 @@ pub(crate) struct Collector {
     packed: Spread,
     metabox: Spread,
     fragment_bytes: u64,
+    /// Those of directories among them.
+    directory_fragment_bytes: u64,
     shared_bytes: u64,
     saved_bytes: u64,
     owner: Owner,
@@ -68,6 +70,7 @@ impl Collector {
             packed: Spread::default(),
             metabox: Spread::default(),
             fragment_bytes: 0,
+            directory_fragment_bytes: 0,
             shared_bytes: 0,
             saved_bytes: 0,
             owner: Owner::Tree(FileKind::Regular),
@@ -140,6 +143,10 @@ impl Collector {
             Mapping::Hole => return Claim::default(),
             Mapping::Fragment { .. } => {
                 self.fragment_bytes = self.fragment_bytes.saturating_add(extent.len_bytes);
+                if self.owner == Owner::Tree(FileKind::Directory) {
+                    let bytes = &mut self.directory_fragment_bytes;
+                    *bytes = bytes.saturating_add(extent.len_bytes);
+                }
                 self.add_stored(self.packed.of(extent.len_bytes));
                 return Claim::default();
             }
@@ -204,6 +211,7 @@ impl Collector {
         let used = self.parts.iter().sum();
         self.parts[UsagePart::Unused as usize] = self.image.media_bytes().saturating_sub(used);
         let shared_fragments = self.fragment_bytes.saturating_sub(self.packed.len_bytes);
+        self.divide_packed();
         Some(Usage {
             parts: self.parts,
             fragment_bytes: self.fragment_bytes,
@@ -212,6 +220,15 @@ impl Collector {
             largest: self.largest.into_files(),
             worst: self.worst.into_files(),
         })
+    }
+
+    /// Attributes the part of the packed file that directories have to these. Directories of a hostile image may have more
+    /// than all of it.
+    fn divide_packed(&mut self) {
+        let of_directories = self.packed.of(self.directory_fragment_bytes);
+        let moved = of_directories.min(self.parts[UsagePart::Fragments as usize]);
+        self.parts[UsagePart::Fragments as usize] -= moved;
+        self.parts[UsagePart::Directories as usize] += moved;
     }
 
     fn metadata(&mut self, part: UsagePart, at: Address, len_bytes: u64) {

@@ -11,7 +11,8 @@
 //! - Plain contents take whole blocks, and clusters their stored length, padding included. Contents behind an inode, and
 //!   plain contents with extent records (which may end inside a block), take their exact length.
 //! - A file is charged for a fragment by its length: the packed file's stored bytes are distributed evenly over its
-//!   contents. So files that share a fragment are each charged for it, and what they saved is an estimate.
+//!   contents. So files that share a fragment are each charged for it, and what they saved is an estimate. The part of
+//!   directories in it counts as theirs.
 //! - Contents behind an inode of the metabox are charged in the same way, by the metabox's stored bytes.
 
 mod claims;
@@ -37,11 +38,11 @@ pub enum UsagePart {
     Zstd,
     /// Uncompressed contents of files, in blocks.
     Plain,
-    /// The packed file, which holds fragments.
+    /// The packed file, which holds fragments, without the part of directories.
     Fragments,
     /// Contents behind inodes, compressed or not: ends of files, targets of symbolic links.
     Inline,
-    /// Contents of directories.
+    /// Contents of directories. If these are fragments, their part of the packed file.
     Directories,
     /// Inodes, and the rest of their last slots.
     Inodes,

@@ -23,7 +23,7 @@ pub struct Way {
 }
 
 /// All ways: each compression with each size of clusters, with ends of files in blocks, behind the index, and in the packed
-/// file; several compressions in one image; a short window; the defaults for each kernel.
+/// file; several compressions in one image; a short window; compressed inodes and directories; the defaults for each kernel.
 pub fn ways() -> Vec<Way> {
     let newest = || Options::for_target(Target::new(6, 18));
     let mut ways = Vec::new();
@@ -50,8 +50,16 @@ pub fn ways() -> Vec<Way> {
     for (compression, fragments) in [("lz4hc:9", false), ("zstd:3", true), ("lzma:1", true)] {
         let compression = Compression::parse(compression).unwrap();
         let options =
-            Options { compression, fragments, compress_metadata: true, metabox_inodes_min: 0, ..newest() };
+            Options { compression, fragments, compress_metadata: true, metadata_inodes_min: 0, ..newest() };
         ways.push(Way { name: format!("compressed inodes, fragments: {fragments}"), options });
+    }
+    for (compression, cluster_bytes) in
+        [("lz4", 4096), ("lz4hc:9", 65536), ("zstd:3", 65536), ("deflate:6", 16384), ("lzma:1", 1 << 20)]
+    {
+        let name = format!("compressed directories, {compression}");
+        let compression = Compression::parse(compression).unwrap();
+        let options = Options { compression, cluster_bytes, metadata_inodes_min: 0, ..newest() };
+        ways.push(Way { name, options });
     }
     ways.extend(
         TARGETS.map(|target| Way { name: format!("Linux {target}"), options: Options::for_target(target) }),

@@ -10,6 +10,7 @@ use clap::{Args, ValueEnum, ValueHint};
 use pagefold_backing::FileBacking;
 use pagefold_control::error::{CliError, Result};
 use pagefold_control::media::Location;
+use pagefold_control::text;
 use pagefold_image::build::source::Scanned;
 use pagefold_image::build::{
     BuildError, CLUSTER_BYTES_MAX, Compression, Dedupe, Options, Preset, RunningKernel, Sort, Summary,
@@ -74,7 +75,8 @@ pub struct BuildArgs {
     /// Store the ends of files in whole blocks, not with the metadata
     #[arg(long)]
     pub no_tail_packing: bool,
-    /// Store small files, and the ends of others, each on its own, and not together in the packed file
+    /// Store small files, and the ends of others, each on its own, and not together in the packed file. Directories are not
+    /// compressed then
     #[arg(long)]
     pub no_fragments: bool,
     /// Compress inodes too, if there are 1024 or more, as --preset small does where the kernel reads them (Linux from 6.17
@@ -84,6 +86,10 @@ pub struct BuildArgs {
     /// Store inodes uncompressed
     #[arg(long)]
     pub no_compressed_metadata: bool,
+    /// Store directories uncompressed. Otherwise they are compressed in the packed file, if there are 1024 inodes or more and
+    /// the kernel reads them (Linux from 6.1 on)
+    #[arg(long)]
+    pub no_compressed_directories: bool,
     /// Store once: equal files and equal parts of compressed files (chunks), equal files (files), or nothing (none).
     /// Compressed files share contents from Linux 6.1 on. Parts are found by reading all files twice [default: chunks; with
     /// --preset fast files]
@@ -182,8 +188,12 @@ pub fn run(args: &BuildArgs) -> Result<()> {
     let spill = options.spill(directory).map_err(failure)?;
     let (mut scanned, whole) = build_source::scan(args, exclude, &out, &spill)?;
     change_metadata(&mut scanned, args)?;
-    for (path, reason) in &scanned.unreadable {
+    for (path, reason) in scanned.unreadable.iter() {
         output::note(&format!("not read: '{}': {reason}", path.display()));
+    }
+    if scanned.unreadable.count_unlisted() > 0 {
+        let more = text::counted(scanned.unreadable.count_unlisted(), "path", "paths");
+        output::note(&format!("not read: {more} more"));
     }
     for pattern in excluded.iter().filter(|pattern| !pattern.has_matched()) {
         output::note(&format!("--exclude '{}' matched nothing", pattern.text()));
@@ -371,6 +381,7 @@ fn options(args: &BuildArgs) -> Result<(Options, Option<RunningKernel>)> {
     options.fragments &= !args.no_fragments;
     options.compress_metadata =
         (options.compress_metadata || args.compressed_metadata) && !args.no_compressed_metadata;
+    options.compress_directories &= !args.no_compressed_directories;
     options.sort = build_source::sort(&args.sort)?;
     match args.dedupe {
         Some(DedupeArg::Chunks) => options.dedupe = Dedupe::Chunks,

@@ -79,8 +79,8 @@ pub fn print(built: &Built<'_>) -> Result<()> {
             "threads", summary.threads
         ))?;
     }
-    if !scanned.unreadable.is_empty() {
-        let left_out = text::counted(scanned.unreadable.len() as u64, "path", "paths");
+    if scanned.unreadable.count() > 0 {
+        let left_out = text::counted(scanned.unreadable.count(), "path", "paths");
         output::line(&format!("  {:<12} {left_out} that could not be read", "left out"))?;
     }
     if scanned.dropped_xattrs > 0 {
@@ -138,9 +138,9 @@ pub fn print_json(built: &Built<'_>) -> Result<()> {
         .iter()
         .map(|(path, elapsed)| json!({ "path": path.to_string_lossy(), "seconds": elapsed.as_secs_f64() }))
         .collect();
-    let unreadable = scanned.unreadable.iter();
-    let unreadable_reasons: Vec<_> = unreadable
-        .clone()
+    let unreadable_reasons: Vec<_> = scanned
+        .unreadable
+        .iter()
         .map(|(path, reason)| json!({ "path": path.to_string_lossy(), "reason": reason }))
         .collect();
     output::json(&json!({
@@ -164,7 +164,8 @@ pub fn print_json(built: &Built<'_>) -> Result<()> {
         },
         "listed": built.has_list.then(|| json!({ "found": summary.listed.found, "missing": summary.listed.missing })),
         "slowest": slowest,
-        "unreadable": unreadable.map(|(path, _)| path.to_string_lossy()).collect::<Vec<_>>(),
+        "unreadable_count": scanned.unreadable.count(),
+        "unreadable": scanned.unreadable.iter().map(|(path, _)| path.to_string_lossy()).collect::<Vec<_>>(),
         "unreadable_reasons": unreadable_reasons,
         "dropped_xattrs": scanned.dropped_xattrs,
     }))

@@ -23,6 +23,12 @@ const NEAR_BYTES: u64 = 2 * BLOCK;
 /// A file refers to others only if that saves this part of its length: its index becomes four times as long.
 const SAVED_PART_MIN: u64 = 512;
 
+/// References are in memory, some 150 bytes each. Beyond the first of these numbers a reference must save twice as much,
+/// and twice as much again for each further one of the second. So their number grows with the logarithm of the contents,
+/// and which there are depends on the contents alone.
+const REFERENCES_FREE: u64 = 1 << 16;
+const REFERENCES_STEP: u64 = 1 << 15;
+
 /// Least length of a reference, bytes.
 const LEN_BYTES_MIN: u64 = 2 * BLOCK;
 
@@ -69,13 +75,15 @@ pub struct Divisions {
     divisions: HashMap<InodeId, Division>,
     /// For each inode the length of its file, bytes; 0: it was not added.
     lengths: Table<u64>,
+    /// References so far.
+    count: u64,
 }
 
 impl Divisions {
     /// Makes divisions for clusters of up to this many bytes.
     pub fn new(cluster_bytes: u32, spill: &Spill) -> Self {
         let (begins_anywhere, lengths) = (cluster_bytes >= 3 * BLOCK_BYTES, Table::new(spill));
-        Divisions { begins_anywhere, divisions: HashMap::new(), lengths }
+        Divisions { begins_anywhere, divisions: HashMap::new(), lengths, count: 0 }
     }
 
     /// Takes the division of a file; `None` if it is undivided, and no other file refers to it.
@@ -83,7 +91,7 @@ impl Divisions {
         self.divisions.remove(&id)
     }
 
-    /// Adds a file with its runs. A reference saves at least `least_bytes`.
+    /// Adds a file with its runs. A reference saves at least `least_bytes`, or a multiple of it if there are many.
     pub fn add(&mut self, file: File, runs: &[Run], least_bytes: u64) -> Result<(), BuildError> {
         let index = file.id.index();
         self.lengths.grow(index + 1, 0)?;
@@ -94,8 +102,10 @@ impl Divisions {
         }
         let mut own_start = 0;
         for run in runs {
+            let least_bytes = least_bytes.saturating_mul(saving_factor(self.count));
             if let Some(reference) = self.place(&file, run, own_start, least_bytes) {
                 own_start = reference.end;
+                self.count += 1;
                 self.commit(&file, reference);
             }
         }
@@ -189,6 +199,12 @@ impl Divisions {
         }
         (id, at)
     }
+}
+
+/// How many times as much as the first references the next one must save.
+fn saving_factor(references: u64) -> u64 {
+    let steps = references.saturating_sub(REFERENCES_FREE).div_ceil(REFERENCES_STEP);
+    1u64.checked_shl(u32::try_from(steps).unwrap_or(u32::MAX)).unwrap_or(u64::MAX)
 }
 
 /// Bytes that a reference to `len_bytes` of a run saves, roughly.
@@ -291,6 +307,32 @@ mod tests {
                 check(&divisions, file, runs)?;
             }
         }
+    }
+
+    /// A terabyte of files that share every other 8 KiB has no more references than a bounded table has.
+    #[test]
+    fn the_number_of_references_grows_with_the_logarithm_of_the_contents() {
+        let mut tree = Tree::new(Metadata::default());
+        let ids = [b"a", b"b"].map(|name| tree.add_bytes(name, *b"").unwrap());
+        let mut divisions = Divisions::new(65536, &Spill::none());
+        let len_bytes = 1 << 40;
+        let source = File { id: ids[0], len_bytes, limit: len_bytes - BLOCK };
+        divisions.add(source, &[], LEAST_BYTES).unwrap();
+        let run = |number: u64| {
+            let (start, end) = (number * 16_384, number * 16_384 + 8192);
+            Run { start, end, source: ids[0], source_start: start, stored_bytes: 8192 }
+        };
+        let runs: Vec<_> = (0..200_000).map(run).collect();
+        let file = File { id: ids[1], len_bytes: 200_000 * 16_384, limit: 199_999 * 16_384 };
+        divisions.add(file, &runs, LEAST_BYTES).unwrap();
+        // These runs save less than twice the least.
+        assert_eq!(divisions.count, REFERENCES_FREE + 1);
+        assert_eq!(divisions.take(ids[1]).unwrap().references.len() as u64, divisions.count);
+        let factors = [0, 1, 2, 3].map(|steps| saving_factor(REFERENCES_FREE + steps * REFERENCES_STEP));
+        assert_eq!(factors, [1, 2, 4, 8]);
+        assert_eq!(saving_factor(u64::MAX), u64::MAX);
+        // A reference cannot save a terabyte from here on.
+        assert!(LEAST_BYTES * saving_factor(REFERENCES_FREE + 28 * REFERENCES_STEP) > 1 << 40);
     }
 
     #[test]

@@ -78,7 +78,8 @@ impl Cutter<'_> {
             }
             return Ok(true);
         }
-        // Linux decodes clusters that have no more blocks than the pages which they decode to.
+        // Linux decodes clusters that have no more blocks than the pages which they decode to. The entry of one that takes
+        // more bytes than it decodes to says that it is a prefix.
         let blocks = left.div_ceil(BLOCK);
         if blocks < 3 || self.cluster.len() < blocks * BLOCK {
             return Ok(false);
@@ -130,7 +131,7 @@ mod tests {
         let end = start + (src.len() - segment.left.len()) as u64;
         let ends = segment.extents.iter().skip(1).map(|next| next.start).chain([end]);
         let mut blocks = 0;
-        for (Extent { start, stored }, end) in segment.extents.iter().zip(ends) {
+        for (Extent { start, stored, is_short }, end) in segment.extents.iter().zip(ends) {
             let entries = end / BLOCK - start / BLOCK;
             match stored {
                 Stored::Plain => {
@@ -144,6 +145,7 @@ mod tests {
                     prop_assert!(entries > u64::from(*more > 1), "{} to {}", start, end);
                     // Linux takes the pages of the output for the input.
                     prop_assert!(u64::from(*more) <= end.div_ceil(BLOCK) - start / BLOCK);
+                    prop_assert_eq!(*is_short, end - start < u64::from(*more) * BLOCK);
                     blocks += u64::from(*more);
                 }
                 other => prop_assert!(false, "{:?}", other),

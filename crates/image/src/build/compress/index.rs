@@ -4,8 +4,8 @@
 //! of 32 bytes, then packs of sixteen, then packs of two. It needs clusters that follow each other in the image, except
 //! where a pack begins, as the segments of the packed file do.
 //!
-//! The full form, layout 1, has eight bytes for each block. It is used for files that refer to clusters of others, and for
-//! a last extent behind the first 4 GiB of the packed file.
+//! The full form, layout 1, has eight bytes for each block. It is used for files that refer to clusters of others, for extents
+//! that are the beginning of a cluster, and for a last extent behind the first 4 GiB of the packed file.
 
 use super::segment::Stored;
 use crate::build::options::BLOCK_BYTES;
@@ -42,7 +42,7 @@ pub struct Placed {
     pub block: u64,
     /// Its storage.
     pub stored: Stored,
-    /// Whether it is only the beginning of what its cluster decodes to.
+    /// Whether it is only the beginning of what its cluster decodes to, or its cluster takes more bytes than it has.
     pub is_prefix: bool,
 }
 
@@ -63,7 +63,9 @@ pub struct Index<'a> {
 impl Index<'_> {
     /// Whether the index needs the full form.
     pub fn is_full(&self) -> bool {
-        self.has_references || self.fragment.is_some_and(|offset| offset > u32::MAX.into())
+        self.has_references
+            || self.extents.iter().any(|extent| extent.is_prefix)
+            || self.fragment.is_some_and(|offset| offset > u32::MAX.into())
     }
 
     /// The advice of the header that belongs to the index.

@@ -59,6 +59,9 @@ pub struct Extent {
     pub start: u64,
     /// Its storage.
     pub stored: Stored,
+    /// Whether its cluster takes more bytes than the extent has. Linux refuses such an extent from 7.1 on, unless its entry
+    /// says that the cluster decodes to more.
+    pub is_short: bool,
 }
 
 /// A compressed segment.
@@ -82,7 +85,11 @@ impl Segment {
     pub fn of_plain_block(start: u64, bytes: &[u8]) -> Self {
         let mut blocks = bytes.to_vec();
         blocks.resize(BLOCK, 0);
-        Segment { extents: vec![Extent { start, stored: Stored::Plain }], blocks, ..Segment::default() }
+        Segment {
+            extents: vec![Extent { start, stored: Stored::Plain, is_short: false }],
+            blocks,
+            ..Segment::default()
+        }
     }
 }
 
@@ -259,7 +266,9 @@ impl Cutter<'_> {
 
     /// Appends the stream at the beginning of `self.cluster` as a cluster: zeroes precede it.
     pub(super) fn push_cluster(&mut self, blocks: usize, consumed_bytes: usize, written_bytes: usize) {
-        self.push_extent(Stored::Compressed { blocks: blocks as u16 });
+        let (start, stored) = (self.position(), Stored::Compressed { blocks: blocks as u16 });
+        let is_short = consumed_bytes < blocks * BLOCK;
+        self.segment.extents.push(Extent { start, stored, is_short });
         let stored = &mut self.segment.blocks;
         stored.resize(stored.len() + blocks * BLOCK - written_bytes, 0);
         stored.extend_from_slice(&self.cluster[..written_bytes]);
@@ -308,7 +317,7 @@ impl Cutter<'_> {
     }
 
     fn push_extent(&mut self, stored: Stored) {
-        self.segment.extents.push(Extent { start: self.position(), stored });
+        self.segment.extents.push(Extent { start: self.position(), stored, is_short: false });
     }
 
     /// Whether a whole file takes as much as it would uncompressed. The index has about two bytes for each block, and

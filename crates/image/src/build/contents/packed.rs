@@ -17,6 +17,11 @@ const FIRST_BLOCKS: usize = 6;
 /// Blocks that a pack of sixteen describes, bytes.
 const PACK_BYTES: usize = 16 * BLOCK_BYTES as usize;
 const SEGMENT_BYTES_MIN: usize = 2 << 20;
+/// Bytes of directories that a thread compresses at once.
+const DIRECTORY_SEGMENT_BYTES: usize = 1 << 20;
+/// Largest cluster of directories, bytes. A reader decodes a cluster for the first name in it. Half and twice as much make
+/// images as small, and walks no faster.
+const DIRECTORY_CLUSTER_BYTES_MAX: u32 = 16 << 10;
 /// Clusters of a segment, if they were not compressed: half a block is lost in every segment.
 const SEGMENT_CLUSTERS: usize = 16;
 
@@ -28,6 +33,8 @@ pub struct Packed {
     /// Position of the buffer in the file, bytes.
     start: u64,
     segment_bytes: usize,
+    /// Largest cluster of what follows, bytes.
+    cluster_bytes: u32,
     /// Positions of fragments by their hash. Sources are hostile, so it is one for which no equal values can be made.
     known: Hashes,
     /// The files that have fragments.
@@ -41,6 +48,8 @@ pub struct PackedSegment {
     pub start: u64,
     /// The contents.
     pub src: Vec<u8>,
+    /// Largest cluster, bytes.
+    pub cluster_bytes: u32,
     /// Whether it is the last.
     pub is_last: bool,
 }
@@ -53,6 +62,7 @@ impl Packed {
             buffer: prefixes.to_vec(),
             start: 0,
             segment_bytes: segment_bytes(cluster_bytes),
+            cluster_bytes,
             known: Hashes::new(spill),
             stored: Stored::default(),
         }
@@ -90,9 +100,24 @@ impl Packed {
         (!self.buffer.is_empty()).then(|| self.take(Vec::new(), true))
     }
 
+    /// Takes what is left before directories, which follow in short clusters. Their segments lie one behind the other, so
+    /// they may end anywhere in a pack.
+    pub fn begin_directories(&mut self) -> Option<PackedSegment> {
+        self.buffer.resize(self.buffer.len().next_multiple_of(BLOCK_BYTES as usize), 0);
+        let files = (!self.buffer.is_empty()).then(|| self.take(Vec::new(), false));
+        self.segment_bytes = DIRECTORY_SEGMENT_BYTES;
+        self.cluster_bytes = self.cluster_bytes.min(DIRECTORY_CLUSTER_BYTES_MAX);
+        files
+    }
+
+    /// Appends a part of a directory.
+    pub fn append_directory(&mut self, bytes: &[u8]) {
+        self.buffer.extend_from_slice(bytes);
+    }
+
     fn take(&mut self, rest: Vec<u8>, is_last: bool) -> PackedSegment {
         let src = std::mem::replace(&mut self.buffer, rest);
-        let segment = PackedSegment { start: self.start, src, is_last };
+        let segment = PackedSegment { start: self.start, src, cluster_bytes: self.cluster_bytes, is_last };
         self.start += segment.src.len() as u64;
         segment
     }

@@ -11,7 +11,7 @@ use crate::build::BuildError;
 use crate::build::compress::buffers::Buffer;
 use crate::build::compress::segment::{Cut, Segment};
 use crate::build::compress::workers::{Ticket, Turn};
-use crate::build::options::{Compression, Options};
+use crate::build::options::{BLOCK_BYTES, Compression, Options};
 use crate::build::plan::Planned;
 use crate::build::table::Spill;
 use crate::build::tree::Tree;
@@ -160,18 +160,72 @@ impl<'a> Filler<'_, 'a, '_> {
         Ok(())
     }
 
-    /// Writes the end of the packed file, and its inode.
+    /// Writes the end of the packed file, and its inode. All other inodes have their numbers.
     pub(super) fn end_packed(&mut self) -> Result<(), BuildError> {
-        let used = self.packing.as_mut().filter(|packing| packing.packed.stored.files > 0);
-        let last = used.and_then(|packing| packing.packed.last_segment());
+        if !self.writer.has_packed_directories() {
+            let used = self.packing.as_mut().filter(|packing| packing.packed.stored.files > 0);
+            let last = used.and_then(|packing| packing.packed.last_segment());
+            self.write_rest(last)?;
+            return self.put_packed(0);
+        }
+        let files = self.packing.as_mut().and_then(|packing| packing.packed.begin_directories());
+        self.write_rest(files)?;
+        let file_blocks = self.packing.as_ref().map_or(0, |packing| packing.file.blocks());
+        self.pack_directories()?;
+        let last = self.packing.as_mut().and_then(|packing| packing.packed.last_segment());
+        self.write_rest(last)?;
+        let blocks = self.packing.as_ref().map_or(0, |packing| packing.file.blocks());
+        self.put_packed(blocks - file_blocks)
+    }
+
+    /// Writes the segments that were to be written later, and then a further one.
+    fn write_rest(&mut self, last: Option<PackedSegment>) -> Result<(), BuildError> {
         let last = last.and_then(|segment| self.submit_packed(segment, Turn::First));
         let late = self.packing.as_mut().map(|packing| std::mem::take(&mut packing.late)).unwrap_or_default();
         for late in late.into_iter().map(|(_, late)| late).chain(last.map(Late::UnderWay)) {
             self.write_late(late)?;
         }
-        match self.packing.take().filter(|packing| packing.packed.stored.files > 0) {
+        Ok(())
+    }
+
+    /// Appends all directories to the packed file, in the order of the plan.
+    fn pack_directories(&mut self) -> Result<(), BuildError> {
+        let Some(packing) = &self.packing else { return Ok(()) };
+        let (plan, tree) = (self.writer.plan, self.writer.tree);
+        let numbers = self.writer.begin_packed_directories(packing.packed.len_bytes());
+        for planned in plan.directories.iter() {
+            let mut blocks = numbers.blocks(tree, &planned);
+            let mut next = blocks.next_block();
+            while let Some(mut block) = next {
+                next = blocks.next_block();
+                if next.is_some() {
+                    block.resize(BLOCK_BYTES as usize, 0);
+                }
+                self.pack_block(&block)?;
+            }
+        }
+        self.writer.end_packed_directories(numbers);
+        self.drain()
+    }
+
+    /// Appends a block of a directory to the packed file, or its end.
+    fn pack_block(&mut self, block: &[u8]) -> Result<(), BuildError> {
+        self.packing.iter_mut().for_each(|packing| packing.packed.append_directory(block));
+        while let Some(segment) = self.next_packed() {
+            self.make_room(segment.src.len())?;
+            let ticket = self.submit_packed(segment, Turn::Last);
+            self.pending.extend(ticket.map(Pending::Packed));
+        }
+        Ok(())
+    }
+
+    /// Writes the inode of the packed file, which has this many blocks of directories, if it is used.
+    fn put_packed(&mut self, directory_blocks: u64) -> Result<(), BuildError> {
+        let is_used = |packing: &Packing| packing.packed.stored.files > 0 || directory_blocks > 0;
+        match self.packing.take().filter(is_used) {
             Some(Packing { compression, packed, file, .. }) => {
-                self.writer.put_packed(packed.len_bytes(), packed.stored, compression, file)
+                let (len_bytes, fragments) = (packed.len_bytes(), packed.stored);
+                self.writer.put_packed(len_bytes, fragments, compression, file, directory_blocks)
             }
             None => Ok(()),
         }
@@ -182,9 +236,8 @@ impl<'a> Filler<'_, 'a, '_> {
     }
 
     fn submit_packed(&mut self, segment: PackedSegment, turn: Turn) -> Option<Ticket> {
-        let PackedSegment { start, src, is_last } = segment;
-        let cluster_bytes = self.writer.options.cluster_bytes as usize;
-        let cut = Cut { start, is_last, cluster_bytes, ..Cut::default() };
+        let PackedSegment { start, src, cluster_bytes, is_last } = segment;
+        let cut = Cut { start, is_last, cluster_bytes: cluster_bytes as usize, ..Cut::default() };
         let compression = self.packing.as_ref()?.compression;
         Some(self.submit_source(src.into(), cut, Some(compression), turn))
     }

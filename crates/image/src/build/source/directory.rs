@@ -90,8 +90,6 @@ pub fn scan_watched(
     while let Some(id) = stack.pop() {
         scan.directory(id, &mut stack)?;
     }
-    // Directories have their names in any order.
-    scan.scanned.unreadable.sort_unstable();
     Ok(scan.scanned)
 }
 
@@ -207,7 +205,7 @@ impl Scan<'_, '_> {
                 if self.options.ignore_unreadable
                     && let Err(error) = self.root.folder.open_source(path)
                 {
-                    self.scanned.unreadable.push((self.root.shown(path), error.to_string()));
+                    self.scanned.unreadable.add(self.root.shown(path), error.to_string());
                     return Ok(None);
                 }
                 Body::Stored(Identity::of(stat).stored())
@@ -248,7 +246,7 @@ impl Scan<'_, '_> {
         let shown = self.root.shown(path);
         match self.options.ignore_unreadable {
             true => {
-                self.scanned.unreadable.push((shown, format!("{effect}{error}")));
+                self.scanned.unreadable.add(shown, format!("{effect}{error}"));
                 Ok(())
             }
             false => Err(BuildError::source(&shown, error.into())),

@@ -16,12 +16,13 @@ pub mod directory;
 pub mod image;
 pub mod spool;
 pub mod tar;
+mod unreadable;
 
 use super::BuildError;
 use super::tree::Tree;
 use crate::format::superblock::{MAGIC, OFFSET};
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Bytes of a file that show which source it is.
 pub const BEGINNING_BYTES: usize = OFFSET as usize + 4;
@@ -64,6 +65,8 @@ impl SourceKind {
     }
 }
 
+pub use unreadable::Unreadable;
+
 /// Called while a source is read, with the number of inodes so far.
 pub type OnEntry<'a> = dyn FnMut(u64) -> ControlFlow<()> + 'a;
 
@@ -74,7 +77,7 @@ pub struct Scanned {
     pub tree: Tree,
     /// Files that were left out because they could not be read, and directories that stay empty because of that, with the
     /// reason; only if that was asked for.
-    pub unreadable: Vec<(PathBuf, String)>,
+    pub unreadable: Unreadable,
     /// Attributes whose kind the format does not have.
     pub dropped_xattrs: u64,
 }
@@ -82,6 +85,6 @@ pub struct Scanned {
 impl Scanned {
     /// Begins with a tree from which nothing was left out.
     pub(crate) fn new(tree: Tree) -> Self {
-        Scanned { tree, unreadable: Vec::new(), dropped_xattrs: 0 }
+        Scanned { tree, unreadable: Unreadable::default(), dropped_xattrs: 0 }
     }
 }

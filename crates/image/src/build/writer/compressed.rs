@@ -33,15 +33,17 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Places the inode of the packed file, all of whose segments are appended.
+    /// Places the inode of the packed file, all of whose segments are appended. The last of its blocks have directories.
     pub fn put_packed(
         &mut self,
         len_bytes: u64,
         fragments: progress::Stored,
         compression: Compression,
         file: OpenFile,
+        directory_blocks: u64,
     ) -> Result<(), BuildError> {
-        let stored_bytes = file.blocks * BLOCK;
+        let stored_bytes = (file.blocks - directory_blocks) * BLOCK;
+        self.summary.metadata_bytes = directory_blocks * BLOCK;
         self.summary.add_stored(compression, stored_bytes);
         self.summary.fragments = progress::Stored { stored_bytes, ..fragments };
         self.packed_place = Some(self.put_hidden(len_bytes, compression, &file)?);
@@ -119,6 +121,8 @@ impl Writer<'_> {
         self.used.big_clusters |= big;
         self.used.tail_packing |= !tail.is_empty();
         self.used.fragments |= file.fragment.is_some();
+        // The mark of a prefix came with clusters of several files.
+        self.used.shared_clusters |= file.extents.iter().any(|extent| extent.is_prefix);
         (Storage::count(layout, file.blocks), behind, tail)
     }
 

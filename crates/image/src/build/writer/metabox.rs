@@ -79,7 +79,7 @@ impl Metabox {
         spill: &Spill,
     ) -> Result<Option<Self>, BuildError> {
         let is_wanted = options.compress_metadata && options.target.has_metabox() && !is_large;
-        let is_worth = inodes > 1 && inodes >= options.metabox_inodes_min;
+        let is_worth = inodes > 1 && inodes >= options.metadata_inodes_min;
         let Some(compression) = options.compression.filter(|_| is_wanted && is_worth) else {
             return Ok(None);
         };

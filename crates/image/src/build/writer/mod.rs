@@ -4,17 +4,18 @@
 //! directories, shared attributes, and the inodes. Inodes come last because the length of an index is known only when
 //! its file is compressed; they stay in memory until then. Directories are placed first, because the root's number must
 //! be small and because the length of a directory depends on names alone; they are filled in at the end, when all
-//! numbers are known.
+//! numbers are known. Compressed directories lie in the packed file, the last of all contents.
 //!
 //! `contents` reads files and passes them to the compressing threads; this module places what comes back. `open_file` is a
 //! file while its segments come, `originals` has files whose contents others share, `record` places an inode and what stands behind it, `compressed` has the inodes with an
-//! index, and `finish` the directories and the end of the image.
+//! index, `directories` the directories, and `finish` the end of the image.
 //!
 //! An image of 16 TiB and more has addresses of 48 bits: directories and files that need such an address are extended
 //! inodes, chunks have wide entries, and indexes consist of records. The numbers of shared attributes count from a
 //! block of 32 bits; so these attributes come first in an image that may become so large.
 
 mod compressed;
+mod directories;
 mod finish;
 mod metabox;
 mod open_file;
@@ -33,11 +34,11 @@ use super::output::Output;
 use super::plan::{Plan, Planned};
 use super::progress::{OnProgress, Phase, Progress, Summary};
 use super::superblock::{PREFIX_BYTES_MAX, Used};
-use super::table::Table;
 use super::tree::{InodeId, Tree};
 use crate::format::features::incompat;
 use crate::format::inode::{LAYOUT_FLAT_INLINE, LAYOUT_FLAT_PLAIN};
 use crate::read::FileKind;
+use directories::{Directories, Numbers};
 use metabox::Metabox;
 use originals::Originals;
 use std::ops::Range;
@@ -63,13 +64,12 @@ pub struct Writer<'a> {
     /// Whether addresses may need more than 32 bits, as far as that is known before contents are read.
     is_large: bool,
     /// Where each inode of the tree is.
-    places: Table<u64>,
+    numbers: Numbers,
+    directories: Directories,
     /// Files whose contents later ones may share.
     originals: Originals,
     /// Position of the packed file's inode in that area, if there is one.
     packed_place: Option<u64>,
-    /// Number of an inode at the beginning of that area; known when contents are written.
-    first_nid: u64,
     /// First block of shared attributes.
     xattr_block: u64,
     used: Used,
@@ -104,10 +104,10 @@ impl<'a> Writer<'a> {
             space: Space::new(spill),
             metabox,
             is_large,
-            places: Table::filled(spill, tree.len(), 0)?,
+            numbers: Numbers::new(tree)?,
+            directories: Directories::new(options, plan.count(), is_large, spill),
             originals: Originals::new(spill),
             packed_place: None,
-            first_nid: 0,
             xattr_block: 0,
             used: Used { xattrs: plan.ids().any(|id| tree.has_xattrs(id)), ..Used::default() },
             summary: Summary::new(options.target, spill),
@@ -121,13 +121,13 @@ impl<'a> Writer<'a> {
         mut self,
         fill: impl FnOnce(&mut Self) -> Result<(), BuildError>,
     ) -> Result<Summary, BuildError> {
-        let directories = self.place_directories()?;
+        self.place_directories()?;
         if self.is_large {
             self.put_shared_attributes()?;
         }
         self.out.skip_to(self.options.first_data_block)?;
         fill(&mut self)?;
-        self.finish(&directories)
+        self.finish()
     }
 
     /// The contents of a regular file.

@@ -34,6 +34,11 @@ pub struct OpenFile {
 }
 
 impl OpenFile {
+    /// Blocks that are stored for it so far.
+    pub fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
     /// Adds the extents of a segment whose blocks are appended to the image from `block` on, and takes its tail.
     /// Returns the memory of its blocks.
     pub(super) fn add_segment(&mut self, segment: Segment, block: u64, elapsed: Duration) -> Vec<u8> {
@@ -42,7 +47,8 @@ impl OpenFile {
         let mut block = if is_appended { block } else { self.next_block.max(1) };
         self.extents.reserve(segment.extents.len());
         for extent in segment.extents {
-            self.extents.push(Placed { start: extent.start, block, stored: extent.stored, is_prefix: false });
+            let (start, is_prefix) = (extent.start, extent.is_short);
+            self.extents.push(Placed { start, block, stored: extent.stored, is_prefix });
             block += blocks_of(extent.stored);
         }
         self.next_block = block;

@@ -24,7 +24,7 @@ impl Writer<'_> {
         let is_regular = self.tree.kind(planned.id) == FileKind::Regular;
         let is_plain = is_regular && (storage.is_chunks() || !inline.is_empty());
         let place = self.reserve(head_bytes + behind.len() as u64, inline.clone(), is_plain)?;
-        self.places.set(planned.id.index(), place.encode());
+        self.numbers.set(planned.id, place);
         self.write_head(planned, len_bytes, place, storage, &xattrs);
         self.write_at(place, head_bytes, behind);
         // A tail that duplicates share is never in the metabox.

@@ -3,6 +3,7 @@
 use super::{Files, build_at, build_checked, options, tree_of};
 use pagefold_image::build::source::image::scan;
 use pagefold_image::build::{Dedupe, Options, Phase, Progress, Summary, Target, build};
+use pagefold_image::read::Mapping;
 use pagefold_image::{Image, Options as ReadOptions};
 use pagefold_testkit::noise;
 use proptest::prelude::*;
@@ -132,6 +133,35 @@ fn contents_that_are_hard_to_cut_come_back() {
             assert!(image <= all + all / 8, "{compression}, {cluster}: {image} of {all}");
         }
     }
+}
+
+/// Linux 7.2 refuses extents that are shorter than their clusters, unless they are marked as prefixes; the strict check does too.
+#[test]
+fn an_extent_that_is_shorter_than_its_cluster_is_marked() {
+    let work = tempfile::tempdir().unwrap();
+    let path = work.path().join("image");
+    let first = noise(5, 300_000);
+    let moved = [&first[..70_003], &first, &first[8192..]].concat();
+    let files = files(&[first, moved]);
+    let mut found = 0;
+    for (compression, cluster_bytes) in [("lz4", 65536), ("zstd:3", 131_072), ("lzma:1", 1 << 20)] {
+        let options = options(compression, cluster_bytes, true);
+        build_checked(&path, &files, &Options { dedupe: Dedupe::Chunks, ..options });
+        let image = Image::open_file(&path, ReadOptions::default()).unwrap();
+        for (name, _) in &files {
+            let node = image.find(name.as_bytes()).unwrap();
+            for extent in node.extents().map(Result::unwrap).filter(|extent| extent.end() < node.len_bytes())
+            {
+                if let Mapping::Compressed(cluster) = extent.mapping
+                    && extent.len_bytes < cluster.len_bytes.into()
+                {
+                    assert!(cluster.prefix_only, "{name}, {compression}: {extent:?}");
+                    found += 1;
+                }
+            }
+        }
+    }
+    assert!(found > 0, "no extent is shorter than its cluster");
 }
 
 #[test]

@@ -85,6 +85,7 @@ proptest! {
         tail_packing: bool,
         fragments: bool,
         compress_metadata: bool,
+        compress_directories: bool,
         lz4_window_bytes in prop_oneof![Just(65535u32), Just(16383), 4095u32..65535],
     ) {
         let (tree, files) = tree_of(drawn);
@@ -96,7 +97,8 @@ proptest! {
             lz4_window_bytes,
             fragments,
             compress_metadata,
-            metabox_inodes_min: 0,
+            compress_directories,
+            metadata_inodes_min: 0,
             ..options(compression, blocks * 4096, tail_packing)
         };
         build_at(&path, &tree, &options);

@@ -4,6 +4,7 @@ mod auto;
 mod bounded;
 mod changes;
 mod chunks;
+mod compressed_directories;
 mod directory;
 mod duplicates;
 mod faults;

@@ -24,6 +24,7 @@ pub struct Twin {
     packed: (u64, u64),
     metabox: (u64, u64),
     pub fragment_bytes: u64,
+    directory_fragment_bytes: u64,
     pub saved_bytes: u64,
     pub files: Vec<FileUsage>,
 }
@@ -48,6 +49,7 @@ impl Twin {
             packed: (1, 0),
             metabox: (1, 0),
             fragment_bytes: 0,
+            directory_fragment_bytes: 0,
             saved_bytes: 0,
             files: Vec::new(),
         };
@@ -64,6 +66,17 @@ impl Twin {
         let fragments = twin.fragment_bytes.saturating_sub(twin.packed.0);
         twin.saved_bytes += fragments * twin.packed.1 / twin.packed.0;
         twin
+    }
+
+    /// Bytes of all devices with a use. Directories have a part of the packed file by their length.
+    pub fn part_bytes(&self, part: UsagePart) -> u64 {
+        let bytes = self.parts.iter().flatten().filter(|found| **found == part).count() as u64;
+        let packed = self.directory_fragment_bytes * self.packed.1 / self.packed.0;
+        match part {
+            UsagePart::Directories => bytes + packed,
+            UsagePart::Fragments => bytes - packed,
+            _ => bytes,
+        }
     }
 
     /// The superblock with its records, which a zero or an inode follows, the device table and the prefixes.
@@ -123,6 +136,9 @@ impl Twin {
                 Mapping::Hole => continue,
                 Mapping::Fragment { .. } => {
                     self.fragment_bytes += extent.len_bytes;
+                    if node.kind() == FileKind::Directory {
+                        self.directory_fragment_bytes += extent.len_bytes;
+                    }
                     stored += extent.len_bytes * self.packed.1 / self.packed.0;
                     continue;
                 }

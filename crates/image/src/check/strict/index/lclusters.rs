@@ -238,6 +238,7 @@ impl Walk<'_, '_, '_> {
             stored_bytes: u64::from(head.blocks.unwrap_or(1)) << self.strict.block_bits(),
             algorithm,
             partial: entry.partial,
+            is_last,
             inline: false,
         };
         if is_last && header.advises(advise::INLINE) {

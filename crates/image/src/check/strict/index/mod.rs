@@ -48,6 +48,8 @@ pub(super) struct Extent {
     /// The number of the algorithm; `None` for plain bytes.
     pub(super) algorithm: Option<u8>,
     pub(super) partial: bool,
+    /// Whether the file ends with it.
+    pub(super) is_last: bool,
     /// Whether the bytes lie behind the index.
     pub(super) inline: bool,
 }
@@ -203,6 +205,9 @@ fn check_limits(strict: &Strict<'_>, extent: &Extent, faults: &mut Faults<'_>) -
             format!("an LZ4 cluster of {stored} bytes; the record allows {}", strict.limits.lz4_cluster)
         }
         Some(_) if len > MAX_DECODED_BYTES => format!("a compressed extent of {len} bytes"),
+        Some(_) if len < stored && !extent.partial && !extent.is_last => {
+            format!("a compressed extent of {len} bytes in a cluster of {stored}, and not marked as a prefix")
+        }
         None if len > stored => format!("a plain extent of {len} bytes in a cluster of {stored}"),
         _ => return true,
     };

@@ -86,6 +86,7 @@ fn extent(
         stored_bytes: stored.len_bytes().into(),
         algorithm: stored.format().checked_sub(1),
         partial: stored.partial(),
+        is_last,
         inline: false,
     };
     index.extent(strict, extent, faults)
