@@ -1,9 +1,9 @@
 //! [`Polling`]: how the threads of a server save the time that sleeping CPUs and threads take to wake up, between requests that
 //! follow each other closely.
 //!
-//! [`Poller`] is what a server starts for it, once for all of its threads; each of them has a [`Spinner`] of it, or notes
-//! its replies and requests. What is better is the caller's to decide: [`awake`](crate::awake) and [`spin`](crate::spin) say
-//! what each of both costs.
+//! A server starts one [`Poller`] for all of its threads; each of them has a [`Spinner`] of it, or notes its replies and
+//! requests. The caller decides which way is better: [`awake`](crate::awake) and [`spin`](crate::spin) say how much each of
+//! them costs.
 
 use crate::awake::AwakeCpus;
 use crate::spin::Spinner;
@@ -24,7 +24,7 @@ pub enum Polling {
     Spin(Duration),
 }
 
-/// What the threads of a server share for their [`Polling`].
+/// The state that the threads of a server share for their [`Polling`].
 #[derive(Debug, Clone, Default)]
 pub struct Poller {
     awake: Option<Arc<AwakeCpus>>,

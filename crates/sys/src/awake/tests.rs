@@ -9,7 +9,7 @@ const LONG: Duration = Duration::from_secs(60);
 /// As many requests wake the thread, wherever the count is.
 const ENOUGH: u32 = 2 * OFTEN;
 
-/// What the test chooses.
+/// The choices of a test.
 #[derive(Default)]
 struct Chosen {
     /// Whether CPUs are never idle, instead of always.
