@@ -357,6 +357,20 @@ fn servers_hold_the_device_that_keeps_cpus_awake_unless_they_are_not_to() {
     }
 }
 
+/// Whether CPUs are idle for less than an eighth of the time at present.
+fn machine_is_busy() -> bool {
+    let times = || {
+        let text = fs::read_to_string("/proc/stat").unwrap();
+        let numbers = text.lines().next().unwrap().split_ascii_whitespace().skip(1).take(8);
+        let numbers = numbers.map(|number| number.parse::<u64>().unwrap()).collect::<Vec<_>>();
+        (numbers[3] + numbers[4], numbers.iter().sum::<u64>())
+    };
+    let before = times();
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    let after = times();
+    after.0.saturating_sub(before.0) * 8 < after.1.saturating_sub(before.1)
+}
+
 #[test]
 fn idle_cpus_are_kept_awake_while_requests_follow_each_other() {
     let test = "idle_cpus_are_kept_awake_while_requests_follow_each_other";
@@ -372,10 +386,15 @@ fn idle_cpus_are_kept_awake_while_requests_follow_each_other() {
         wait_until("CPUs may sleep without requests", || wake_up_limit_us() == Some(before));
         let file = File::options().read(true).custom_flags(libc::O_DIRECT).open(device.trim_end()).unwrap();
         let mut page = AlignedBytes::new(4096, 0);
-        wait_until("CPUs are kept awake", || {
+        let mut are_awake = false;
+        wait_until("CPUs are kept awake, unless others keep the machine busy", || {
             (0..100).for_each(|i| file.read_exact_at(&mut page, i * 4096).unwrap());
-            wake_up_limit_us().is_some_and(|limit| AWAKE_US.contains(&limit))
+            are_awake = wake_up_limit_us().is_some_and(|limit| AWAKE_US.contains(&limit));
+            are_awake || machine_is_busy()
         });
+        if !are_awake {
+            return pagefold_testkit::skipped!("{test}: other programs keep all CPUs busy");
+        }
         wait_until("CPUs may sleep again", || wake_up_limit_us() == Some(before));
         // The request dies with the server.
         (0..100).for_each(|i| file.read_exact_at(&mut page, i * 4096).unwrap());
