@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures the exports: pagefold's NBD server and loop device against their peers, in one table.
 
-    bench/exports.py [--pagefold BINARY] [--size SIZE_MIB] [--rounds N] [--seconds S] [--short] [--only WORD]
+    bench/exports.py [--pagefold BINARY] [--size SIZE_MIB] [--rounds N] [--seconds S] [--short] [--only WORD] [--job WORD]
 
 Both sides of a row are first filled with the same captured pages (bench/capture.py), which are read back and
 compared; then they are measured alternately, A, B, A, B, with the same fio job. A row contains the medians, the
@@ -45,6 +45,20 @@ def call(*command, **how):
     if done.returncode != 0:
         raise Skip(f"'{' '.join(command)}' failed: {(done.stderr or done.stdout).strip()[-300:]}")
     return done.stdout
+
+
+def busy_loops(seconds):
+    """Runs a busy loop for each CPU and returns the sum of their rounds."""
+    loop = f"import time\nend, n = time.monotonic() + {seconds}, 0\nwhile time.monotonic() < end: n += 1\nprint(n)"
+    loops = [subprocess.Popen([sys.executable, "-c", loop], stdout=subprocess.PIPE, text=True) for _ in range(os.cpu_count())]
+    return sum(int(process.communicate()[0]) for process in loops)
+
+
+def polled():
+    """Returns the time that all CPUs have polled while they were idle, seconds."""
+    states = glob.glob("/sys/devices/system/cpu/cpu*/cpuidle/state*/name")
+    times = [name.removesuffix("name") + "time" for name in states if open(name).read().strip() == "POLL"]
+    return sum(int(open(time).read()) for time in times) / 1e6
 
 
 class Bench:
@@ -195,12 +209,19 @@ ROWS = [
     ("NBD", "nbdkit zstd", lambda b: (b.pagefold("nbd"), b.nbdkit("zstd")), {("randwrite", "4k", 32): 10.0}),
     ("loop", "kernel zram", lambda b: (b.pagefold("loop"), b.zram()), {j: 0.9 if j[2] == 8 else None for j in SEQUENTIAL}),
     ("loop", "uncompressed", lambda b: (b.pagefold("loop"), b.pagefold("loop", "--uncompressed")), {("randread", "4k", 32): 0.7}),
-    ("rings", "/dev/fuse", lambda b: (b.rings(), b.pagefold("loop", "--fuse-uring", "off")), {
+    ("rings", "/dev/fuse", lambda b: (b.rings(), b.pagefold("loop", "--fuse-uring", "off", "--poll-us", "0")), {
         ("randread", "4k", 1): LATENCY, ("randwrite", "4k", 1): LATENCY, ("randread", "4k", 32): 1.1,
         ("read", "128k", 8): 1.0, ("write", "128k", 8): 1.0, ("read", "1m", 4): 1.0, ("write", "1m", 4): 1.0,
     }),
-    ("rings --poll-us", "/dev/fuse", lambda b: (b.rings("--poll-us", "50"), b.pagefold("loop", "--fuse-uring", "off")), {
-        ("randread", "4k", 1): LATENCY, ("randwrite", "4k", 1): LATENCY,
+    ("rings, no poll", "/dev/fuse", lambda b: (b.rings("--poll-us", "0"), b.pagefold("loop", "--fuse-uring", "off", "--poll-us", "0")), {
+        ("randread", "4k", 1): REPORTED, ("randwrite", "4k", 1): REPORTED,
+    }),
+    ("rings", "no poll", lambda b: (b.rings(), b.rings("--poll-us", "0")), {
+        ("randread", "4k", 1): REPORTED, ("randwrite", "4k", 1): REPORTED, ("randread", "4k", 32): None,
+        ("read", "128k", 8): None, ("write", "128k", 8): None, ("read", "1m", 4): None, ("write", "1m", 4): None,
+    }),
+    ("NBD", "no poll", lambda b: (b.pagefold("nbd"), b.pagefold("nbd", "--poll-us", "0")), {
+        ("randread", "4k", 1): REPORTED, ("randwrite", "4k", 1): REPORTED, ("randread", "4k", 32): None,
     }),
     ("rings", "kernel zram", lambda b: (b.rings(), b.zram()), {
         ("randread", "4k", 1): REPORTED, ("randwrite", "4k", 1): REPORTED, ("randread", "4k", 32): None,
@@ -208,6 +229,38 @@ ROWS = [
     }),
 ]
 BYTES = {"128k": 128 << 10, "1m": 1 << 20}
+
+
+def costs(bench):
+    """Prints what CPUs that are awake cost: to busy programs beside a load, and while the disk is idle."""
+    with bench.rings() as polling, bench.rings("--poll-us", "0") as sleeping:
+        bench.fill(polling)
+        bench.fill(sleeping)
+        results = {polling: [], sleeping: []}
+        for round_number in range(bench.args.rounds):
+            for target in (polling, sleeping) if round_number % 2 else (sleeping, polling):
+                # The load begins before the busy loops and ends after them.
+                with subprocess.Popen(
+                    ["fio", "--name=job", "--output-format=json", "--ioengine=io_uring", f"--filename={target}", "--rw=randread", "--bs=4k",
+                     "--iodepth=1", "--direct=1", "--time_based", f"--runtime={bench.args.seconds + 2}", "--norandommap"],
+                    stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                ) as fio:
+                    time.sleep(1)
+                    before = polled()
+                    rounds = busy_loops(bench.args.seconds)
+                    results[target].append((rounds, polled() - before))
+                    fio.communicate()
+        ratio = statistics.median(a[0] / b[0] for a, b in zip(results[polling], results[sleeping]))
+        times = [statistics.median(time for _, time in side) for side in results.values()]
+        print(f"busy loops on all CPUs beside 4k randread, depth 1: rounds of those without --poll-us: {ratio:.3f}; "
+              f"CPUs polled for {times[0]:.3f} s, without it {times[1]:.3f} s, of {bench.args.seconds} s", flush=True)
+        before = polled()
+        time.sleep(bench.args.seconds)
+        print(f"idle disk: CPUs polled for {polled() - before:.3f} s of {bench.args.seconds} s", flush=True)
+
+
+def described(job):
+    return f"{job[1]} {job[0]}, depth {job[2]}"
 
 
 def print_job(export, peer, job, targets, ours, theirs):
@@ -226,7 +279,7 @@ def print_measure(export, peer, job, measure, target, ours, theirs):
     is_met = target is not None and (ratio >= target if is_speed else ratio <= target)
     verdict = "" if target is None else "met" if is_met else "MISSED"
     wanted = "report" if target is None else f"{'>=' if is_speed else '<='} {target}"
-    title = f"{export}, {job[1]} {job[0]}, depth {job[2]}, {unit}"
+    title = f"{export}, {described(job)}, {unit}"
     print(f"{title:38} {figures[0]:26} {peer:14} {figures[1]:26} {ratio:6.2f}  {wanted:8} {verdict}", flush=True)
 
 
@@ -238,6 +291,7 @@ def main():
     parser.add_argument("--seconds", type=int, default=5, help="seconds of each run (default 5)")
     parser.add_argument("--short", action="store_true", help="64 MiB, one round of a second: shows that it works")
     parser.add_argument("--only", default="", help="only rows whose export or peer contains this")
+    parser.add_argument("--job", default="", help="only jobs whose text, as in '4k randread, depth 1', contains this")
     args = parser.parse_args()
     if args.short:
         args.size, args.rounds, args.seconds = 64, 1, 1
@@ -250,15 +304,21 @@ def main():
         bench = Bench(args, folder)
         print(f"{'job':38} {'pagefold':26} {'against':14} {'peer':26} {'ratio':>6}  target")
         for export, peer, sides, jobs in ROWS:
-            if args.only not in f"{export} {peer}":
+            if args.only not in f"{export} {peer}" or not any(args.job in described(job) for job in jobs):
                 continue
             ours_side, peer_side = sides(bench)
             try:
                 with ours_side as ours, peer_side as theirs:
-                    for job, figures in bench.compare(jobs, ours, theirs).items():
+                    chosen = [job for job in jobs if args.job in described(job)]
+                    for job, figures in bench.compare(chosen, ours, theirs).items():
                         print_job(export, peer, job, jobs[job], *figures)
             except Skip as reason:
                 print(f"SKIPPED {export} against {peer}: {reason}", flush=True)
+        if args.only in "costs":
+            try:
+                costs(bench)
+            except Skip as reason:
+                print(f"SKIPPED costs: {reason}", flush=True)
         if args.short:
             print("note: a short run shows that everything works; its figures mean nothing")
 

@@ -97,7 +97,7 @@ fn disk(size_bytes: u64) -> anyhow::Result<Disk> {
         export: ExportKind::Nbd,
         uncompressed: false,
         fuse_uring: Default::default(),
-        poll_us: 0,
+        poll_us: None,
         listen: None,
         backing: None,
     };

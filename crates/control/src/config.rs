@@ -40,9 +40,9 @@ pub struct DiskConfig {
     /// Whether requests of the loop export come through io_uring.
     #[serde(default)]
     pub fuse_uring: FuseUring,
-    /// How long a thread of the export looks for its next request before it sleeps, at most, microseconds.
+    /// For how long between requests the export is kept responsive, at most, microseconds; `None`: the usual.
     #[serde(default)]
-    pub poll_us: u64,
+    pub poll_us: Option<u64>,
     /// A TCP address for the NBD export, instead of a unix socket.
     pub listen: Option<Listen>,
     /// The file or device that pages are written back to. The open file is passed separately, as a descriptor.

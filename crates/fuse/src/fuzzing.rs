@@ -6,7 +6,7 @@ use crate::filesystem::{FileSystem, Unsupported};
 use crate::negotiate::{Features, Offer};
 use crate::session::Session;
 pub use pagefold_sys::fusering::Exchange;
-use std::time::Duration;
+use pagefold_sys::polling::Poller;
 
 /// A file system whose requests come as they do in the entries of a ring.
 pub struct RingRequests<F>(Session<F>);
@@ -16,8 +16,8 @@ impl<F: FileSystem> RingRequests<F> {
     pub fn new(mut file_system: F) -> Result<Self, Unsupported> {
         let settings = file_system.init(&Offer { features: Features(u64::MAX) })?;
         let ending = Ending::new().map_err(|_| Unsupported("the process may have no further descriptor"))?;
-        let (access, poll) = (Access::Anybody, Duration::ZERO);
-        Ok(RingRequests(Session { file_system, access, settings, ending: ending.into(), poll, awake: None }))
+        let (access, poller) = (Access::Anybody, Poller::default());
+        Ok(RingRequests(Session { file_system, access, settings, ending: ending.into(), poller }))
     }
 
     /// Answers the request in an entry: puts the header of the reply in the place of the header, and its data at the

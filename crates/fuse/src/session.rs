@@ -10,8 +10,7 @@ use crate::negotiate::{Features, Offer, Settings, accept};
 use crate::request::{self, Init, Malformed, Operation, Request};
 use crate::ring::{PreparedRings, Rings, StopAll};
 use crate::types::{Errno, Transfer};
-use pagefold_sys::awake::AwakeCpus;
-use pagefold_sys::spin::Spinner;
+use pagefold_sys::polling::{Poller, Polling};
 use pagefold_sys::{SysError, fusering};
 use std::fs::File;
 use std::io;
@@ -19,7 +18,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::thread::{Builder, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use zerocopy::IntoBytes;
 
 /// The threads that serve a mount. They end when it is unmounted; dropping this neither ends them nor waits for them.
@@ -62,7 +61,7 @@ impl SessionThreads {
         &self.transport
     }
 
-    /// Whether they keep idle CPUs from sleeping while requests follow each other closely ([`Serving::poll`]).
+    /// Whether they keep idle CPUs from sleeping while requests follow each other closely ([`Serving::polling`]).
     pub fn keeps_cpus_awake(&self) -> bool {
         self.keeps_cpus_awake
     }
@@ -96,16 +95,13 @@ pub struct Serving {
     pub threads: usize,
     /// The rings, if they are wanted. Where the kernel does not offer them, or they cannot be made, `/dev/fuse` serves.
     pub rings: Option<Rings>,
-    /// While requests come within this time after the reply before, idle CPUs are kept from sleeping, or threads of rings look for
-    /// their next request for so long before they sleep. Zero: neither.
-    pub poll: Duration,
-    /// Whether idle CPUs are kept from sleeping for [`poll`](Self::poll), if this process may do that.
-    pub keeps_cpus_awake: bool,
+    /// How threads wait for requests that follow each other closely. Those that read from `/dev/fuse` do not spin.
+    pub polling: Polling,
 }
 
 impl From<usize> for Serving {
     fn from(threads: usize) -> Self {
-        Serving { threads, rings: None, poll: Duration::ZERO, keeps_cpus_awake: true }
+        Serving { threads, rings: None, polling: Polling::Never }
     }
 }
 
@@ -135,10 +131,8 @@ pub(crate) struct Session<F> {
     /// Those for requests from `/dev/fuse`; requests of rings may be shorter.
     pub(crate) settings: Settings,
     pub(crate) ending: Arc<Ending>,
-    /// See [`Serving::poll`].
-    pub(crate) poll: Duration,
-    /// Keeps idle CPUs awake, if that is wanted and allowed.
-    pub(crate) awake: Option<Arc<AwakeCpus>>,
+    /// See [`Serving::polling`].
+    pub(crate) poller: Poller,
 }
 
 /// Negotiates the FUSE protocol with the kernel over `channel`, which is mounted already, and starts threads that serve
@@ -159,14 +153,9 @@ pub(crate) fn start<F: FileSystem>(
         }
     };
     let ending = Arc::new(Ending::new()?);
-    let poll = serving.poll;
-    let awake = match serving.keeps_cpus_awake && !poll.is_zero() {
-        true => AwakeCpus::start(poll).ok(),
-        false => None,
-    };
-    let keeps_cpus_awake = awake.is_some();
-    let awake = awake.map(Arc::new);
-    let session = Arc::new(Session { file_system, access, settings, ending: ending.clone(), poll, awake });
+    let poller = Poller::start(serving.polling);
+    let keeps_cpus_awake = poller.keeps_cpus_awake();
+    let session = Arc::new(Session { file_system, access, settings, ending: ending.clone(), poller });
     let over_rings = settings.over_rings(serving.rings.map_or(0, |rings| rings.request_bytes));
     let (rings, without_rings) = prepare_rings(&session, &channel, &init, serving.rings, &over_rings);
     let settings = if rings.is_some() { over_rings } else { settings };
@@ -230,11 +219,6 @@ fn not_offered() -> String {
 }
 
 impl<F: FileSystem> Session<F> {
-    /// How a thread of a ring waits for its next request.
-    pub(crate) fn spinner(&self) -> Spinner {
-        Spinner::or_awake(self.poll, self.awake.clone())
-    }
-
     /// Starts threads that read requests from `channel` and others like it, with buffers for `settings`, and waits until
     /// they have begun.
     fn start_readers(
@@ -284,9 +268,9 @@ impl<F: FileSystem> Session<F> {
         let _ = begin.send(());
         drop(begin);
         loop {
-            self.awake.iter().for_each(|awake| awake.note_reply());
+            self.poller.note_reply();
             let Some(bytes) = channel.receive(&mut receive).map_err(unreadable)? else { return Ok(()) };
-            self.awake.iter().for_each(|awake| awake.note_request());
+            self.poller.note_request();
             let received = Received::now::<F>();
             let (header, arguments) = request::split(bytes).map_err(invalid)?;
             let decoded = request::decode(&header, arguments);

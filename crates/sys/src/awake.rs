@@ -1,18 +1,26 @@
 //! [`AwakeCpus`]: keeps idle CPUs from sleeping while requests follow each other closely.
 //!
 //! A request that wakes a thread on an idle CPU waits until that CPU has left its sleep. In a virtual machine this takes 25
-//! us and more, and deep sleeps of other machines take longer: more than many requests. A process can ask the kernel that
-//! idle CPUs poll instead: as long as it has [`DEVICE`] open with the value 0 (Documentation/admin-guide/pm/cpuidle.rst,
-//! "Power Management Quality of Service for CPUs"). When the process dies, the kernel forgets the request.
+//! us and more, and deep sleeps of other machines take longer: more than many requests. A process can limit the time that
+//! idle CPUs may take to wake up: as long as it has [`DEVICE`] open with that time as the value
+//! (Documentation/admin-guide/pm/cpuidle.rst, "Power Management Quality of Service for CPUs"). When the process dies, the
+//! kernel forgets the limit. In a virtual machine the limit is 0, so that idle CPUs poll: the only other thing that they can do
+//! there is to leave the CPU to the host. On other machines it is the time of the lightest sleep, which takes little power and
+//! nothing from the other thread of a core.
 //!
 //! Only a CPU that has nothing else to do polls, so this takes no time from programs. It takes power, and time of the host
-//! of a virtual machine. So a thread asks for it only while at least `OFTEN` requests come soon after the one before
-//! within `PERIOD`, and takes the request back otherwise.
+//! of a virtual machine. So a thread asks for it only while at least `OFTEN` requests come within `PERIOD`, each soon after the
+//! reply before, and takes the request back otherwise.
+//!
+//! Of many requests at a time, threads find the next one without sleeping: CPUs that sleep let them find even more, and CPUs
+//! that are awake made large and many requests slower by a tenth. So the thread does not ask while the process sleeps clearly
+//! less often than requests come. On a busy machine, whose CPUs are hardly ever idle, it does not ask either.
 
 use crate::SysError;
 use std::fs::File;
 use std::io::Write;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
@@ -21,12 +29,25 @@ use std::time::{Duration, Instant};
 pub const DEVICE: &str = "/dev/cpu_dma_latency";
 
 /// How often it is checked whether requests still come.
-const PERIOD: Duration = Duration::from_millis(10);
-/// As many requests have to come within a period, each soon after the one before.
+const PERIOD: Duration = Duration::from_millis(5);
+/// As many requests have to come within a period, each soon after the reply before.
 const OFTEN: u32 = 16;
-/// The limit with which idle CPUs poll, and the value that takes the limit back, us.
+/// Requests come one at a time if the process sleeps at least so many eighths as often. With one request at a time it
+/// was 8 and more of them, with four of 4 KiB 7, with eight of 128 KiB 6, and with 32 of 4 KiB 2.
+const SLEEP_EIGHTHS: u64 = 7;
+/// The time over which it is found out whether the machine is busy. The kernel counts idle time in units of 10 ms.
+const WINDOW: Duration = Duration::from_millis(200);
+/// CPUs of a busy machine are idle for less than one part in so many of the time.
+const BUSY_PARTS: u64 = 16;
+/// The limit with which idle CPUs poll, that of the lightest sleep (C1), and the value that takes the limit back, us.
 const POLL: i32 = 0;
+const LIGHT_SLEEP: i32 = 2;
 const NO_LIMIT: i32 = -1;
+/// The driver of idle CPUs, and its name in virtual machines that can poll.
+const IDLE_DRIVER: &str = "/sys/devices/system/cpu/cpuidle/current_driver";
+const IDLE_DRIVER_OF_GUESTS: &str = "haltpoll";
+/// The file whose first line has the times of all CPUs.
+const TIMES: &str = "/proc/stat";
 
 /// Keeps idle CPUs from sleeping while requests follow each other closely. Dropping it ends that.
 #[derive(Debug)]
@@ -43,16 +64,58 @@ pub struct AwakeCpus {
 struct Shared {
     /// The time of the last reply, or request, ns since the beginning.
     last_ns: AtomicU64,
-    /// Requests that came soon, since the thread last looked.
-    count: AtomicU32,
-    state: Mutex<State>,
+    /// Requests, and those of them that came soon.
+    requests: AtomicU32,
+    soon: AtomicU32,
+    /// When the latter count was last a multiple of `OFTEN`, ns since the beginning.
+    often_ns: AtomicU64,
+    /// Whether that happened twice within a period: the thread is to ask the kernel. It takes this back.
+    is_wanted: AtomicBool,
+    has_ended: Mutex<bool>,
     changed: Condvar,
 }
 
-#[derive(Debug, Default)]
-struct State {
-    is_wanted: bool,
-    has_ended: bool,
+/// The machine, as far as the thread uses it.
+trait Machine: Send + 'static {
+    /// Keeps idle CPUs awake, or lets them sleep again.
+    fn keep_awake(&mut self, awake: bool);
+    /// The times of all CPUs since it started; `None` if they are hidden.
+    fn times(&mut self) -> Option<CpuTimes>;
+    /// How often threads of this process have gone to sleep.
+    fn sleeps(&mut self) -> u64;
+}
+
+/// The sums of the times of all CPUs, in units of the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct CpuTimes {
+    idle: u64,
+    all: u64,
+}
+
+/// Whether the machine is busy, found out anew after each window.
+struct Busyness {
+    is_busy: bool,
+    since: Instant,
+    times: Option<CpuTimes>,
+}
+
+impl Busyness {
+    fn new(machine: &mut impl Machine) -> Self {
+        Busyness { is_busy: false, since: Instant::now(), times: machine.times() }
+    }
+
+    /// Returns whether the machine was busy in the last window that has passed. A machine that hides its times is not.
+    fn look(&mut self, machine: &mut impl Machine) -> bool {
+        if self.since.elapsed() >= WINDOW {
+            let times = machine.times();
+            let passed = self.times.zip(times).map(|(before, now)| {
+                (now.idle.saturating_sub(before.idle), now.all.saturating_sub(before.all))
+            });
+            self.is_busy = passed.is_some_and(|(idle, all)| idle.saturating_mul(BUSY_PARTS) < all);
+            (self.since, self.times) = (Instant::now(), times);
+        }
+        self.is_busy
+    }
 }
 
 impl AwakeCpus {
@@ -61,16 +124,13 @@ impl AwakeCpus {
     ///
     /// Fails if this process may not open the device, or the kernel has none.
     pub fn start(soon: Duration) -> Result<Self, SysError> {
-        let failed = |e| SysError::io(format!("opening {DEVICE}"), &e);
-        let mut device = File::options().write(true).open(DEVICE).map_err(failed)?;
-        // A refused value leaves CPUs as they are: only latency depends on it.
-        Self::start_with(soon, move |limit_us| _ = device.write_all(&limit_us.to_ne_bytes()))
+        Self::start_on(soon, Kernel::open()?)
     }
 
-    fn start_with(soon: Duration, set: impl FnMut(i32) + Send + 'static) -> Result<Self, SysError> {
+    fn start_on(soon: Duration, machine: impl Machine) -> Result<Self, SysError> {
         let shared = Arc::new(Shared::default());
         let of_thread = shared.clone();
-        let thread = Builder::new().name("awake-cpus".into()).spawn(move || of_thread.run(set));
+        let thread = Builder::new().name("awake-cpus".into()).spawn(move || of_thread.run(machine));
         let thread = thread.map_err(|e| SysError::io("starting the thread that keeps CPUs awake", &e))?;
         Ok(AwakeCpus { soon, begin: Instant::now(), shared, thread: Some(thread) })
     }
@@ -80,29 +140,40 @@ impl AwakeCpus {
         self.shared.last_ns.store(self.now_ns(), Ordering::Relaxed);
     }
 
-    /// Notes that a request came. Takes a lock once in a while only.
+    /// Notes that a request came, or several together. Takes a lock once in a while only.
     pub fn note_request(&self) {
         let now_ns = self.now_ns();
         let last_ns = self.shared.last_ns.swap(now_ns, Ordering::Relaxed);
-        self.note(Duration::from_nanos(now_ns.saturating_sub(last_ns)));
+        self.note(now_ns, Duration::from_nanos(now_ns.saturating_sub(last_ns)));
     }
 
     fn now_ns(&self) -> u64 {
         u64::try_from(self.begin.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// Notes that a request came this long after the reply before.
-    fn note(&self, waited: Duration) {
-        if waited <= self.soon && self.shared.count.fetch_add(1, Ordering::Relaxed) + 1 == OFTEN {
-            self.shared.lock().is_wanted = true;
-            self.shared.changed.notify_one();
+    /// Notes that a request came at a time, this long after the reply before. Wakes the thread after at most twice `OFTEN`
+    /// requests that came soon: it counts the requests between two times at which their count was a multiple of `OFTEN`.
+    fn note(&self, now_ns: u64, waited: Duration) {
+        let shared = &self.shared;
+        shared.requests.fetch_add(1, Ordering::Relaxed);
+        if waited > self.soon
+            || !shared.soon.fetch_add(1, Ordering::Relaxed).wrapping_add(1).is_multiple_of(OFTEN)
+        {
+            return;
+        }
+        let before_ns = shared.often_ns.swap(now_ns, Ordering::Relaxed);
+        let is_often = u128::from(now_ns.saturating_sub(before_ns)) <= PERIOD.as_nanos();
+        if is_often && !shared.is_wanted.swap(true, Ordering::Relaxed) {
+            // The thread has looked at `is_wanted` under the lock, and waits now.
+            drop(shared.lock());
+            shared.changed.notify_one();
         }
     }
 }
 
 impl Drop for AwakeCpus {
     fn drop(&mut self) {
-        self.shared.lock().has_ended = true;
+        *self.shared.lock() = true;
         self.shared.changed.notify_one();
         if let Some(thread) = self.thread.take() {
             // An error means that the thread panicked: there is no result to lose.
@@ -112,125 +183,117 @@ impl Drop for AwakeCpus {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, bool> {
+        self.has_ended.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks for awake CPUs when they are wanted, and takes that back after a period with few requests; until it has ended.
-    fn run(&self, mut set: impl FnMut(i32)) {
+    /// Asks for awake CPUs when they are wanted and the machine is not busy; takes that back after a period with few requests,
+    /// or when the machine is busy; until it has ended.
+    fn run(&self, mut machine: impl Machine) {
+        let mut busyness = Busyness::new(&mut machine);
+        // In the last period in which requests came often.
+        let mut came_singly = true;
         while self.wait_until_wanted() {
-            set(POLL);
-            let mut state = self.lock();
-            while !state.has_ended && self.count.swap(0, Ordering::Relaxed) >= OFTEN {
-                let waited = self.changed.wait_timeout_while(state, PERIOD, |state| !state.has_ended);
-                state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            let mut are_awake = false;
+            loop {
+                let keep = came_singly && !busyness.look(&mut machine);
+                if keep != are_awake {
+                    machine.keep_awake(keep);
+                    are_awake = keep;
+                }
+                let sleeps = machine.sleeps();
+                let Some(Passed { requests, soon }) = self.wait_for_a_period() else { break };
+                let sleeps = machine.sleeps().saturating_sub(sleeps);
+                if requests >= OFTEN {
+                    came_singly = sleeps.saturating_mul(8) >= u64::from(requests) * SLEEP_EIGHTHS;
+                }
+                if soon < OFTEN {
+                    break;
+                }
             }
-            state.is_wanted = false;
-            drop(state);
-            set(NO_LIMIT);
+            if are_awake {
+                machine.keep_awake(false);
+            }
+            self.is_wanted.store(false, Ordering::Relaxed);
         }
     }
 
     /// Waits; returns false when it has ended.
     fn wait_until_wanted(&self) -> bool {
-        let state = self.changed.wait_while(self.lock(), |state| !state.is_wanted && !state.has_ended);
-        !state.unwrap_or_else(PoisonError::into_inner).has_ended
+        let waits = |has_ended: &mut bool| !*has_ended && !self.is_wanted.load(Ordering::Relaxed);
+        let waited = self.changed.wait_while(self.lock(), waits);
+        !*waited.unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Waits for a period, and returns what came meanwhile; `None` when it has ended.
+    fn wait_for_a_period(&self) -> Option<Passed> {
+        let counts = || (self.requests.load(Ordering::Relaxed), self.soon.load(Ordering::Relaxed));
+        let before = counts();
+        let waited = self.changed.wait_timeout_while(self.lock(), PERIOD, |has_ended| !*has_ended);
+        let has_ended = *waited.unwrap_or_else(PoisonError::into_inner).0;
+        let now = counts();
+        (!has_ended)
+            .then(|| Passed { requests: now.0.wrapping_sub(before.0), soon: now.1.wrapping_sub(before.1) })
+    }
+}
+
+/// The requests of a period.
+struct Passed {
+    requests: u32,
+    /// Those that came soon after the reply before.
+    soon: u32,
+}
+
+/// The kernel of this machine.
+struct Kernel {
+    device: File,
+    /// The limit for awake CPUs, us.
+    limit_us: i32,
+    /// `None` where a sandbox hides it.
+    times: Option<File>,
+}
+
+impl Kernel {
+    fn open() -> Result<Self, SysError> {
+        let failed = |e| SysError::io(format!("opening {DEVICE}"), &e);
+        let device = File::options().write(true).open(DEVICE).map_err(failed)?;
+        let driver = std::fs::read_to_string(IDLE_DRIVER).unwrap_or_default();
+        let limit_us = if driver.trim() == IDLE_DRIVER_OF_GUESTS { POLL } else { LIGHT_SLEEP };
+        Ok(Kernel { device, limit_us, times: File::open(TIMES).ok() })
+    }
+}
+
+impl Machine for Kernel {
+    fn keep_awake(&mut self, awake: bool) {
+        let limit_us = if awake { self.limit_us } else { NO_LIMIT };
+        // A refused value leaves CPUs as they are: only latency depends on it.
+        let _ = self.device.write_all(&limit_us.to_ne_bytes());
+    }
+
+    fn times(&mut self) -> Option<CpuTimes> {
+        let mut text = [0; 256];
+        let read = self.times.as_ref()?.read_at(&mut text, 0).ok()?;
+        cpu_times(text.get(..read)?)
+    }
+
+    fn sleeps(&mut self) -> u64 {
+        // SAFETY: zero is a value of every field.
+        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+        // SAFETY: the kernel writes to the structure, which lives until after the call. It cannot fail for this process.
+        unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) };
+        u64::try_from(usage.ru_nvcsw).unwrap_or(0)
+    }
+}
+
+/// The times in the beginning of `/proc/stat`: the fourth number of the first line is idle time, the fifth is idle time while a
+/// thread waits for a device, and the sum of the first eight is all time.
+fn cpu_times(text: &[u8]) -> Option<CpuTimes> {
+    let (line, _) = std::str::from_utf8(text).ok()?.split_once('\n')?;
+    let numbers = line.strip_prefix("cpu ")?.split_ascii_whitespace();
+    let numbers = numbers.map(|number| number.parse::<u64>().ok()).collect::<Option<Vec<_>>>()?;
+    let idle = numbers.get(3)?.checked_add(*numbers.get(4)?)?;
+    Some(CpuTimes { idle, all: numbers.get(..8)?.iter().sum() })
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::io::Read;
-    use std::sync::mpsc::{Receiver, channel};
-
-    const SOON: Duration = Duration::from_micros(50);
-    const LONG: Duration = Duration::from_secs(60);
-
-    fn start() -> (AwakeCpus, Receiver<i32>) {
-        let (set, limits) = channel();
-        (AwakeCpus::start_with(SOON, move |limit| set.send(limit).unwrap()).unwrap(), limits)
-    }
-
-    #[test]
-    fn cpus_are_kept_awake_while_requests_come_soon_and_not_longer() {
-        let (awake, limits) = start();
-        for _ in 0..2 {
-            (0..OFTEN).for_each(|_| awake.note(SOON));
-            assert_eq!(limits.recv_timeout(LONG), Ok(POLL));
-            // No more requests.
-            assert_eq!(limits.recv_timeout(LONG), Ok(NO_LIMIT));
-        }
-        // While they come, the request stands.
-        let begin = Instant::now();
-        let mut noted = 0;
-        while begin.elapsed() < 5 * PERIOD || noted < OFTEN {
-            awake.note(SOON);
-            noted += 1;
-        }
-        assert_eq!(limits.recv_timeout(LONG), Ok(POLL));
-        drop(awake);
-        let rest = limits.iter().collect::<Vec<_>>();
-        assert_eq!(rest.last(), Some(&NO_LIMIT), "{rest:?}");
-    }
-
-    #[test]
-    fn threads_that_take_turns_have_the_times_of_all() {
-        let (set, limits) = channel();
-        let awake = AwakeCpus::start_with(LONG, move |limit| set.send(limit).unwrap()).unwrap();
-        std::thread::scope(|scope| {
-            for _ in 0..2 * OFTEN {
-                scope.spawn(|| {
-                    awake.note_reply();
-                    awake.note_request();
-                });
-            }
-        });
-        assert_eq!(limits.recv_timeout(LONG), Ok(POLL));
-        let (set, limits) = channel();
-        let awake = AwakeCpus::start_with(Duration::ZERO, move |limit| set.send(limit).unwrap()).unwrap();
-        for _ in 0..2 * OFTEN {
-            awake.note_reply();
-            std::thread::sleep(Duration::from_micros(100));
-            awake.note_request();
-        }
-        drop(awake);
-        assert_eq!(limits.iter().count(), 0);
-    }
-
-    #[test]
-    fn late_requests_and_few_let_cpus_sleep() {
-        let (awake, limits) = start();
-        (0..10 * OFTEN).for_each(|_| awake.note(SOON + Duration::from_nanos(1)));
-        (0..OFTEN - 1).for_each(|_| awake.note(SOON));
-        drop(awake);
-        assert_eq!(limits.iter().count(), 0);
-    }
-
-    /// The present limit of all processes, us.
-    fn limit_us() -> Option<i32> {
-        let mut limit = [0; 4];
-        File::open(DEVICE).and_then(|mut device| device.read_exact(&mut limit)).ok()?;
-        Some(i32::from_ne_bytes(limit))
-    }
-
-    #[test]
-    fn the_kernel_takes_the_request_and_forgets_it() {
-        let test = "the_kernel_takes_the_request_and_forgets_it";
-        let Some(before) = limit_us().filter(|limit| *limit != POLL) else {
-            return pagefold_testkit::skipped!("{test}: {DEVICE} cannot be read, or another process uses it");
-        };
-        let Ok(awake) = AwakeCpus::start(SOON) else {
-            return pagefold_testkit::skipped!("{test}: {DEVICE} cannot be opened");
-        };
-        let deadline = Instant::now() + LONG;
-        while limit_us() != Some(POLL) {
-            assert!(Instant::now() < deadline);
-            awake.note(SOON);
-        }
-        drop(awake);
-        while limit_us() != Some(before) {
-            assert!(Instant::now() < deadline);
-        }
-    }
-}
+mod tests;

@@ -60,6 +60,7 @@ pub mod pagemap;
 pub mod pathhandle;
 pub mod peer;
 pub mod pidfd;
+pub mod polling;
 pub mod prefetch;
 pub mod pressure;
 pub mod privileges;

@@ -39,29 +39,25 @@ pub struct Spinner {
 }
 
 impl Spinner {
-    /// A spinner that spins for at most this long at a time; zero: never.
-    pub fn new(most: Duration) -> Self {
-        Spinner { most, window: Duration::ZERO, rests_until: None, awake: None }
-    }
-
-    /// A spinner that never spins if `awake` keeps the CPUs awake instead, on one of which its request may be made.
-    pub fn or_awake(most: Duration, awake: Option<Arc<AwakeCpus>>) -> Self {
-        Spinner { awake, ..Spinner::new(most) }
+    /// A spinner that spins for at most this long at a time; zero: never. It never spins if `awake` keeps the CPUs awake
+    /// instead, on one of which its request may be made.
+    pub fn new(most: Duration, awake: Option<Arc<AwakeCpus>>) -> Self {
+        Spinner { most, window: Duration::ZERO, rests_until: None, awake }
     }
 
     /// Calls `attempt` until it returns a value: with [`Attempt::Look`] for as long as that pays off, then with
     /// [`Attempt::Sleep`].
     pub fn wait<T, E>(&mut self, mut attempt: impl FnMut(Attempt) -> Result<Option<T>, E>) -> Result<T, E> {
-        if self.most.is_zero() {
-            return sleep(attempt);
-        }
-        let start = Instant::now();
         if let Some(awake) = &self.awake {
             awake.note_reply();
             let found = sleep(attempt)?;
             awake.note_request();
             return Ok(found);
         }
+        if self.most.is_zero() {
+            return sleep(attempt);
+        }
+        let start = Instant::now();
         if self.may_spin(start) {
             let preempted = preemptions();
             let mut found = attempt(Attempt::Look)?;
@@ -132,14 +128,14 @@ mod tests {
 
     #[test]
     fn zero_never_spins() {
-        let mut spinner = Spinner::new(Duration::ZERO);
+        let mut spinner = Spinner::new(Duration::ZERO, None);
         assert_eq!((0..5).map(|_| wait(&mut spinner)).sum::<u32>(), 0);
     }
 
     #[test]
     fn the_time_grows_while_requests_come_soon_and_ends_when_they_do_not() {
         let most = Duration::from_secs(5);
-        let mut spinner = Spinner::new(most);
+        let mut spinner = Spinner::new(most, None);
         assert_eq!(wait(&mut spinner), 0);
         assert_eq!(spinner.window, FIRST);
         let mut before = spinner.window;
@@ -159,7 +155,7 @@ mod tests {
 
     #[test]
     fn a_request_that_comes_meanwhile_needs_no_sleep() {
-        let mut spinner = Spinner::new(Duration::from_secs(5));
+        let mut spinner = Spinner::new(Duration::from_secs(5), None);
         wait(&mut spinner);
         spinner.window = Duration::from_secs(5);
         let mut looks = 0;
@@ -173,7 +169,7 @@ mod tests {
 
     #[test]
     fn a_thread_whose_cpu_is_wanted_rests() {
-        let mut spinner = Spinner::new(Duration::from_secs(5));
+        let mut spinner = Spinner::new(Duration::from_secs(5), None);
         spinner.window = FIRST;
         spinner.rests_until = Some(Instant::now() + Duration::from_secs(5));
         assert_eq!(wait(&mut spinner), 0);

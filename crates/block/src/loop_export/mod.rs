@@ -26,6 +26,7 @@ pub use cleanup::{CleanUp, clean_up};
 use pagefold_fuse::{Rings, Serving, SessionEnd, Transport};
 use pagefold_page::PAGE_SIZE;
 use pagefold_sys::loopdev::{self, AttachError, AttachedLoop, Detach, Detached, LoopIdentity};
+use pagefold_sys::polling::Polling;
 use pagefold_sys::privileges::{self, CapabilitySet};
 use pagefold_sys::{SysError, blockuse, fusedev, fusering};
 use std::fs::{File, OpenOptions};
@@ -58,11 +59,8 @@ pub struct LoopOptions {
     /// Most bytes of the rings' buffers. Where they have no room, requests are shorter, there are fewer threads, or
     /// `/dev/fuse` serves.
     pub ring_bytes: u64,
-    /// While requests come within this time after the reply before, idle CPUs are kept from sleeping, or threads of rings look for
-    /// their next request ([`Serving::poll`]). Zero: neither.
-    pub poll: Duration,
-    /// Whether idle CPUs are kept from sleeping for [`poll`](Self::poll), if this process may do that.
-    pub keeps_cpus_awake: bool,
+    /// How threads wait for requests that follow each other closely ([`Serving::polling`]).
+    pub polling: Polling,
     /// The kernel's readahead for sequential buffered readers, KiB.
     pub read_ahead_kib: u64,
     /// Drop every capability of the calling thread but these once the file is mounted; the session threads inherit the
@@ -77,8 +75,7 @@ impl Default for LoopOptions {
             threads: 2,
             uring: false,
             ring_bytes: RING_BYTES_MAX,
-            poll: Duration::ZERO,
-            keeps_cpus_awake: true,
+            polling: Polling::Never,
             read_ahead_kib: 128,
             keep_capabilities: None,
         }
@@ -221,7 +218,7 @@ fn serving(options: LoopOptions) -> Serving {
         entries,
         request_bytes: io_bytes,
     });
-    Serving { threads, rings, poll: options.poll, keeps_cpus_awake: options.keeps_cpus_awake }
+    Serving { threads, rings, polling: options.polling }
 }
 
 /// The longest request of a transport, bytes. Without rings, short requests would save nothing.

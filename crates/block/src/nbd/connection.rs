@@ -18,7 +18,8 @@ use super::server::Limits;
 use super::tls::{TlsConfig, TlsTransport};
 use super::transmission::{self, Session, Status};
 use super::transport::{Awaited, Transport};
-use pagefold_sys::spin::{Attempt, Spinner};
+use pagefold_sys::polling::Poller;
+use pagefold_sys::spin::Attempt;
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -69,6 +70,7 @@ pub fn serve<T: Transport>(
     export: &Export,
     tls: Option<&TlsConfig>,
     limits: &Limits,
+    poller: &Poller,
     access: &impl ExportAccess,
 ) -> Result<(), ConnectionError> {
     let deadline = Instant::now() + limits.handshake_time;
@@ -79,7 +81,7 @@ pub fn serve<T: Transport>(
     machine.greet(&mut greeting);
     match (negotiate(&mut transport, &mut machine, &mut input, greeting, deadline, access)?, tls) {
         (Negotiation::Complete(negotiated, last_reply), _) => {
-            transmit(transport, Session::new(export, negotiated), input, &last_reply, limits.spin, access)
+            transmit(transport, Session::new(export, negotiated), input, &last_reply, poller, access)
         }
         (Negotiation::StartTls, Some(config)) => {
             if !input.is_empty() {
@@ -88,7 +90,7 @@ pub fn serve<T: Transport>(
             let mut tls = TlsTransport::accept(transport, config, deadline)?;
             match negotiate(&mut tls, &mut machine, &mut input, Vec::new(), deadline, access)? {
                 Negotiation::Complete(negotiated, last_reply) => {
-                    transmit(tls, Session::new(export, negotiated), input, &last_reply, limits.spin, access)
+                    transmit(tls, Session::new(export, negotiated), input, &last_reply, poller, access)
                 }
                 _ => {
                     tls.finish(deadline);
@@ -163,13 +165,13 @@ fn transmit<T: Transport>(
     mut session: Session<'_>,
     mut input: Buffer,
     last_handshake_reply: &[u8],
-    spin: Duration,
+    poller: &Poller,
     access: &impl ExportAccess,
 ) -> Result<(), ConnectionError> {
     let mut output = Buffer::new(transmission::OUTPUT_LEN);
     output.put(last_handshake_reply);
     let mut has_begun = false;
-    let mut spinner = Spinner::new(spin);
+    let mut spinner = poller.spinner();
     loop {
         let result = session.run(&mut input, &mut output);
         if !has_begun && session.has_begun() {

@@ -15,6 +15,7 @@ use super::report::{Event, Reporter};
 use super::tls::TlsConfig;
 use super::transport::Socket;
 use super::{Export, NbdError};
+use pagefold_sys::polling::{Poller, Polling};
 use rustix::net::{Shutdown, shutdown};
 use std::cell::Cell;
 use std::io::ErrorKind;
@@ -41,8 +42,8 @@ pub struct Limits {
     pub handshake_grace: Duration,
     /// How long a client that has sent no request keeps the export open at the limit of connections.
     pub unused_grace: Duration,
-    /// How long a connection's thread looks for its next request before it sleeps, at most; zero: not at all.
-    pub spin: Duration,
+    /// How threads of connections wait for requests that follow each other closely.
+    pub polling: Polling,
 }
 
 impl Default for Limits {
@@ -53,7 +54,7 @@ impl Default for Limits {
             handshake_time: Duration::from_secs(15),
             handshake_grace: Duration::from_secs(1),
             unused_grace: Duration::from_secs(10),
-            spin: Duration::ZERO,
+            polling: Polling::Never,
         }
     }
 }
@@ -100,6 +101,7 @@ pub struct Server {
 struct Shared {
     export: Export,
     limits: Limits,
+    poller: Poller,
     connections: Mutex<Connections>,
     /// A handshake has ended, or the server is to stop.
     changed: Condvar,
@@ -143,6 +145,7 @@ impl Server {
         let shared = Arc::new(Shared {
             export,
             limits,
+            poller: Poller::start(limits.polling),
             connections: Mutex::new(connections),
             changed: Condvar::new(),
             counts: AtomicCounters::default(),
@@ -335,8 +338,8 @@ struct ConnectionGuard {
 
 impl ConnectionGuard {
     fn serve(&self, socket: Socket, tls: Option<TlsConfig>) {
-        let Shared { export, limits, .. } = &*self.shared;
-        match connection::serve(socket, export, tls.as_ref(), limits, self) {
+        let Shared { export, limits, poller, .. } = &*self.shared;
+        match connection::serve(socket, export, tls.as_ref(), limits, poller, self) {
             Ok(()) => {}
             Err(ConnectionError::Io(e)) if e.kind() == ErrorKind::TimedOut && !self.opened.get() => {
                 self.shared.count_and_report(Event::SlowHandshake, || {

@@ -13,6 +13,7 @@ use pagefold_block::{BlockDevice, BlockError, RamDevice};
 use pagefold_fuse::Transport;
 use pagefold_page::{AlignedBytes, PageIndex};
 use pagefold_sys::fusering;
+use pagefold_sys::polling::Polling;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -79,12 +80,14 @@ enum Access {
     NbdSimple,
     NbdStructured,
     NbdSpinning,
+    /// Threads that keep idle CPUs awake, where they may.
+    NbdWithAwakeCpus,
     NbdTcp,
     NbdTls,
 }
 
 impl Access {
-    const ALL: [Access; 10] = [
+    const ALL: [Access; 11] = [
         Access::LoopThroughDevice,
         Access::LoopThroughRings,
         Access::LoopThroughSpinningRings,
@@ -93,9 +96,19 @@ impl Access {
         Access::NbdSimple,
         Access::NbdStructured,
         Access::NbdSpinning,
+        Access::NbdWithAwakeCpus,
         Access::NbdTcp,
         Access::NbdTls,
     ];
+
+    fn polling(self) -> Polling {
+        let soon = Duration::from_micros(50);
+        match self {
+            Access::LoopThroughSpinningRings | Access::NbdSpinning => Polling::Spin(soon),
+            Access::LoopWithAwakeCpus | Access::NbdWithAwakeCpus => Polling::AwakeCpus(soon),
+            _ => Polling::Never,
+        }
+    }
 
     fn has_rings(self) -> bool {
         matches!(
@@ -141,17 +154,12 @@ fn client<S: Stream + 'static>(client: Client<S>) -> User {
 
 impl Open {
     fn new(test: &str, access: Access, device: Arc<dyn BlockDevice>) -> Option<Open> {
-        let spin = match access {
-            Access::LoopThroughSpinningRings | Access::LoopWithAwakeCpus | Access::NbdSpinning => {
-                Duration::from_micros(50)
-            }
-            _ => Duration::ZERO,
-        };
+        let polling = access.polling();
         let uring = access.has_rings();
         match access {
-            Access::NbdSimple | Access::NbdStructured | Access::NbdSpinning => {
+            Access::NbdSimple | Access::NbdStructured | Access::NbdSpinning | Access::NbdWithAwakeCpus => {
                 let export = Export::new(NAME, "a test disk", device).unwrap();
-                let served = Served::with(export, Limits { spin, ..Limits::default() });
+                let served = Served::with(export, Limits { polling, ..Limits::default() });
                 Some(Open::Nbd { served, structured: access != Access::NbdSimple })
             }
             Access::NbdTcp | Access::NbdTls => {
@@ -167,8 +175,7 @@ impl Open {
             | Access::LoopThroughSpinningRings
             | Access::LoopWithAwakeCpus
             | Access::LoopThroughShortRings => {
-                let keeps_cpus_awake = access == Access::LoopWithAwakeCpus;
-                let usual = LoopOptions { uring, poll: spin, keeps_cpus_awake, ..LoopOptions::default() };
+                let usual = LoopOptions { uring, polling, ..LoopOptions::default() };
                 let options = match access {
                     Access::LoopThroughShortRings => {
                         LoopOptions { ring_bytes: fusering::queues().unwrap() as u64 * (256 << 10), ..usual }

@@ -178,7 +178,7 @@ impl<F: FileSystem> RingThread<F> {
             return Ok(());
         }
         // Inside of `_stop`: the reason is noted before the other threads end because of this one.
-        session.ending.watch(|| session.serve_ring(&mut ring, &mut affinity, session.spinner()))
+        session.ending.watch(|| session.serve_ring(&mut ring, &mut affinity, session.poller.spinner()))
     }
 }
 

@@ -91,12 +91,13 @@ pub struct CreateArgs {
     /// --memory, and take at most an eighth of it and 32M
     #[arg(long, value_enum, value_name = "auto|on|off", default_value_t = FuseUringArg::Auto)]
     pub fuse_uring: FuseUringArg,
-    /// Most microseconds between requests for which the disk is kept responsive, at most 1000; 0: none. For loop devices:
-    /// while requests come within this time, idle CPUs of the machine poll instead of sleeping (/dev/cpu_dma_latency),
-    /// which takes power but no time from programs. For NBD: a thread looks for its next request for so long before it
-    /// sleeps, and stops while other programs want its CPU
-    #[arg(long, value_name = "US", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=1000))]
-    pub poll_us: u64,
+    /// Most microseconds between requests for which the disk is kept responsive, at most 1000; 0: none. While requests come
+    /// within this time, idle CPUs of the machine poll or sleep lightly (/dev/cpu_dma_latency), which takes power but no
+    /// time from programs; not on a busy machine. Where that device cannot be opened, a thread of a ring or of
+    /// NBD looks for its next request for so long before it sleeps [default: 50 where the device can be opened and the
+    /// machine has at most 8 CPUs; else 0]
+    #[arg(long, value_name = "US", value_parser = clap::value_parser!(u64).range(..=1000))]
+    pub poll_us: Option<u64>,
     /// Serve NBD over TCP on this address, or the first one of this host name, instead of a unix socket; port 0 for any.
     /// An address that other machines can reach needs the three TLS files. Without TLS, every user of this machine can
     /// read and write the disk

@@ -71,8 +71,9 @@ pub struct MountArgs {
     /// Let read-ahead wait for memory, for measurements
     #[arg(long, conflicts_with_all = ["kernel", "no_readahead"], hide = true)]
     pub wait_readahead: bool,
-    /// Mount with the kernel's EROFS instead of a server. The image is checked first, because a damaged image can crash
-    /// the kernel. All users have access; the modes, owners and access lists in the image decide what each can read
+    /// Mount with the kernel's EROFS instead of a server: for local images that you trust, whose files are often looked up
+    /// or listed again, or are large. The image is checked first, because a damaged image can crash the kernel. All users
+    /// have access; the modes, owners and access lists in the image decide what each can read
     #[arg(long, conflicts_with = "digest")]
     pub kernel: bool,
     /// Do not check the image before --kernel

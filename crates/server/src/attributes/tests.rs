@@ -64,7 +64,7 @@ fn target(medium: Option<Medium>) -> TestTarget {
         export: ExportKind::Nbd,
         uncompressed: false,
         fuse_uring: Default::default(),
-        poll_us: 0,
+        poll_us: None,
         listen: None,
         backing: None,
     };

@@ -3,6 +3,7 @@
 //! The server cannot unmount: it dropped the capability before it began to serve. Commands unmount after it has exited
 //! (`pagefold_control::instance::loop_device`).
 
+use super::polling::polling;
 use super::{Export, Implementation, Opening, Users};
 use crate::log;
 use pagefold_block::loop_export::{LoopExport, LoopOptions, RING_BYTES_MAX};
@@ -22,7 +23,6 @@ use std::fs::DirBuilder;
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
-use std::time::Duration;
 
 /// Threads that serve a disk with a backing. A thread that reads a written-back page waits for the medium; the others
 /// serve pages in memory meanwhile.
@@ -67,7 +67,7 @@ impl Loop {
             threads,
             uring: uring != FuseUring::Off,
             ring_bytes: ring_bytes(crate::disk::memory_limit(&disk.setup())),
-            poll: Duration::from_micros(config.poll_us),
+            polling: polling(config.poll_us),
             keep_capabilities: Some(keep),
             ..usual
         };
@@ -76,7 +76,7 @@ impl Loop {
             export,
             mount_point,
             wants_rings: uring == FuseUring::On,
-            wants_polling: config.poll_us > 0,
+            wants_polling: config.poll_us.is_some_and(|us| us > 0),
         })
     }
 }

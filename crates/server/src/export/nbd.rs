@@ -1,5 +1,6 @@
 //! The NBD export: on a unix socket in the disk's folder, or on TCP.
 
+use super::polling::polling;
 use super::{Export, Implementation, Opening, Users};
 use crate::errors::of_nbd;
 use crate::log;
@@ -11,7 +12,6 @@ use pagefold_control::instance::state::ExportState;
 use pagefold_control::report::disk::ClientsReport;
 use pagefold_sys::privileges;
 use std::net::TcpListener;
-use std::time::Duration;
 
 pub(super) const IMPLEMENTATION: Implementation =
     Implementation { open: |opening| Ok(Box::new(Nbd::open(opening)?)), planned_state: |_| None };
@@ -30,7 +30,7 @@ impl Nbd {
         let name = disk.name().as_str();
         let export =
             nbd::Export::new(name, "pagefold: volatile compressed memory", disk.device()).map_err(of_nbd)?;
-        let limits = Limits { spin: Duration::from_micros(config.poll_us), ..Limits::default() };
+        let limits = Limits { polling: polling(config.poll_us), ..Limits::default() };
         let server = Server::with_log(export, limits, log_warning);
         let uri = match &config.listen {
             None => {

@@ -194,7 +194,7 @@ fn config_without_size() -> DiskConfig {
         export: ExportKind::Loop,
         uncompressed: false,
         fuse_uring: Default::default(),
-        poll_us: 0,
+        poll_us: None,
         listen: None,
         backing: None,
     }
