@@ -143,6 +143,11 @@ impl Readahead {
         }
     }
 
+    /// Returns the size of the history of faults, in pages.
+    pub(crate) fn history_pages(&self) -> u64 {
+        self.gathers.history_bytes().div_ceil(PAGE_SIZE as u64)
+    }
+
     /// Records a fault at an offset, in bytes, whose page is not resident, and returns the pages to bring in. If the
     /// kernel does not say which byte was accessed, the offset is that of the page.
     ///

@@ -216,7 +216,8 @@ impl Pager {
         let page_bytes = self.store.held_bytes() / (copies + folded).max(1);
         // Words, hashes and slots of pages in the store; half of the limit at most.
         let tables = ((copies + folded) * TABLE_BYTES / PAGE_SIZE as u64).min(self.budget.limit() / 2);
-        let working = WORKING_PAGES.min(self.budget.limit() / 32);
+        let most = self.budget.limit() / 32;
+        let working = WORKING_PAGES.min(most) + self.readahead.history_pages().min(most);
         self.budget.set_copy_pages(copies * page_bytes / PAGE_SIZE as u64 + tables + working);
     }
 

@@ -78,6 +78,11 @@ fn run(pager: &Pager, stop: &OwnedFd) {
         // A thread that was served often interrupts this one, and has faulted again by now: then polling is not needed.
         while let Ok(count @ 1..) = pager.uffd.read_faults(&mut faults) {
             faults[..count].iter().for_each(|fault| serve(pager, fault));
+            // Accesses that get no memory any more fault again and again: the messages may not end before `stop`. Until
+            // then evictors may still need their faults served.
+            if pager.budget.is_closing() {
+                break;
+            }
         }
         let descriptor = pager.uffd.as_fd();
         let mut polled = [PollFd::new(&descriptor, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];

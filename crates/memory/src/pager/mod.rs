@@ -146,7 +146,7 @@ impl Pager {
             membership: OnceLock::new(),
             limit: PoolLimit::new(config.max_pool_bytes(), config.accept_threshold_percent),
             counters: Counters::new(),
-            readahead: Readahead::new(limit_pages),
+            readahead: Readahead::new(limit_pages.min(page_count.0)),
             fork_mark: ForkMark::new()?,
             _fork_guard: fork_guard,
             eviction,

@@ -4,11 +4,13 @@
 //! the accesses are random, but the next column repeats them: each access lies at the same multiple of the element's size.
 //! So a *history* keeps the exact offsets of the last faults that belong to no stream and to no sweep. If a few faults have
 //! the distances of earlier ones, scaled by a power of two, the faults are *aligned* with the history, and what follows in
-//! it names the pages of the next accesses. Each fault that is found in the history brings in the pages of the next 4 to 32
+//! it names the pages of the next accesses. Each fault that is found in the history brings in the pages of the next 4 to 31
 //! entries.
 //!
-//! The first entry behind a window faults in general, and shows that the window was used. An access whose page was resident
-//! when the history was recorded has no entry: it faults by itself.
+//! The first entry behind a window faults in general, and shows that the window was used. If many entries behind it do not
+//! fault though the window brought in many pages, the program takes only a part of the list: the windows become smaller, and
+//! then the sequence is given up. An access whose page was resident when the history was recorded has no entry: it faults by
+//! itself.
 //!
 //! An earlier place with the same distance between two faults is found by a hash of the distance without its factors of
 //! two, so a fault is compared with a few entries only. A list with more indices than the history has entries is not
@@ -26,8 +28,11 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 const PAGES_PER_ENTRY: u64 = 2;
 const ENTRIES_MIN: u64 = 1 << 9;
 const ENTRIES_MAX: u64 = 1 << 18;
-/// Entries of a window, by the level.
-const WINDOWS: [u64; 4] = [4, 8, 16, WINDOW_MAX as u64];
+/// Entries of a window, by the level. The faulting page comes in with their pages.
+const WINDOWS: [u64; 4] = [4, 8, 16, WINDOW_MAX as u64 - 1];
+/// A window was used if the entries skipped behind it are at most so many times the number of its entries for each page that
+/// it brought in.
+const SKIPPED_FACTOR: u64 = 2;
 /// Faults that must be aligned before the first window.
 const ALIGNED_MIN: u32 = 4;
 /// Entries between two aligned faults whose pages may be resident, before the first window and later.
@@ -72,29 +77,42 @@ impl GatherWindow {
 /// The gathers of a region.
 pub(super) struct Gathers {
     state: Mutex<State>,
-    /// Neighbours that windows brought in since the last fault that continued one.
+    /// Neighbours that the last window brought in.
     brought: AtomicU64,
+    /// The size of the history with its hash table.
+    history_bytes: u64,
 }
 
 impl Gathers {
     /// Makes a history for a region with a limit of so many pages.
     pub(super) fn new(limit_pages: u64) -> Self {
-        Gathers { state: Mutex::new(State::new(limit_pages)), brought: AtomicU64::new(0) }
+        let state = State::new(limit_pages);
+        let history_bytes = (size_of_val(&*state.history) + size_of_val(&*state.by_distance)) as u64;
+        Gathers { state: Mutex::new(state), brought: AtomicU64::new(0), history_bytes }
     }
 
     /// Records a fault at an offset, in bytes, that belongs to no stream and no sweep. Returns the pages to bring in if a
     /// gather continues, and how many neighbours of the window before were used.
     pub(super) fn record(&self, offset: u64) -> Option<(GatherWindow, u64)> {
         let mut state = self.state.try_lock().ok()?;
-        let followed = state.follow(offset);
-        let window = if followed.is_some() { followed } else { state.align(offset) };
+        let brought = self.brought.load(Relaxed);
+        let followed = state.follow(offset, brought);
+        let begun = || state.align(offset).map(|window| (window, false));
+        let continued = followed.or_else(begun);
         state.push(offset);
-        Some((window?, if followed.is_some() { self.brought.swap(0, Relaxed) } else { 0 }))
+        let (window, is_used) = continued?;
+        self.brought.store(0, Relaxed);
+        Some((window, if is_used { brought } else { 0 }))
+    }
+
+    /// Returns the size of the history in bytes.
+    pub(super) fn history_bytes(&self) -> u64 {
+        self.history_bytes
     }
 
     /// Notes how many neighbours a window brought in.
     pub(super) fn note_brought(&self, brought: u64) {
-        self.brought.fetch_add(brought, Relaxed);
+        self.brought.store(brought, Relaxed);
     }
 }
 
@@ -122,6 +140,14 @@ struct Sequence {
     end: u64,
 }
 
+impl Sequence {
+    /// Returns whether the window was used, if the first fault behind it is aligned with the entry at `at` and it brought
+    /// in so many neighbours. Few neighbours mean that many pages are resident, so that many entries may not fault.
+    fn uses_window(&self, at: u64, brought: u64) -> bool {
+        (at - self.end) * brought <= SKIPPED_FACTOR * WINDOWS[self.level]
+    }
+}
+
 struct State {
     /// The offsets of faults, bytes, at their positions modulo the length, which is a power of two.
     history: Box<[u64]>,
@@ -139,9 +165,10 @@ impl State {
     fn new(limit_pages: u64) -> Self {
         let entries = (limit_pages / PAGES_PER_ENTRY).clamp(ENTRIES_MIN, ENTRIES_MAX).next_power_of_two();
         State {
-            history: vec![0; entries as usize].into(),
+            // Filled with ones: zeroes might be memory that is not allocated yet.
+            history: vec![u64::MAX; entries as usize].into(),
             recorded: 0,
-            by_distance: vec![0; entries as usize].into(),
+            by_distance: vec![u32::MAX; entries as usize].into(),
             followed: None,
             candidate: None,
         }
@@ -196,8 +223,9 @@ impl State {
         GatherWindow::of(entries.filter_map(|at| self.aligned_offset(last, at)))
     }
 
-    /// Continues the sequence that is followed, if the fault belongs to it.
-    fn follow(&mut self, offset: u64) -> Option<GatherWindow> {
+    /// Continues the sequence that is followed, if the fault belongs to it. The last window brought in so many neighbours.
+    /// Returns the next window, and whether the last one was used.
+    fn follow(&mut self, offset: u64, brought: u64) -> Option<(GatherWindow, bool)> {
         let mut sequence = self.followed.take().filter(|sequence| self.has(sequence.last.at))?;
         let last = sequence.last;
         let reach = sequence.end.saturating_sub(last.at) + SKIPPED_MAX;
@@ -206,9 +234,12 @@ impl State {
             self.followed = (sequence.misses <= MISSES_MAX).then_some(sequence);
             return None;
         };
-        sequence.level = match at >= sequence.end {
-            true => (sequence.level + 1).min(WINDOWS.len() - 1),
-            false => sequence.level.saturating_sub(1),
+        let is_behind = at >= sequence.end;
+        let is_used = is_behind && sequence.uses_window(at, brought);
+        sequence.level = match (is_used, is_behind) {
+            (true, _) => (sequence.level + 1).min(WINDOWS.len() - 1),
+            (false, true) => sequence.level.checked_sub(1)?,
+            (false, false) => sequence.level.saturating_sub(1),
         };
         sequence.last = Alignment { at, offset, ..last };
         sequence.misses = 0;
@@ -220,7 +251,7 @@ impl State {
             }
         }
         self.followed = Some(sequence);
-        window
+        Some((window?, is_used))
     }
 
     /// Looks whether the fault is aligned with earlier ones. Returns a window as soon as enough faults are.

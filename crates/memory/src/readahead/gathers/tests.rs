@@ -113,7 +113,8 @@ fn the_second_column_of_a_gather_is_brought_in_ahead() {
             assert!(faults * 3 < first, "round {round}, {:#x}: {faults} of {first}", column.base);
         }
     }
-    assert!(program.wasted() < 100, "{}", program.wasted());
+    // The window at the end of each of nine lists names pages of what came after it.
+    assert!(program.wasted() < 200, "{}", program.wasted());
     let (brought, used) = program.readahead.counts();
     assert!(used * 10 > brought * 9, "{used} of {brought}");
 }
@@ -127,6 +128,34 @@ fn the_same_list_for_the_same_column_is_brought_in_ahead() {
     assert!(second * 8 < first, "{second} of {first}");
 }
 
+/// Takes a part of the elements of the second column. Returns the pages brought in, the faults and the elements.
+fn gather_part(is_taken: impl Fn(usize) -> bool) -> (u64, u64, u64) {
+    let mut program = Program::new(LIMIT_PAGES, LIMIT_PAGES as usize);
+    let rows = indices(1, 10_000, ROWS);
+    program.gather(COLUMNS[0], &rows);
+    let rows: Vec<_> = (0..rows.len()).filter(|i| is_taken(*i)).map(|i| rows[i]).collect();
+    let faults = program.gather(COLUMNS[1], &rows);
+    (program.readahead.counts().0, faults as u64, rows.len() as u64)
+}
+
+#[test]
+fn a_list_of_which_a_small_part_is_taken_is_not_followed() {
+    let (brought, faults, _) = gather_part(|i| i % 10 == 0);
+    assert!(brought * 4 < faults, "{brought} with {faults} faults");
+    let chance = indices(2, 10_000, 100);
+    for percent in [5, 10] {
+        let (brought, faults, _) = gather_part(|i| chance[i] < percent);
+        assert!(brought * 4 < faults, "{percent} %: {brought} with {faults} faults");
+    }
+    // Pairs of neighbours begin a sequence each time.
+    let (brought, faults, _) = gather_part(|i| i % 30 < 4);
+    assert!(brought < faults * 5, "{brought} with {faults} faults");
+    for percent in [50, 75] {
+        let (brought, faults, taken) = gather_part(|i| chance[i] < percent);
+        assert!(faults * 4 < taken && brought < 10_000, "{percent} %: {faults} of {taken}");
+    }
+}
+
 #[test]
 fn random_accesses_bring_nothing() {
     let mut program = Program::new(LIMIT_PAGES, LIMIT_PAGES as usize);
@@ -135,7 +164,12 @@ fn random_accesses_bring_nothing() {
     // Of few pages, distances repeat by chance.
     let mut program = Program::new(LIMIT_PAGES, 1_000);
     program.gather(Column { base: 0, element: PAGE_SIZE as u64 }, &indices(1, 100_000, 4_000));
-    assert!(program.wasted() == 0 && program.faults > 60_000, "{}", program.faults);
+    let brought = program.readahead.counts().0;
+    assert!(brought < 1_000, "{brought} with {} faults", program.faults);
+    let mut program = Program::new(128, 128);
+    program.gather(Column { base: 0, element: PAGE_SIZE as u64 }, &indices(1, 100_000, 500));
+    let brought = program.readahead.counts().0;
+    assert!(brought < 1_000, "{brought} with {} faults", program.faults);
 }
 
 #[test]
@@ -176,12 +210,19 @@ fn distances_are_scaled_exactly_or_not_at_all() {
 #[test]
 fn faults_at_both_ends_of_the_largest_region_are_recorded() {
     let gathers = Gathers::new(u64::MAX);
-    let last = 1_u64 << 44;
+    let end = 1_u64 << 44;
     for i in 0..2_000 {
-        for offset in [0, last - 1 - i * PAGE_SIZE as u64, i] {
-            let pages = gathers.record(offset).map(|(window, _)| window.pages().map(|page| page.0).max());
-            assert!(pages.flatten() <= Some(u64::from(u32::MAX)));
+        for offset in [0, end - 1 - i * PAGE_SIZE as u64, i] {
+            gathers.record(offset);
         }
+    }
+    let offsets: Vec<_> = indices(5, 2_000, 1 << 32).iter().flat_map(|i| [*i, end - 1 - i * 7]).collect();
+    let pages: BTreeSet<_> = offsets.iter().map(|offset| offset / PAGE_SIZE as u64).collect();
+    offsets.iter().for_each(|offset| _ = gathers.record(*offset));
+    let windows: Vec<_> = offsets.iter().filter_map(|offset| gathers.record(*offset)).collect();
+    assert!(windows.len() > 1_000, "{}", windows.len());
+    for (window, _) in windows {
+        assert!(window.pages().all(|page| pages.contains(&page.0)), "{window:?}");
     }
 }
 
