@@ -178,7 +178,7 @@ fn rings_that_are_wanted_and_not_offered_are_a_warning() {
         let of_rings =
             (says("not io_uring: the kernel does not offer"), says(&format!("echo Y > {ENABLED}")));
         let is_wanted = name == "wanted";
-        let cannot_poll = File::options().write(true).open(pagefold_sys::awake::DEVICE).is_err();
+        let cannot_poll = !cpus_can_be_kept_awake();
         assert_eq!(
             (of_rings, says("--poll-us has no effect")),
             ((is_wanted, is_wanted), is_wanted && cannot_poll),
@@ -322,6 +322,17 @@ fn requests_fail_at_once_when_the_server_is_killed() {
 /// The limits with which idle CPUs poll, or sleep lightly.
 const AWAKE_US: std::ops::RangeInclusive<i32> = 0..=2;
 
+/// Whether a server of this user can keep idle CPUs awake.
+fn cpus_can_be_kept_awake() -> bool {
+    let device = pagefold_sys::awake::DEVICE;
+    pagefold_sys::awake::has_idle_driver() && File::options().write(true).open(device).is_ok()
+}
+
+/// Whether servers keep idle CPUs awake by default on a machine with so many of them.
+fn machine_is_small() -> bool {
+    pagefold_sys::cpu::online() <= 8
+}
+
 /// The present limit of the time that idle CPUs take to wake up.
 fn wake_up_limit_us() -> Option<i32> {
     let mut limit = [0; 4];
@@ -335,10 +346,10 @@ fn servers_hold_the_device_that_keeps_cpus_awake_unless_they_are_not_to() {
     if let Some(why) = no_loop() {
         return pagefold_testkit::skipped!("{test}: {why}");
     }
-    if File::options().write(true).open(pagefold_sys::awake::DEVICE).is_err() {
-        return pagefold_testkit::skipped!("{test}: CPUs may not be kept awake");
+    if !cpus_can_be_kept_awake() {
+        return pagefold_testkit::skipped!("{test}: CPUs cannot be kept awake");
     }
-    let is_small = pagefold_sys::cpu::online() <= 8;
+    let is_small = machine_is_small();
     let s = Sandbox::new();
     let has_it = |name: &str| {
         let open = fs::read_dir(format!("/proc/{}/fd", s.server_pid(name))).unwrap();
@@ -378,7 +389,12 @@ fn idle_cpus_are_kept_awake_while_requests_follow_each_other() {
     let Some(before) = wake_up_limit_us().filter(|limit| !AWAKE_US.contains(limit)) else {
         return pagefold_testkit::skipped!("{test}: CPUs are kept awake already, or may not be");
     };
-    for options in ["--poll-us 1000 --fuse-uring on", "--poll-us 1000 --fuse-uring off", "--fuse-uring on"] {
+    if !cpus_can_be_kept_awake() {
+        return pagefold_testkit::skipped!("{test}: CPUs cannot be kept awake");
+    }
+    let by_default = machine_is_small().then_some("--fuse-uring on");
+    let options = ["--poll-us 1000 --fuse-uring on", "--poll-us 1000 --fuse-uring off"];
+    for options in options.into_iter().chain(by_default) {
         let s = Sandbox::new();
         let device = s.ok(&format!("disk create --size 64M --name x --export loop {options}"));
         assert!(!s.show("x")["warnings"].to_string().contains("--poll-us"));
@@ -386,14 +402,16 @@ fn idle_cpus_are_kept_awake_while_requests_follow_each_other() {
         wait_until("CPUs may sleep without requests", || wake_up_limit_us() == Some(before));
         let file = File::options().read(true).custom_flags(libc::O_DIRECT).open(device.trim_end()).unwrap();
         let mut page = AlignedBytes::new(4096, 0);
-        let mut are_awake = false;
+        let (mut are_awake, mut attempts) = (false, 0);
         wait_until("CPUs are kept awake, unless others keep the machine busy", || {
             (0..100).for_each(|i| file.read_exact_at(&mut page, i * 4096).unwrap());
             are_awake = wake_up_limit_us().is_some_and(|limit| AWAKE_US.contains(&limit));
-            are_awake || machine_is_busy()
+            attempts += 1;
+            are_awake || machine_is_busy() || Some(options) == by_default && attempts == 10
         });
         if !are_awake {
-            return pagefold_testkit::skipped!("{test}: other programs keep all CPUs busy");
+            let why = "other programs keep all CPUs busy, or requests do not follow within 50 us";
+            return pagefold_testkit::skipped!("{test}: {why}");
         }
         wait_until("CPUs may sleep again", || wake_up_limit_us() == Some(before));
         // The request dies with the server.

@@ -4,17 +4,18 @@
 //! us and more, and deep sleeps of other machines take longer: more than many requests. A process can limit the time that
 //! idle CPUs may take to wake up: as long as it has [`DEVICE`] open with that time as the value
 //! (Documentation/admin-guide/pm/cpuidle.rst, "Power Management Quality of Service for CPUs"). When the process dies, the
-//! kernel forgets the limit. In a virtual machine the limit is 0, so that idle CPUs poll: the only other thing that they can do
-//! there is to leave the CPU to the host. On other machines it is the time of the lightest sleep, which takes little power and
-//! nothing from the other thread of a core.
+//! kernel forgets the limit. With the idle driver `haltpoll` of virtual machines the limit is 0, so that idle CPUs poll: the only
+//! other thing that they can do there is to leave the CPU to the host. With other drivers it is the time of the lightest sleep,
+//! which takes little power and nothing from the other thread of a core. Without an idle driver the limit has no effect.
 //!
-//! Only a CPU that has nothing else to do polls, so this takes no time from programs. It takes power, and time of the host
-//! of a virtual machine. So a thread asks for it only while at least `OFTEN` requests come within `PERIOD`, each soon after the
-//! reply before, and takes the request back otherwise.
+//! Only a CPU that has nothing else to do polls, so no program waits for it; but one on the other thread of its core is slower
+//! meanwhile. Polling takes power, and time of the host of a virtual machine. So a thread asks for it only while at least
+//! `OFTEN` requests come within `PERIOD`, each soon after the reply before, and takes the request back otherwise.
 //!
 //! Of many requests at a time, threads find the next one without sleeping: CPUs that sleep let them find even more, and CPUs
 //! that are awake made large and many requests slower by a tenth. So the thread does not ask while the process sleeps clearly
-//! less often than requests come. On a busy machine, whose CPUs are hardly ever idle, it does not ask either.
+//! less often than its threads wait for requests. Requests that end one wait together count as one. On a busy machine, whose
+//! CPUs are hardly ever idle, it does not ask either.
 
 use crate::SysError;
 use std::fs::File;
@@ -32,8 +33,8 @@ pub const DEVICE: &str = "/dev/cpu_dma_latency";
 const PERIOD: Duration = Duration::from_millis(5);
 /// As many requests have to come within a period, each soon after the reply before.
 const OFTEN: u32 = 16;
-/// Requests come one at a time if the process sleeps at least so many eighths as often. With one request at a time it
-/// was 8 and more of them, with four of 4 KiB 7, with eight of 128 KiB 6, and with 32 of 4 KiB 2.
+/// Requests come one at a time if the process sleeps at least so many eighths as often as its threads wait for them. With one
+/// request at a time it was 8 and more of them, with four of 4 KiB 7, with eight of 128 KiB 6, and with 32 of 4 KiB 2.
 const SLEEP_EIGHTHS: u64 = 7;
 /// The time over which it is found out whether the machine is busy. The kernel counts idle time in units of 10 ms.
 const WINDOW: Duration = Duration::from_millis(200);
@@ -43,9 +44,11 @@ const BUSY_PARTS: u64 = 16;
 const POLL: i32 = 0;
 const LIGHT_SLEEP: i32 = 2;
 const NO_LIMIT: i32 = -1;
-/// The driver of idle CPUs, and its name in virtual machines that can poll.
+/// The file with the name of the driver of idle CPUs, its name in virtual machines that can poll, and what stands there for
+/// none.
 const IDLE_DRIVER: &str = "/sys/devices/system/cpu/cpuidle/current_driver";
 const IDLE_DRIVER_OF_GUESTS: &str = "haltpoll";
+const NO_IDLE_DRIVER: &str = "none";
 /// The file whose first line has the times of all CPUs.
 const TIMES: &str = "/proc/stat";
 
@@ -122,7 +125,7 @@ impl AwakeCpus {
     /// Starts the thread that asks the kernel. A request counts if it comes within `soon` after the reply
     /// before, whichever threads they are of: several threads may take turns.
     ///
-    /// Fails if this process may not open the device, or the kernel has none.
+    /// Fails if this process may not open the device, or the kernel has none, or it has no driver of idle CPUs.
     pub fn start(soon: Duration) -> Result<Self, SysError> {
         Self::start_on(soon, Kernel::open()?)
     }
@@ -253,12 +256,29 @@ struct Kernel {
     times: Option<File>,
 }
 
+/// Whether the kernel has a driver of idle CPUs. Without one, a limit on their wake-up time has no effect.
+pub fn has_idle_driver() -> bool {
+    idle_driver().is_some()
+}
+
+/// The name of the driver of idle CPUs.
+fn idle_driver() -> Option<String> {
+    named_driver(&std::fs::read_to_string(IDLE_DRIVER).ok()?).map(str::to_string)
+}
+
+/// The name of a driver in the contents of its file.
+fn named_driver(text: &str) -> Option<&str> {
+    Some(text.trim()).filter(|name| !name.is_empty() && *name != NO_IDLE_DRIVER)
+}
+
 impl Kernel {
     fn open() -> Result<Self, SysError> {
+        let Some(driver) = idle_driver() else {
+            return Err(SysError::new("looking for a driver of idle CPUs", libc::ENODEV));
+        };
         let failed = |e| SysError::io(format!("opening {DEVICE}"), &e);
         let device = File::options().write(true).open(DEVICE).map_err(failed)?;
-        let driver = std::fs::read_to_string(IDLE_DRIVER).unwrap_or_default();
-        let limit_us = if driver.trim() == IDLE_DRIVER_OF_GUESTS { POLL } else { LIGHT_SLEEP };
+        let limit_us = if driver == IDLE_DRIVER_OF_GUESTS { POLL } else { LIGHT_SLEEP };
         Ok(Kernel { device, limit_us, times: File::open(TIMES).ok() })
     }
 }

@@ -16,9 +16,9 @@ pub enum Polling {
     /// They sleep.
     #[default]
     Never,
-    /// They sleep, and idle CPUs are kept from sleeping where this process may do that.
+    /// They sleep, and idle CPUs are kept from sleeping where this process can do that.
     AwakeCpus(Duration),
-    /// As with `AwakeCpus`. Where this process may not do that, threads look for their next request before they sleep.
+    /// As with `AwakeCpus`. Where this process cannot do that, threads look for their next request before they sleep.
     AwakeCpusOrSpin(Duration),
     /// They look for their next request before they sleep.
     Spin(Duration),
@@ -33,7 +33,8 @@ pub struct Poller {
 }
 
 impl Poller {
-    /// Starts what the choice needs: a thread, if CPUs are to be kept awake.
+    /// Starts what the choice needs: a thread, if CPUs are to be kept awake. That thread has the
+    /// privileges of the caller at this time.
     pub fn start(polling: Polling) -> Self {
         let (soon, spin) = match polling {
             Polling::Never => (None, Duration::ZERO),

@@ -22,7 +22,7 @@ use std::io::ErrorKind;
 use std::net::TcpListener;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -101,7 +101,8 @@ pub struct Server {
 struct Shared {
     export: Export,
     limits: Limits,
-    poller: Poller,
+    /// Started with the first listener.
+    poller: OnceLock<Poller>,
     connections: Mutex<Connections>,
     /// A handshake has ended, or the server is to stop.
     changed: Condvar,
@@ -137,7 +138,8 @@ impl Server {
         Self::with_log(export, limits, |_| ())
     }
 
-    /// Makes a server without listeners. It calls `log` with a sentence when it refuses or disconnects a client, at
+    /// Makes a server without listeners, and starts no thread yet: a caller that drops its privileges before it adds the first
+    /// listener has no thread with them. It calls `log` with a sentence when it refuses or disconnects a client, at
     /// most once a minute for each reason. `log` must not call the server.
     pub fn with_log(export: Export, limits: Limits, log: impl Fn(&str) + Send + Sync + 'static) -> Self {
         let clients = ClientTable::new(limits);
@@ -145,7 +147,7 @@ impl Server {
         let shared = Arc::new(Shared {
             export,
             limits,
-            poller: Poller::start(limits.polling),
+            poller: OnceLock::new(),
             connections: Mutex::new(connections),
             changed: Condvar::new(),
             counts: AtomicCounters::default(),
@@ -237,6 +239,7 @@ impl Server {
         if self.shared.lock().stopping {
             return Err(NbdError::Stopped);
         }
+        self.shared.poller();
         acceptors.push(start()?);
         Ok(())
     }
@@ -255,6 +258,11 @@ impl Drop for Server {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Connections> {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The poller, whose thread has the privileges of the thread that adds the first listener.
+    fn poller(&self) -> &Poller {
+        self.poller.get_or_init(|| Poller::start(self.limits.polling))
     }
 
     /// Counts an event and reports it.
@@ -338,8 +346,8 @@ struct ConnectionGuard {
 
 impl ConnectionGuard {
     fn serve(&self, socket: Socket, tls: Option<TlsConfig>) {
-        let Shared { export, limits, poller, .. } = &*self.shared;
-        match connection::serve(socket, export, tls.as_ref(), limits, poller, self) {
+        let Shared { export, limits, .. } = &*self.shared;
+        match connection::serve(socket, export, tls.as_ref(), limits, self.shared.poller(), self) {
             Ok(()) => {}
             Err(ConnectionError::Io(e)) if e.kind() == ErrorKind::TimedOut && !self.opened.get() => {
                 self.shared.count_and_report(Event::SlowHandshake, || {

@@ -15,6 +15,7 @@ use pagefold_control::instance::state::{ExportState, LoopBackingFile};
 use pagefold_control::report::disk::RingsReport;
 use pagefold_fuse::{SessionEnd, Transport};
 use pagefold_store::MemLimit;
+use pagefold_sys::awake;
 use pagefold_sys::blockuse;
 use pagefold_sys::harden;
 use pagefold_sys::loopdev::LoopIdentity;
@@ -104,10 +105,12 @@ impl Export for Loop {
         let no_rings = crate::transport::warning(transport).filter(|_| self.wants_rings);
         let is_device = matches!(transport, Transport::Device { .. });
         let no_polling = (self.wants_polling && is_device && !self.export.keeps_cpus_awake()).then(|| {
-            let device = pagefold_sys::awake::DEVICE;
-            format!(
-                "--poll-us has no effect on requests that come through /dev/fuse: {device} cannot be opened"
-            )
+            let why = if awake::has_idle_driver() {
+                format!("{} cannot be opened", awake::DEVICE)
+            } else {
+                "the kernel has no driver of idle CPUs (cpuidle)".to_string()
+            };
+            format!("--poll-us has no effect on requests that come through /dev/fuse: {why}")
         });
         no_rings.into_iter().chain(no_polling).collect()
     }

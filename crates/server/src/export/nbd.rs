@@ -31,6 +31,7 @@ impl Nbd {
         let export =
             nbd::Export::new(name, "pagefold: volatile compressed memory", disk.device()).map_err(of_nbd)?;
         let limits = Limits { polling: polling(config.poll_us), ..Limits::default() };
+        // It starts its threads when it begins to serve, without capabilities.
         let server = Server::with_log(export, limits, log_warning);
         let uri = match &config.listen {
             None => {

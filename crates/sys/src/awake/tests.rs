@@ -74,10 +74,14 @@ fn cpus_are_kept_awake_while_requests_come_soon_and_not_longer() {
     }
     // While they come, the request stands.
     let begin = Instant::now();
+    while asked.try_recv() != Ok(true) {
+        note(&awake, ENOUGH, SOON);
+        assert!(begin.elapsed() < LONG);
+    }
+    let begin = Instant::now();
     while begin.elapsed() < 5 * PERIOD {
         note(&awake, ENOUGH, SOON);
     }
-    assert_eq!(asked.recv_timeout(LONG), Ok(true));
     drop(awake);
     let rest = asked.iter().collect::<Vec<_>>();
     assert_eq!(rest.last(), Some(&false), "{rest:?}");
@@ -185,11 +189,20 @@ fn the_times_of_cpus_are_read() {
     let before = kernel.times().unwrap();
     std::thread::sleep(Duration::from_millis(50));
     let after = kernel.times().unwrap();
-    assert!(after.all > before.all && after.idle >= before.idle, "{before:?} {after:?}");
+    // The time that CPUs wait for devices may fall a little.
+    assert!(after.all > before.all && after.idle + 2 >= before.idle, "{before:?} {after:?}");
     let sleeps = kernel.sleeps();
     std::thread::sleep(Duration::from_millis(1));
     assert!(kernel.sleeps() > sleeps);
-    assert!(after.idle - before.idle <= after.all - before.all + 2, "{before:?} {after:?}");
+    let (idle, all) = (after.idle.saturating_sub(before.idle), after.all - before.all);
+    assert!(idle <= all + 2, "{before:?} {after:?}");
+}
+
+#[test]
+fn a_machine_may_have_no_driver_of_idle_cpus() {
+    assert_eq!(named_driver("haltpoll\n"), Some(IDLE_DRIVER_OF_GUESTS));
+    assert_eq!(named_driver("none\n"), None);
+    assert_eq!(named_driver("\n"), None);
 }
 
 /// The present limit of all processes, us.
@@ -206,19 +219,26 @@ fn the_kernel_takes_the_request_and_forgets_it() {
         return pagefold_testkit::skipped!("{test}: {DEVICE} cannot be read, or another process uses it");
     };
     let Ok(mut kernel) = Kernel::open() else {
-        return pagefold_testkit::skipped!("{test}: {DEVICE} cannot be opened");
+        return pagefold_testkit::skipped!("{test}: {DEVICE} cannot be opened, or idle CPUs have no driver");
     };
     // Programs of others do not matter here.
     kernel.times = None;
     let awake = AwakeCpus::start_on(SOON, kernel).unwrap();
-    let deadline = Instant::now() + LONG;
+    let all_times = || cpu_times(&std::fs::read(TIMES).unwrap()).unwrap();
+    let (deadline, times) = (Instant::now() + LONG, all_times());
     while limit_us().is_none_or(|limit| limit > LIGHT_SLEEP) {
-        assert!(Instant::now() < deadline);
+        if Instant::now() >= deadline {
+            let now = all_times();
+            let (idle, all) = (now.idle.saturating_sub(times.idle), now.all - times.all);
+            assert!(idle < all / 2, "{idle} of {all}");
+            return pagefold_testkit::skipped!("{test}: other programs keep the machine busy");
+        }
         // A process that does not sleep between requests has many at a time.
         std::thread::sleep(Duration::from_micros(10));
         note(&awake, 1, SOON);
     }
     drop(awake);
+    let deadline = Instant::now() + LONG;
     while limit_us() != Some(before) {
         assert!(Instant::now() < deadline);
     }
