@@ -179,6 +179,8 @@ pub fn run(args: &BuildArgs) -> Result<()> {
     if options.memory_bytes.is_some() {
         pagefold_sys::malloc::return_large_blocks();
     }
+    // Each thread may have some files open, which it reads.
+    pagefold_sys::beneath::raise_open_file_limit();
     let exclude = build_source::patterns(args)?;
     let excluded = exclude.clone();
     // The file stands first: it blocks signals, which threads would receive, and may be refused.

@@ -336,12 +336,16 @@ fn work<W, O>(
         if sender.send(Event::Begun(src_bytes)).is_err() {
             return;
         }
-        let begun = Instant::now();
         // The builder waits for each segment, so it must hear of a panic too, whose message was printed.
-        let worked = catch_unwind(AssertUnwindSafe(|| worker(src.bytes(&mut room)?, what)));
+        let worked = catch_unwind(AssertUnwindSafe(|| {
+            let bytes = src.bytes(&mut room)?;
+            // Waiting for a disk is no part of it.
+            let begun = Instant::now();
+            worker(bytes, what).map(|output| (output, begun.elapsed()))
+        }));
         let worked =
             worked.unwrap_or_else(|_| Err(BuildError::Threads(std::io::Error::other("it panicked"))));
-        let result = worked.map(|output| Done { output, elapsed: begun.elapsed(), src: src.into_memory() });
+        let result = worked.map(|(output, elapsed)| Done { output, elapsed, src: src.into_memory() });
         if sender.send(Event::Finished(ticket, (result, src_bytes))).is_err() {
             return;
         }

@@ -53,7 +53,8 @@ impl<'r> Filled<'r> {
 
     /// Passes over the next bytes, and returns a reader of them for another thread, if they need not be read here.
     pub fn range(&mut self, len: usize) -> Result<Option<Box<dyn RangeReader>>, BuildError> {
-        if self.hash.is_some() || self.data.is_some() {
+        let (is_data, run) = self.run();
+        if self.hash.is_some() || !is_data || run < len as u64 {
             return Ok(None);
         }
         let range = self.reader.range(len as u64)?;

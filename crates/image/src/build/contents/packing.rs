@@ -215,6 +215,7 @@ impl<'a> Filler<'_, 'a, '_> {
             self.make_room(segment.src.len())?;
             let ticket = self.submit_packed(segment, Turn::Last);
             self.pending.extend(ticket.map(Pending::Packed));
+            self.writer.report(0)?;
         }
         Ok(())
     }

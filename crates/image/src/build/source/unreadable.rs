@@ -17,8 +17,8 @@ pub struct Unreadable {
 impl Unreadable {
     /// Adds a path and the reason.
     pub(super) fn add(&mut self, path: PathBuf, reason: String) {
-        self.count += 1;
-        self.listed.insert((path, reason));
+        // A source that lists a name twice counts as one, as long as the name is listed.
+        self.count += u64::from(self.listed.insert((path, reason)));
         if self.listed.len() > LISTED_MAX {
             self.listed.pop_last();
         }

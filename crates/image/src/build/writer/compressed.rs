@@ -42,10 +42,15 @@ impl Writer<'_> {
         file: OpenFile,
         directory_blocks: u64,
     ) -> Result<(), BuildError> {
-        let stored_bytes = (file.blocks - directory_blocks) * BLOCK;
-        self.summary.metadata_bytes = directory_blocks * BLOCK;
-        self.summary.add_stored(compression, stored_bytes);
-        self.summary.fragments = progress::Stored { stored_bytes, ..fragments };
+        // Without files, what is not directories is prefixes of attribute names.
+        let has_files = fragments.files > 0;
+        let file_blocks = if has_files { file.blocks - directory_blocks } else { 0 };
+        self.summary.metadata_bytes = (file.blocks - file_blocks) * BLOCK;
+        if has_files {
+            let stored_bytes = file_blocks * BLOCK;
+            self.summary.add_stored(compression, stored_bytes);
+            self.summary.fragments = progress::Stored { stored_bytes, ..fragments };
+        }
         self.packed_place = Some(self.put_hidden(len_bytes, compression, &file)?);
         Ok(())
     }
