@@ -3,6 +3,7 @@
 //! | module | what is in it |
 //! |---|---|
 //! | `serve` | serving a fault, by the state of its page |
+//! | `claims` | the pages that come in at once: the one that faulted and its neighbours |
 //! | `page_in` | bringing a page and its neighbours from the store into the range |
 //! | `file` | reading a page from the file of the region |
 //! | `unregistered` | the parts of the range that the kernel fills by itself |
@@ -24,6 +25,7 @@
 //! both can wait for ever (`docs/memory.md`, "Restrictions").
 
 mod advise;
+mod claims;
 mod file;
 mod install;
 mod page_in;
