@@ -99,7 +99,8 @@ rules! {
         "Records ascend from byte 0, and their reserved bits and bytes are zero.";
     EXTENT_LIMIT "extent-limit" Error "Compressed indexes"
         "A cluster has at most 1 MiB, LZ4 clusters no more than the record allows; a compressed extent has at most \
-         12 MiB, and a plain one no more than its cluster.";
+         12 MiB, and no less than its cluster takes, unless it is marked as a prefix or ends the file; a plain one has \
+         no more than its cluster.";
     INLINE_CLUSTER "inline-cluster" Error "Compressed indexes"
         "An inline cluster has bytes, does not cross the end of a block, and is not plain in an interlaced file.";
     INTERLACED "interlaced" Error "Compressed indexes" "An interlaced extent has one block.";
