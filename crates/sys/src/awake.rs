@@ -18,6 +18,7 @@
 //! CPUs are hardly ever idle, it does not ask either.
 
 use crate::SysError;
+use crate::cpu::Switches;
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::FileExt;
@@ -297,11 +298,7 @@ impl Machine for Kernel {
     }
 
     fn sleeps(&mut self) -> u64 {
-        // SAFETY: zero is a value of every field.
-        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-        // SAFETY: the kernel writes to the structure, which lives until after the call. It cannot fail for this process.
-        unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) };
-        u64::try_from(usage.ru_nvcsw).unwrap_or(0)
+        Switches::of_process().sleeps
     }
 }
 

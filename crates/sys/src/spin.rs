@@ -9,6 +9,7 @@
 //! Where the process may keep idle CPUs awake, a thread sleeps at once instead: see [`awake`](crate::awake).
 
 use crate::awake::AwakeCpus;
+use crate::cpu::Switches;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -59,13 +60,13 @@ impl Spinner {
         }
         let start = Instant::now();
         if self.may_spin(start) {
-            let preempted = preemptions();
+            let before = Switches::of_thread().preemptions;
             let mut found = attempt(Attempt::Look)?;
             while found.is_none() && start.elapsed() < self.window {
                 std::hint::spin_loop();
                 found = attempt(Attempt::Look)?;
             }
-            if preemptions() != preempted {
+            if Switches::of_thread().preemptions != before {
                 self.rests_until = Some(Instant::now() + REST);
             }
             if let Some(found) = found {
@@ -99,15 +100,6 @@ fn sleep<T, E>(mut attempt: impl FnMut(Attempt) -> Result<Option<T>, E>) -> Resu
             return Ok(found);
         }
     }
-}
-
-/// How often the kernel has taken the CPU from the calling thread.
-fn preemptions() -> i64 {
-    // SAFETY: zero is a value of every field.
-    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: the kernel writes to the structure, which lives until after the call. It cannot fail for this thread.
-    unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) };
-    usage.ru_nivcsw
 }
 
 #[cfg(test)]
