@@ -179,8 +179,8 @@ impl<'a> Filler<'_, 'a, '_> {
             let cluster_bytes = self.writer.options.cluster_bytes as usize;
             let cut = Cut { start: segment_start, cluster_bytes, ..Cut::default() };
             let ticket = self.submit_source(src.into(), cut, Some(compression), Turn::First);
-            let done = self.workers.take(ticket, || self.writer.report(0))?;
-            src = done.output.left.clone();
+            let mut done = self.workers.take(ticket, || self.writer.report(0))?;
+            src = std::mem::take(&mut done.output.left);
             self.results.keep_memory(self.writer.append_segment(
                 &mut self.file,
                 done.output,
