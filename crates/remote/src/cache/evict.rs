@@ -12,7 +12,7 @@ use super::format::{HEADER_BYTES, HEADER_USED_BYTES, Layout, RECORD_BYTES, Recor
 use super::object::{read_header, read_record};
 use super::{Cache, Key, max_unchecked_bytes, now_s};
 use pagefold_sys::cachedir::{Access, punch_hole};
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::atomic::Ordering;
 
@@ -55,14 +55,23 @@ pub(super) fn files(cache: &Cache) -> Vec<FileInfo> {
     names.into_iter().filter_map(look).collect()
 }
 
-/// Evicts groups, if the cache is larger than it may be when `pending_bytes` are written, too.
-pub(super) fn evict(cache: &Cache, pending_bytes: u64) {
-    let Ok(lock) = cache.dir.open_file(LOCK_NAME, Access::Create) else { return };
-    let has_lock = lock.try_lock().is_ok();
-    if !has_lock && cache.busy_evictions.fetch_add(1, Ordering::Relaxed) < MAX_BUSY {
-        return;
+/// Evicts groups, if the cache is larger than it may be when `pending_bytes` are written, too. Returns false if another
+/// process is at that: it does not know what this one writes.
+pub(super) fn evict(cache: &Cache, pending_bytes: u64) -> bool {
+    // Without the file there can be no other files either.
+    let Ok(lock) = cache.dir.open_file(LOCK_NAME, Access::Create) else { return true };
+    let is_busy = matches!(lock.try_lock(), Err(TryLockError::WouldBlock));
+    if is_busy && cache.busy_evictions.fetch_add(1, Ordering::Relaxed) < MAX_BUSY {
+        return false;
     }
     cache.busy_evictions.store(0, Ordering::Relaxed);
+    make_room(cache, pending_bytes);
+    // Closing the file would not do while a child that this process has just started has it open, too.
+    let _ = lock.unlock();
+    true
+}
+
+fn make_room(cache: &Cache, pending_bytes: u64) {
     let files = files(cache);
     let used: u64 = files.iter().map(|file| file.used_bytes).sum();
     let limit = limit_bytes(cache, used);
@@ -159,6 +168,9 @@ fn evict_group(file: &File, candidate: &Candidate) -> u64 {
         return if file.set_len(HEADER_BYTES).is_ok() { before } else { 0 };
     }
     let _ = file.write_all_at(&[0; RECORD_BYTES], layout.record_at(candidate.group));
+    // Blocks that were written meanwhile would stay in a group that nobody knows. Their writer looks at the record last, and
+    // marks the group again if it is zeroed; what it wrote before that leaves now.
+    let _ = punch_hole(file, layout.group_data(candidate.group));
     before.saturating_sub(allocated_bytes())
 }
 

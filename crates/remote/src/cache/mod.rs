@@ -234,8 +234,8 @@ impl Cache {
         self.writing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes room for a write, by eviction when it is time to look. `None` if another thread is at that, and has not made
-    /// room yet: threads that fetch faster than one evicts would make the cache larger than it may be.
+    /// Makes room for a write, by eviction when it is time to look. `None` if another thread or process is at that, and has
+    /// not made room yet: those that fetch faster than one evicts would make the cache larger than it may be.
     fn reserve(&self, len_bytes: u64) -> Option<Reserved<'_>> {
         let reserved = Reserved { cache: self, len_bytes };
         let mut writing = self.writing();
@@ -252,9 +252,15 @@ impl Cache {
         (writing.unchecked_bytes, writing.is_evicting) = (len_bytes, true);
         let now_bytes = writing.now_bytes;
         drop(writing);
-        evict(self, now_bytes);
-        self.writing().is_evicting = false;
-        Some(reserved)
+        let has_room = evict(self, now_bytes);
+        let mut writing = self.writing();
+        writing.is_evicting = false;
+        if !has_room {
+            // The next write is followed by a look again.
+            writing.unchecked_bytes = max_unchecked_bytes(self.size_bytes);
+        }
+        drop(writing);
+        has_room.then_some(reserved)
     }
 }
 

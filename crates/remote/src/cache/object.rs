@@ -217,7 +217,7 @@ impl CachedObject {
 
     /// Stores blocks of one group.
     fn write_group(&self, file: &File, group: u64, first: u64, blocks: &[Vec<u8>]) -> io::Result<u64> {
-        file.write_all_at(&now_s().max(1).to_le_bytes(), self.layout.record_at(group))?;
+        self.mark(file, group)?;
         let (mut written_bytes, mut checksums) = (0, Vec::with_capacity(blocks.len() * CHECKSUM_BYTES));
         for (block, bytes) in (first..).zip(blocks) {
             debug_assert_eq!(bytes.len(), self.layout.block_bytes(block));
@@ -226,7 +226,16 @@ impl CachedObject {
             checksums.extend(checksum(&self.header.key, block, bytes).to_le_bytes());
         }
         file.write_all_at(&checksums, self.layout.checksum_at(first))?;
+        // The group may have been evicted meanwhile.
+        if read_record(file, &self.layout, group)?.used_s() == 0 {
+            self.mark(file, group)?;
+        }
         Ok(written_bytes)
+    }
+
+    /// Marks a group as used now, so that eviction knows it.
+    fn mark(&self, file: &File, group: u64) -> io::Result<()> {
+        file.write_all_at(&now_s().max(1).to_le_bytes(), self.layout.record_at(group))
     }
 
     /// The file to write to: a new one if another process has removed the old one, whose blocks are lost. `None` if it has
