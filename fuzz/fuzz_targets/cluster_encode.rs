@@ -69,6 +69,12 @@ fuzz_target!(|input: &[u8]| {
     let mut again = vec![0; cluster];
     assert_eq!(encoder.fit(&src, &mut again), Ok(fit));
     assert_eq!(again[..fit.written_bytes], *stream);
+    // A part fits as all of the source does, or nothing is known.
+    let part = &src[..src.len() * usize::from(choice[3]) / 255];
+    if let Some(of_part) = encoder.fit_of_part(part, &mut again).expect("no error") {
+        assert_eq!(of_part, fit);
+        assert_eq!(again[..fit.written_bytes], *stream);
+    }
     if let Some(len) = encoder.whole(plain, &mut again).expect("no error") {
         decoder.decode(&again[..len], &mut decoded, Want::All).expect("the whole decodes");
         assert!(decoded == plain);

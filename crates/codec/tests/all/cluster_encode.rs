@@ -74,6 +74,48 @@ fn fit(encoder: &mut Encoder, src: &[u8], cluster: usize, label: &str) -> (Fit, 
     (fit, dst)
 }
 
+/// An encoder makes the same of a part as of every source that begins with it, and a part that goes on somewhat
+/// behind the cluster is enough for lz4hc.
+#[test]
+fn a_part_fits_as_the_whole_source_does() {
+    let mut random = Random(5);
+    for (window_bytes, level) in [(65535, 1), (65535, 9), (4096, 3)] {
+        let mut encoder = Encoder::new(&EncoderConfig::Lz4Hc { window_bytes, level }).unwrap();
+        assert!(encoder.fits_parts());
+        for (name, src) in sources(100_000) {
+            for cluster in [64, 4096, 64 << 10] {
+                let label = format!("{window_bytes}, {level}, {name}, {cluster}");
+                let (mut dst, mut part_dst) = (vec![0; cluster], vec![0; cluster]);
+                let whole = encoder.fit(&src, &mut dst).unwrap();
+                let enough = whole.consumed_bytes.max(2 * cluster) + (8 << 10);
+                let mut lens: Vec<_> = (0..3).map(|_| random.next() as usize % (src.len() + 1)).collect();
+                lens.extend(
+                    (0..6).map(|_| (whole.consumed_bytes + random.next() as usize % 600).min(src.len())),
+                );
+                lens.extend((enough < src.len()).then_some(enough));
+                for len in lens {
+                    let part = encoder.fit_of_part(&src[..len], &mut part_dst).unwrap();
+                    let is_as_whole = |part: Fit| {
+                        part == whole && part_dst[..part.written_bytes] == dst[..part.written_bytes]
+                    };
+                    assert!(part.is_none_or(is_as_whole), "{label}: {len}, {part:?}");
+                    let is_plain = ["program", "text", "mixed", "noise"].contains(&name);
+                    assert!(part.is_some() || !is_plain || len != enough, "{label}: {len} of {}", src.len());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn no_other_encoder_knows_what_a_part_has_for_all_sources() {
+    for config in configs().into_iter().filter(|config| !matches!(config, EncoderConfig::Lz4Hc { .. })) {
+        let mut encoder = Encoder::new(&config).unwrap();
+        assert!(!encoder.fits_parts());
+        assert_eq!(encoder.fit_of_part(&[7; 100_000], &mut [0; 4096]), Ok(None), "{config:?}");
+    }
+}
+
 fn check_stream(config: EncoderConfig, stream: &[u8], plain: &[u8], label: &str) {
     assert_ne!(stream[0], 0, "{label}: leading zeroes are padding");
     let mut decoder = Decoder::new(config.format()).unwrap();

@@ -61,8 +61,9 @@ pub trait Reader {
 
 /// A range of a file that any thread may read, also after the file's [`Reader`] is closed.
 pub trait RangeReader: Send {
-    /// Fills `buf`, which is as long as the range. Fails if the file has changed since it was opened.
-    fn read(&self, buf: &mut [u8]) -> Result<(), BuildError>;
+    /// Fills `buf` with the bytes from byte `at` of the range on, which has as many. Fails if the file has changed since it
+    /// was opened.
+    fn read(&self, at: u64, buf: &mut [u8]) -> Result<(), BuildError>;
 }
 
 /// Contents in memory.

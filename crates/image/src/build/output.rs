@@ -11,6 +11,8 @@ use twox_hash::XxHash3_128;
 
 /// Bytes that are collected before they are written.
 const BUFFER_BYTES: usize = 1 << 20;
+/// Bytes that are hashed and written at once if more are appended.
+const PIECE_BYTES: usize = 256 << 10;
 
 /// The file that an image is written to. Tests have others than [`File`], which fail.
 pub trait ImageFile {
@@ -80,17 +82,20 @@ impl<'a> Output<'a> {
     /// Appends whole blocks.
     pub fn append(&mut self, blocks: &[u8]) -> Result<(), BuildError> {
         self.target.check_blocks(self.next_block() + blocks.len() as u64 / u64::from(BLOCK_BYTES))?;
-        self.hash.write(blocks);
         if self.buffer.len() + blocks.len() > BUFFER_BYTES {
             self.flush()?;
         }
-        match blocks.len() > BUFFER_BYTES {
-            true => self.write_out(blocks),
-            false => {
-                self.buffer.extend_from_slice(blocks);
-                Ok(())
-            }
+        if blocks.len() <= BUFFER_BYTES {
+            self.hash.write(blocks);
+            self.buffer.extend_from_slice(blocks);
+            return Ok(());
         }
+        // A piece that has just been hashed is in the processor's caches.
+        for piece in blocks.chunks(PIECE_BYTES) {
+            self.hash.write(piece);
+            self.write_out(piece)?;
+        }
+        Ok(())
     }
 
     /// Writes what was appended, and returns the hash of it and of `further` bytes, which will be in the first blocks.

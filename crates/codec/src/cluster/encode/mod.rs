@@ -182,11 +182,7 @@ impl Encoder {
     /// `dst` is a cluster of 64 bytes to 1 MiB. Of `src` at most the 12 MiB that a cluster may decode to are
     /// compressed. The bytes of `dst` after the stream are arbitrary.
     pub fn fit(&mut self, src: &[u8], dst: &mut [u8]) -> Result<Fit, CodecError> {
-        if dst.len() < DST_MIN_BYTES {
-            let (what, least_bytes) = ("destination", DST_MIN_BYTES);
-            let codec = self.config.format().name();
-            return Err(CodecError::Room { codec, what, len_bytes: dst.len(), least_bytes });
-        }
+        self.check_room(dst)?;
         if src.is_empty() {
             return Ok(Fit::default());
         }
@@ -202,6 +198,33 @@ impl Encoder {
             self.input_bytes += fit.consumed_bytes as u64;
         }
         Ok(fit)
+    }
+
+    /// Whether [`Encoder::fit_of_part`] may have a result.
+    pub fn fits_parts(&self) -> bool {
+        matches!(self.state, State::Lz4Hc(_))
+    }
+
+    /// Does what [`Encoder::fit`] does for all sources that begin with `part`, or returns `None`: then a longer part may do, as
+    /// all of the source does with `fit`. So a source can be compressed while it is read.
+    ///
+    /// Only lz4hc needs to know little of what follows; for the others the result is always `None`.
+    pub fn fit_of_part(&mut self, part: &[u8], dst: &mut [u8]) -> Result<Option<Fit>, CodecError> {
+        self.check_room(dst)?;
+        let State::Lz4Hc(state) = &mut self.state else { return Ok(None) };
+        // Beyond its limit, a source is cut by `fit`.
+        let fit = if part.len() > DECODED_MAX_BYTES { None } else { state.fit_of_part(part, dst) };
+        self.input_bytes += fit.map_or(0, |fit| fit.consumed_bytes as u64);
+        Ok(fit)
+    }
+
+    fn check_room(&self, dst: &[u8]) -> Result<(), CodecError> {
+        if dst.len() < DST_MIN_BYTES {
+            let (what, least_bytes) = ("destination", DST_MIN_BYTES);
+            let codec = self.config.format().name();
+            return Err(CodecError::Room { codec, what, len_bytes: dst.len(), least_bytes });
+        }
+        Ok(())
     }
 
     /// Compresses all of `src` to one complete stream at the front of `dst` and returns its length, or `None` if it

@@ -5,7 +5,8 @@
 //! a block, which cannot end everywhere; then the last two of them and the rest are one cluster. Where that is impossible,
 //! the position is passed over, and a file that refers to it stores the bytes again.
 
-use super::segment::{BLOCK, Cutter};
+use super::cutter::Cutter;
+use super::extent::BLOCK;
 use crate::build::BuildError;
 use pagefold_codec::cluster::encode::{Encoder, Fit};
 
@@ -104,7 +105,8 @@ fn is_gain(fit: Fit) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::build::compress::segment::{Cut, Extent, Segment, Stored};
+    use crate::build::compress::extent::{Extent, Segment, Stored};
+    use crate::build::compress::segment::Cut;
     use pagefold_codec::cluster::encode::{Encoder, EncoderConfig};
     use proptest::prelude::*;
 

@@ -7,7 +7,7 @@
 //! The full form, layout 1, has eight bytes for each block. It is used for files that refer to clusters of others, for extents
 //! that are the beginning of a cluster, and for a last extent behind the first 4 GiB of the packed file.
 
-use super::segment::Stored;
+use super::extent::Stored;
 use crate::build::options::BLOCK_BYTES;
 use crate::format::zmap::{
     BLOCKS_MASK, EntryType, FULL_ENTRIES_OFFSET, FullEntry, HEADER_BYTES, IS_BLOCKS, Pack, advise,

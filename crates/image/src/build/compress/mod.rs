@@ -2,16 +2,24 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | `segment` | cutting a segment of a file into extents |
+//! | `segment` | segments of a file, compressed all at once or while they are read |
+//! | `extent` | what a compressed segment consists of |
+//! | `cutter` | cutting a segment into extents |
 //! | `cuts` | extents that end at given positions |
 //! | `index` | the index of a compressed file |
 //! | `records` | the index of one whose addresses need 48 bits |
 //! | `buffers` | memory of segments |
+//! | `input` | how the bytes of a segment come to its thread |
+//! | `unread` | the bytes of a segment that are read while it is compressed |
 //! | `workers` | the threads that compress |
 
 pub mod buffers;
 mod cuts;
+mod cutter;
+pub mod extent;
 pub mod index;
+pub mod input;
 pub mod records;
 pub mod segment;
+mod unread;
 pub mod workers;

@@ -4,8 +4,8 @@
 //! images with the feature 48bit have records. They take more room than entries: 16 bytes an extent, or 32 in a file of
 //! more than 4 GiB.
 
+use super::extent::Stored;
 use super::index::Placed;
-use super::segment::Stored;
 use crate::build::options::BLOCK_BYTES;
 use crate::format::zmap::{MapHeader, RawExtentRecord, StoredLength};
 

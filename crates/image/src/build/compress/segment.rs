@@ -1,16 +1,15 @@
-//! Cutting a segment of a file into extents, and compressing each into a cluster.
+//! Segments of a file, and how each is compressed: all at once, or while it is read.
 //!
-//! A cluster has a fixed size, and the encoder finds how much of the file fits into it. So extents begin at any byte.
-//! Data that does not get smaller is stored plain, a block an extent. Segments are compressed independently of each other,
-//! by any thread: where a segment begins depends on the file alone, so the image does not depend on the number of
-//! threads.
+//! Segments are compressed independently of each other, by any thread: where a segment begins depends on the file alone, so
+//! the image does not depend on the number of threads. `cutter` compresses a segment, or a part of it.
 
+use super::cutter::Cutter;
+use super::extent::{BLOCK, Segment};
+use super::unread::Unread;
 use crate::build::BuildError;
-use crate::build::options::BLOCK_BYTES;
 use pagefold_codec::cluster::encode::Encoder;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
-pub(super) const BLOCK: usize = BLOCK_BYTES as usize;
 /// Most bytes of a file that are compressed by one thread at once. An extent does not cross a segment's end, and may be
 /// shorter there: half a block is lost in every segment.
 pub const SEGMENT_BYTES_MAX: usize = 16 << 20;
@@ -20,78 +19,6 @@ const SHORT_SEGMENT_BYTES: u64 = 4 << 20;
 const SEGMENTS_LEFT_MIN: u64 = 4;
 /// Segments begin at multiples of this, bytes.
 const SEGMENT_ALIGN_BYTES: u64 = 64 << 10;
-/// Most bytes of an end of a file that is stored with the metadata: with them and what precedes them in their 32 bytes,
-/// a block is full.
-pub const INLINE_BYTES_MAX: usize = BLOCK - 32;
-/// The last cluster is compressed once more, into a block less, if at least this many bytes of it would be unused.
-const UNUSED_BYTES_MIN: usize = BLOCK / 8;
-
-/// How an extent is stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stored {
-    /// As a cluster of this many blocks.
-    Compressed {
-        /// Number of blocks.
-        blocks: u16,
-    },
-    /// As it is, in one block.
-    Plain,
-    /// Behind the index. Only the last extent.
-    Inline {
-        /// Whether it is compressed.
-        compressed: bool,
-    },
-    /// In the packed file. Only the last extent.
-    Fragment,
-}
-
-impl Stored {
-    /// Whether it has to be decompressed.
-    pub fn is_compressed(self) -> bool {
-        matches!(self, Stored::Compressed { .. } | Stored::Inline { compressed: true })
-    }
-}
-
-/// A run of bytes of a file that are stored in one way. It ends where the next one begins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Extent {
-    /// First byte in the file.
-    pub start: u64,
-    /// Its storage.
-    pub stored: Stored,
-    /// Whether its cluster takes more bytes than the extent has. Linux refuses such an extent from 7.1 on, unless its entry
-    /// says that the cluster decodes to more.
-    pub is_short: bool,
-}
-
-/// A compressed segment.
-#[derive(Debug, Default)]
-pub struct Segment {
-    /// The extents, in order.
-    pub extents: Vec<Extent>,
-    /// The blocks of the extents, in the same order.
-    pub blocks: Vec<u8>,
-    /// The bytes of the last extent that are stored behind the index, or of an uncompressed file behind its inode.
-    pub tail: Vec<u8>,
-    /// The bytes of the last extent if that is [`Stored::Fragment`], uncompressed.
-    pub fragment: Vec<u8>,
-    /// The end of the segment, if it is not stored, since no extent can end there. Only if the file goes on behind it, and
-    /// not at a block's beginning.
-    pub left: Vec<u8>,
-}
-
-impl Segment {
-    /// Stores bytes that begin at byte `start` of a file, at most a block of them, in a plain block.
-    pub fn of_plain_block(start: u64, bytes: &[u8]) -> Self {
-        let mut blocks = bytes.to_vec();
-        blocks.resize(BLOCK, 0);
-        Segment {
-            extents: vec![Extent { start, stored: Stored::Plain, is_short: false }],
-            blocks,
-            ..Segment::default()
-        }
-    }
-}
 
 /// How to cut.
 #[derive(Debug, Clone, Default)]
@@ -125,11 +52,13 @@ impl Cut {
         is_stopped: &AtomicBool,
     ) -> Result<Segment, BuildError> {
         room.clear();
+        let segment = Segment { blocks: room, ..Segment::default() };
         let mut cutter = Cutter {
             cut: self,
+            start: self.start,
             src,
             at: 0,
-            segment: Segment { blocks: room, ..Segment::default() },
+            segment,
             cluster: vec![0; self.cluster_bytes],
             is_stopped,
         };
@@ -137,20 +66,60 @@ impl Cut {
         for cut in &self.cuts[first_cut..] {
             cutter.go_to_cut((cut - self.start) as usize, encoder)?;
         }
-        let has_open_end = self.is_last || (self.start + src.len() as u64).is_multiple_of(BLOCK as u64);
-        if !has_open_end {
+        if !self.has_open_end(src.len()) {
             cutter.go_to_cut(src.len(), encoder)?;
             cutter.segment.left = src[cutter.at..].to_vec();
             return Ok(cutter.segment);
         }
-        while cutter.at < src.len() {
-            cutter.check_stop()?;
-            cutter.step(encoder)?;
-        }
-        Ok(match self.may_be_plain && self.start == 0 && self.is_last && cutter.is_no_gain() {
+        cutter.go_to_end(encoder)?;
+        Ok(match self.is_better_plain(src.len(), &cutter.segment) {
             true => plain(src, cutter.segment.blocks),
             false => cutter.segment,
         })
+    }
+
+    /// Does the same with a segment that is read meanwhile, if the encoder needs to know little of what follows an extent.
+    ///
+    /// An extent is the same whatever the window has behind it, or it is compressed again with a longer window. So the
+    /// result is that of [`Cut::compress`].
+    pub fn compress_unread(
+        &self,
+        src: &mut Unread<'_>,
+        mut room: Vec<u8>,
+        encoder: &mut Encoder,
+        is_stopped: &AtomicBool,
+    ) -> Result<Segment, BuildError> {
+        if !encoder.fits_parts() || !self.cuts.is_empty() || !self.has_open_end(src.len()) {
+            return self.compress(src.all()?, room, encoder, is_stopped);
+        }
+        room.clear();
+        let mut segment = Segment { blocks: room, ..Segment::default() };
+        let (mut cluster, mut from, len) = (vec![0; self.cluster_bytes], 0, src.len());
+        while from < len {
+            let (start, window) = (self.start + from as u64, src.read_on(from)?);
+            let behind = len - from - window.len();
+            let mut cutter = Cutter { cut: self, start, src: window, at: 0, segment, cluster, is_stopped };
+            match behind {
+                0 => cutter.go_to_end(encoder)?,
+                _ => cutter.go_on(behind, encoder)?,
+            }
+            from += cutter.at;
+            Cutter { segment, cluster, .. } = cutter;
+        }
+        Ok(match self.is_better_plain(len, &segment) {
+            true => plain(src.all()?, segment.blocks),
+            false => segment,
+        })
+    }
+
+    /// Whether the last extent may end where a segment of this length does.
+    fn has_open_end(&self, len: usize) -> bool {
+        self.is_last || (self.start + len as u64).is_multiple_of(BLOCK as u64)
+    }
+
+    /// Whether the segment is a whole file, and should be stored plain.
+    fn is_better_plain(&self, len: usize, segment: &Segment) -> bool {
+        self.may_be_plain && self.start == 0 && self.is_last && segment.is_no_gain(len)
     }
 }
 
@@ -175,167 +144,13 @@ pub fn plain(src: &[u8], mut room: Vec<u8>) -> Segment {
     Segment { blocks: room, tail: src[full..].to_vec(), ..Segment::default() }
 }
 
-pub(super) struct Cutter<'a> {
-    cut: &'a Cut,
-    pub(super) src: &'a [u8],
-    /// Bytes of `src` that are stored.
-    pub(super) at: usize,
-    segment: Segment,
-    /// Room for a cluster.
-    pub(super) cluster: Vec<u8>,
-    is_stopped: &'a AtomicBool,
-}
-
-impl Cutter<'_> {
-    /// Stores the next extent, or several plain ones.
-    fn step(&mut self, encoder: &mut Encoder) -> Result<(), BuildError> {
-        let rest = &self.src[self.at..];
-        // A file of nothing else is packed before it comes here.
-        if self.is_end_free() && rest.len() <= self.cut.fragment_bytes_max && self.position() > 0 {
-            self.push_fragment();
-            return Ok(());
-        }
-        let fit = encoder.fit(rest, &mut self.cluster)?;
-        let is_end = self.is_end_free() && fit.consumed_bytes == rest.len();
-        if is_end && self.cut.tail_packing && self.pack_tail(encoder, fit.written_bytes)? {
-            return Ok(());
-        }
-        let blocks = fit.written_bytes.div_ceil(BLOCK);
-        match fit.consumed_bytes > blocks * BLOCK {
-            true => self.push_cluster(blocks, fit.consumed_bytes, fit.written_bytes),
-            // The bytes that the encoder could not make smaller are not tried again.
-            false => self.push_plain((fit.consumed_bytes / BLOCK).max(1)),
-        }
-        Ok(())
-    }
-
-    /// Fails if nobody wants the segment any more.
-    pub(super) fn check_stop(&self) -> Result<(), BuildError> {
-        if self.is_stopped.load(Ordering::Relaxed) { Err(BuildError::Interrupted) } else { Ok(()) }
-    }
-
-    /// Position in the file, bytes.
-    pub(super) fn position(&self) -> u64 {
-        self.cut.start + self.at as u64
-    }
-
-    /// Whether the rest of the segment is the end of the file, and may be stored elsewhere than in blocks.
-    fn is_end_free(&self) -> bool {
-        self.cut.is_last && self.position() >= self.cut.in_blocks
-    }
-
-    /// Stores the end of the file with the metadata. `written_bytes` is what the encoder has just made of it. Returns
-    /// whether it did.
-    fn pack_tail(&mut self, encoder: &mut Encoder, written_bytes: usize) -> Result<bool, BuildError> {
-        let rest = &self.src[self.at..];
-        if written_bytes.min(rest.len()) <= INLINE_BYTES_MAX {
-            self.push_inline(written_bytes);
-            return Ok(true);
-        }
-        let blocks = written_bytes.div_ceil(BLOCK);
-        if blocks == 1 || blocks * BLOCK - written_bytes < UNUSED_BYTES_MIN {
-            return Ok(false);
-        }
-        // One block less, and what does not fit then.
-        let room = (blocks - 1) * BLOCK;
-        let head = encoder.fit(rest, &mut self.cluster[..room])?;
-        let left = &rest[head.consumed_bytes..];
-        if head.consumed_bytes <= room || left.is_empty() {
-            return self.restore(encoder);
-        }
-        let mut tail = [0; INLINE_BYTES_MAX];
-        let end = encoder.fit(left, &mut tail)?;
-        if end.consumed_bytes < left.len() && left.len() > INLINE_BYTES_MAX {
-            return self.restore(encoder);
-        }
-        self.push_cluster(head.written_bytes.div_ceil(BLOCK), head.consumed_bytes, head.written_bytes);
-        let is_whole = end.consumed_bytes == self.src.len() - self.at;
-        let written_bytes = if is_whole { end.written_bytes } else { usize::MAX };
-        if is_whole {
-            self.cluster[..end.written_bytes].copy_from_slice(&tail[..end.written_bytes]);
-        }
-        self.push_inline(written_bytes);
-        Ok(true)
-    }
-
-    /// Compresses the end of the file into whole blocks again, after a try that did not do better.
-    fn restore(&mut self, encoder: &mut Encoder) -> Result<bool, BuildError> {
-        encoder.fit(&self.src[self.at..], &mut self.cluster)?;
-        Ok(false)
-    }
-
-    /// Appends the stream at the beginning of `self.cluster` as a cluster: zeroes precede it.
-    pub(super) fn push_cluster(&mut self, blocks: usize, consumed_bytes: usize, written_bytes: usize) {
-        let (start, stored) = (self.position(), Stored::Compressed { blocks: blocks as u16 });
-        let is_short = consumed_bytes < blocks * BLOCK;
-        self.segment.extents.push(Extent { start, stored, is_short });
-        let stored = &mut self.segment.blocks;
-        stored.resize(stored.len() + blocks * BLOCK - written_bytes, 0);
-        stored.extend_from_slice(&self.cluster[..written_bytes]);
-        self.at += consumed_bytes;
-    }
-
-    /// Appends up to `blocks` plain blocks; the end of the file, if it is not a whole one, goes behind the index where
-    /// that is allowed.
-    fn push_plain(&mut self, blocks: usize) {
-        for _ in 0..blocks {
-            let rest = &self.src[self.at..];
-            if rest.is_empty() {
-                return;
-            }
-            if self.is_end_free() && self.cut.tail_packing && rest.len() <= INLINE_BYTES_MAX {
-                return self.push_inline(usize::MAX);
-            }
-            self.push_plain_block(rest.len().min(BLOCK));
-        }
-    }
-
-    /// Appends a plain block with `len` bytes, at most a block.
-    pub(super) fn push_plain_block(&mut self, len: usize) {
-        self.push_extent(Stored::Plain);
-        self.segment.blocks.extend_from_slice(&self.src[self.at..self.at + len]);
-        self.segment.blocks.resize(self.segment.blocks.len().next_multiple_of(BLOCK), 0);
-        self.at += len;
-    }
-
-    /// Stores the rest behind the index: the stream at the beginning of `self.cluster`, or as it is if that is not
-    /// longer.
-    fn push_inline(&mut self, written_bytes: usize) {
-        let rest = &self.src[self.at..];
-        let compressed = written_bytes < rest.len();
-        self.push_extent(Stored::Inline { compressed });
-        let tail = if compressed { &self.cluster[..written_bytes] } else { &self.src[self.at..] };
-        self.segment.tail = tail.to_vec();
-        self.at = self.src.len();
-    }
-
-    /// Leaves the rest to the packed file.
-    fn push_fragment(&mut self) {
-        self.push_extent(Stored::Fragment);
-        self.segment.fragment = self.src[self.at..].to_vec();
-        self.at = self.src.len();
-    }
-
-    fn push_extent(&mut self, stored: Stored) {
-        self.segment.extents.push(Extent { start: self.position(), stored, is_short: false });
-    }
-
-    /// Whether a whole file takes as much as it would uncompressed. The index has about two bytes for each block, and
-    /// a header of 16.
-    fn is_no_gain(&self) -> bool {
-        let segment = &self.segment;
-        let index_bytes = 16 + 2 * self.src.len().div_ceil(BLOCK);
-        let plain_bytes = match self.src.len() % BLOCK {
-            tail if tail > INLINE_BYTES_MAX => self.src.len().next_multiple_of(BLOCK),
-            _ => self.src.len(),
-        };
-        segment.blocks.len() + segment.tail.len() + segment.fragment.len() + index_bytes >= plain_bytes
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::build::compress::buffers::Buffer;
+    use crate::build::content::RangeReader;
+    use pagefold_codec::cluster::encode::EncoderConfig;
+    use proptest::prelude::*;
 
     /// The segments of a file, behind which other files have `later` bytes.
     fn segments(mut file_left: u64, later: u64) -> Vec<u64> {
@@ -364,9 +179,64 @@ mod tests {
         }
     }
 
+    /// Bytes in memory.
+    struct InMemory<'a>(&'a [u8]);
+
+    impl RangeReader for InMemory<'_> {
+        fn read(&self, at: u64, buf: &mut [u8]) -> Result<(), BuildError> {
+            buf.copy_from_slice(&self.0[at as usize..][..buf.len()]);
+            Ok(())
+        }
+    }
+
+    /// Contents that compress well, badly, not at all, and so well that one cluster has much of them.
+    fn contents(pieces: &[(u8, usize)]) -> Vec<u8> {
+        let mut state = 1u64;
+        let mut noise = move || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 56) as u8
+        };
+        let piece = |(kind, len): &(u8, usize)| -> Vec<u8> {
+            let symbols = [1, 3, 40, 255][usize::from(*kind)];
+            (0..*len).map(|_| noise() % symbols).collect()
+        };
+        pieces.iter().flat_map(piece).collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+        #[test]
+        fn a_segment_that_is_read_meanwhile_is_the_same(
+            pieces in proptest::collection::vec((0u8..4, 1usize..700_000), 1..6),
+            cluster_blocks in prop_oneof![Just(1usize), Just(4), Just(16), Just(64)],
+            (first_block, is_last, tail_packing, may_be_plain) in (0u64..2, any::<bool>(), any::<bool>(), any::<bool>()),
+            fragment_bytes_max in prop_oneof![Just(0usize), Just(60_000), Just(600_000)],
+            config in prop_oneof![
+                4 => (1i32..10).prop_map(|level| EncoderConfig::Lz4Hc { window_bytes: 65_535, level }),
+                1 => Just(EncoderConfig::Lz4 { window_bytes: 65_535 }),
+            ],
+            cuts in proptest::collection::vec(8192u64..80_000, 0..2),
+        ) {
+            let (mut src, start) = (contents(&pieces), first_block * BLOCK as u64);
+            if !is_last {
+                src.truncate((src.len() / BLOCK).max(1) * BLOCK);
+            }
+            let cuts = cuts.into_iter().filter(|cut| *cut < start + src.len() as u64).collect();
+            let cluster_bytes = cluster_blocks * BLOCK;
+            let cut = Cut { start, is_last, cluster_bytes, tail_packing, may_be_plain, fragment_bytes_max, in_blocks: 0, cuts };
+            let mut encoder = Encoder::new(&config).unwrap();
+            let is_stopped = AtomicBool::new(false);
+            let at_once = cut.compress(&src, vec![1; 9], &mut encoder, &is_stopped).unwrap();
+            let (range, mut memory) = (InMemory(&src), Buffer::default());
+            let mut unread = Unread::new(src.len(), &range, &mut memory);
+            let meanwhile = cut.compress_unread(&mut unread, vec![2; 99], &mut encoder, &is_stopped).unwrap();
+            prop_assert!(at_once == meanwhile, "{:?} {:?}", at_once.extents.len(), meanwhile.extents.len());
+        }
+    }
+
     #[test]
     fn a_stopped_segment_is_not_finished() {
-        let config = pagefold_codec::cluster::encode::EncoderConfig::Lz4Hc { window_bytes: 65535, level: 9 };
+        let config = EncoderConfig::Lz4Hc { window_bytes: 65535, level: 9 };
         let mut encoder = Encoder::new(&config).unwrap();
         let src = vec![7; 1 << 20];
         for cuts in [vec![], vec![300_000]] {

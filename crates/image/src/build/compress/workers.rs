@@ -9,9 +9,10 @@
 //! come: memory that serves for the next segment at once is still in the processor's caches.
 
 use super::buffers::Buffer;
-use super::segment::{self, Cut, Segment};
+use super::extent::Segment;
+use super::input::{Input, Src};
+use super::segment::{self, Cut};
 use crate::build::BuildError;
-use crate::build::content::RangeReader;
 use crate::build::options::{Compression, Method, Options};
 use pagefold_codec::cluster::Format;
 use pagefold_codec::cluster::encode::{Encoder, EncoderConfig};
@@ -42,61 +43,6 @@ pub enum Turn {
     Last,
     /// Before those that wait.
     First,
-}
-
-/// The bytes of a segment.
-pub enum Src {
-    /// They are here.
-    Bytes(Buffer),
-    /// The thread that works on the segment reads them, to its private memory.
-    Unread {
-        /// Their number.
-        len: usize,
-        /// Reads them.
-        range: Box<dyn RangeReader>,
-    },
-}
-
-impl Src {
-    /// Length, bytes.
-    pub fn len(&self) -> usize {
-        match self {
-            Src::Bytes(bytes) => bytes.len(),
-            Src::Unread { len, .. } => *len,
-        }
-    }
-
-    /// Returns the bytes, which are read to `room` if they are not here.
-    fn bytes<'s>(&'s self, room: &'s mut Buffer) -> Result<&'s [u8], BuildError> {
-        match self {
-            Src::Bytes(bytes) => Ok(bytes),
-            Src::Unread { len, range } => {
-                room.set_len(*len);
-                range.read(room)?;
-                Ok(room)
-            }
-        }
-    }
-
-    /// Returns its memory, if that is not the thread's own.
-    fn into_memory(self) -> Option<Buffer> {
-        match self {
-            Src::Bytes(bytes) => Some(bytes),
-            Src::Unread { .. } => None,
-        }
-    }
-}
-
-impl From<Vec<u8>> for Src {
-    fn from(bytes: Vec<u8>) -> Self {
-        Src::Bytes(bytes.into())
-    }
-}
-
-impl From<Buffer> for Src {
-    fn from(bytes: Buffer) -> Self {
-        Src::Bytes(bytes)
-    }
 }
 
 /// A segment to work on, with the instructions for it.
@@ -225,7 +171,7 @@ impl<'scope, W: Send, O: Send + 'scope> Workers<'scope, W, O> {
         new_worker: impl Fn() -> F + Copy + Send + 'scope,
     ) -> Result<Self, BuildError>
     where
-        F: FnMut(&[u8], W) -> Result<O, BuildError>,
+        F: FnMut(&mut Input<'_>, W) -> Result<O, BuildError>,
     {
         let (sender, events) = channel();
         // It closes the queue if a thread cannot be started.
@@ -328,9 +274,9 @@ impl<'scope, W: Send, O: Send + 'scope> Workers<'scope, W, O> {
 fn work<W, O>(
     queue: &Queue<W>,
     sender: &Sender<Event<O>>,
-    mut worker: impl FnMut(&[u8], W) -> Result<O, BuildError>,
+    mut worker: impl FnMut(&mut Input<'_>, W) -> Result<O, BuildError>,
 ) {
-    let mut room = Buffer::default();
+    let mut memory = Buffer::default();
     while let Some(Job { ticket, src, what }) = queue.pop() {
         let src_bytes = src.len();
         if sender.send(Event::Begun(src_bytes)).is_err() {
@@ -338,10 +284,10 @@ fn work<W, O>(
         }
         // The builder waits for each segment, so it must hear of a panic too, whose message was printed.
         let worked = catch_unwind(AssertUnwindSafe(|| {
-            let bytes = src.bytes(&mut room)?;
+            let (mut input, begun) = (src.input(&mut memory), Instant::now());
+            let output = worker(&mut input, what)?;
             // Waiting for a disk is no part of it.
-            let begun = Instant::now();
-            worker(bytes, what).map(|output| (output, begun.elapsed()))
+            Ok((output, begun.elapsed().saturating_sub(input.reading())))
         }));
         let worked =
             worked.unwrap_or_else(|_| Err(BuildError::Threads(std::io::Error::other("it panicked"))));
@@ -356,17 +302,20 @@ fn work<W, O>(
 pub fn compressor(
     options: &Options,
     queue: &Queue<ToCompress>,
-) -> impl FnMut(&[u8], ToCompress) -> Result<Segment, BuildError> {
+) -> impl FnMut(&mut Input<'_>, ToCompress) -> Result<Segment, BuildError> {
     let (mut encoders, is_stopped) = (BTreeMap::new(), &queue.is_stopped);
-    move |src, ToCompress { cut, compression, room }| {
-        let Some(compression) = compression else { return Ok(segment::plain(src, room)) };
+    move |input, ToCompress { cut, compression, room }| {
+        let Some(compression) = compression else { return Ok(segment::plain(input.all()?, room)) };
         let encoder = match encoders.entry(compression) {
             std::collections::btree_map::Entry::Occupied(made) => made.into_mut(),
             std::collections::btree_map::Entry::Vacant(vacant) => {
                 vacant.insert(Encoder::new(&config(compression, options))?)
             }
         };
-        cut.compress(src, room, encoder, is_stopped)
+        match input {
+            Input::Bytes(src) => cut.compress(src, room, encoder, is_stopped),
+            Input::Unread(unread) => cut.compress_unread(unread, room, encoder, is_stopped),
+        }
     }
 }
 

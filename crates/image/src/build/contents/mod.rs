@@ -18,8 +18,10 @@ mod scan;
 
 use super::BuildError;
 use super::compress::buffers::{Buffer, Buffers};
-use super::compress::segment::{Cut, SEGMENT_BYTES_MAX, Segment, next_segment_bytes};
-use super::compress::workers::{self, Done, Queue, Src, Ticket, ToCompress, Turn, Workers};
+use super::compress::extent::Segment;
+use super::compress::input::Src;
+use super::compress::segment::{Cut, SEGMENT_BYTES_MAX, next_segment_bytes};
+use super::compress::workers::{self, Done, Queue, Ticket, ToCompress, Turn, Workers};
 use super::content::Content;
 use super::duplicates::{Duplicates, Found, Hasher};
 use super::error::path_of;

@@ -9,6 +9,7 @@ use super::filled::Filled;
 use crate::build::BuildError;
 use crate::build::chunks::{ChunkIndex, ChunkSizes, Division, Divisions, File, FoundChunk, chunk_sizes};
 use crate::build::compress::buffers::Buffer;
+use crate::build::compress::input::Input;
 use crate::build::compress::segment::SEGMENT_BYTES_MAX;
 use crate::build::compress::workers::{Queue, Ticket, Turn, Workers};
 use crate::build::content::Content;
@@ -164,9 +165,10 @@ pub fn scan(
 
 /// Makes the function with which a thread cuts segments into chunks and hashes them. Chunks of files with different
 /// compressions, and so with different seeds, are different.
-fn chunker(sizes: ChunkSizes) -> impl FnMut(&[u8], u8) -> Result<Vec<FoundChunk>, BuildError> {
+fn chunker(sizes: ChunkSizes) -> impl FnMut(&mut Input<'_>, u8) -> Result<Vec<FoundChunk>, BuildError> {
     let mut estimator = None;
-    move |src, seed| {
+    move |input, seed| {
+        let src = input.all()?;
         let estimator = match &mut estimator {
             Some(made) => made,
             none => none.insert(Estimator::new()?),

@@ -23,8 +23,8 @@ mod originals;
 mod record;
 
 use super::BuildError;
+use super::compress::extent::{INLINE_BYTES_MAX, Segment, Stored};
 use super::compress::index::Placed;
-use super::compress::segment::{INLINE_BYTES_MAX, Segment, Stored};
 use super::content::Content;
 use super::metadata::inode::Storage;
 use super::metadata::space::Space;

@@ -7,8 +7,8 @@ use super::originals::Extents;
 use super::{BLOCK, Writer};
 use crate::build::BuildError;
 use crate::build::chunks::Reference;
+use crate::build::compress::extent::{Segment, Stored};
 use crate::build::compress::index::Placed;
-use crate::build::compress::segment::{Segment, Stored};
 use crate::build::plan::Planned;
 use std::time::Duration;
 

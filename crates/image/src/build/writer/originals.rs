@@ -4,8 +4,8 @@
 
 use super::open_file::OpenFile;
 use crate::build::BuildError;
+use crate::build::compress::extent::Stored;
 use crate::build::compress::index::Placed;
-use crate::build::compress::segment::Stored;
 use crate::build::options::Compression;
 use crate::build::table::{Spill, Table};
 use crate::build::tree::InodeId;

@@ -121,6 +121,14 @@ impl Matches {
         }
     }
 
+    /// Whether what was found is the same for any longer source that begins with this one. `found` has the last match.
+    pub(super) fn is_final(&self, src: &[u8], found: &[Match]) -> bool {
+        let last = self.pending.as_ref().or(found.last());
+        // A match that is as long as the source allows may be longer, and then another may be the longest.
+        let searched = last.map_or(0, |last| last.end as usize).max(self.searched);
+        searched + LAST_MATCH_TO_END < src.len()
+    }
+
     /// Returns the match that begins first, if it begins before `to`.
     #[inline(always)]
     fn first(&mut self, src: &[u8], to: usize) -> Option<Match> {

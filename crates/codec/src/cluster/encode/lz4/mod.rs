@@ -87,6 +87,12 @@ impl High {
         self.0.fit(src, dst)
     }
 
+    /// `None` if the result may be another one for a longer source that begins with `src`.
+    pub(super) fn fit_of_part(&mut self, src: &[u8], dst: &mut [u8]) -> Option<Fit> {
+        let fit = self.0.fit(src, dst);
+        self.0.is_final().then_some(fit)
+    }
+
     pub(super) fn whole(&mut self, src: &[u8], dst: &mut [u8]) -> Option<usize> {
         // Even an empty block has a byte.
         if dst.is_empty() { None } else { whole_of(self.0.fit(src, dst), src) }

@@ -23,6 +23,8 @@ pub(super) struct Optimal {
     /// The matches of the current segment. Of those that begin before it only the last is of use.
     found: Vec<Match>,
     plan: Plan,
+    /// Whether the last result is the same for any longer source that begins with its source.
+    is_final: bool,
 }
 
 impl Optimal {
@@ -35,13 +37,20 @@ impl Optimal {
             matches: Matches::new(window, depth),
             found: Vec::with_capacity(MATCHES_MAX),
             plan: Plan::new(PLAN_MAX),
+            is_final: false,
         }
+    }
+
+    /// Whether the last [`Optimal::fit`] has the same result for any longer source that begins with its source.
+    pub(super) fn is_final(&self) -> bool {
+        self.is_final
     }
 
     /// Compresses as long a beginning of `src` as fits.
     pub(super) fn fit(&mut self, src: &[u8], dst: &mut [u8]) -> Fit {
         self.matches.clear(src.len().min(2 * dst.len()));
         self.found.clear();
+        self.is_final = src.len() >= 2 * dst.len();
         let mut out = BlockWriter::new(src, dst);
         let start_end = (src.len() + 1).saturating_sub(LAST_MATCH_TO_END);
         // `begin` is where the current segment begins; the positions before `searched` have been searched.
@@ -50,6 +59,7 @@ impl Optimal {
             let least = searched.max(begin) + SEGMENT_MIN;
             let end = src.len().min(least.max(begin + expected_len(&out, begin)));
             self.matches.find(src, end, &mut self.found);
+            self.is_final &= end + LAST_MATCH_TO_END < src.len() && self.matches.is_final(src, &self.found);
             searched = end;
             self.plan.make(begin, end, start_end, &self.found);
             let write_end = if end < src.len() { end - OVERLAP } else { end };

@@ -155,8 +155,8 @@ struct SourceRange {
 }
 
 impl RangeReader for SourceRange {
-    fn read(&self, buf: &mut [u8]) -> Result<(), BuildError> {
-        self.file.read_exact_at(buf, self.start).map_err(|e| self.content.read_failed(e))?;
+    fn read(&self, at: u64, buf: &mut [u8]) -> Result<(), BuildError> {
+        self.file.read_exact_at(buf, self.start + at).map_err(|e| self.content.read_failed(e))?;
         // The file's reader may have ended before.
         self.content.check(&self.file)
     }
@@ -194,7 +194,9 @@ mod tests {
             reader.finish().unwrap();
             drop(reader);
             let room = range.as_mut_slice();
-            std::thread::scope(|scope| scope.spawn(move || reads_range.read(room)).join()).unwrap().unwrap();
+            std::thread::scope(|scope| scope.spawn(move || reads_range.read(0, room)).join())
+                .unwrap()
+                .unwrap();
             assert!([begin, range, end].concat() == whole);
         });
     }
@@ -212,7 +214,7 @@ mod tests {
                 let range = reader.range(10_000).unwrap().unwrap();
                 reader.finish().unwrap();
                 change(path);
-                let read = range.read(&mut [0; 10_000]);
+                let read = range.read(0, &mut [0; 10_000]);
                 assert!(
                     matches!(&read, Err(BuildError::Changed { path: named }) if named == path),
                     "{read:?}"
