@@ -1,4 +1,5 @@
-//! Heap of building an image from an archive whose members have much metadata: with a spill it does not grow with them.
+//! Heap of building an image from an archive whose members have much metadata, or of one long file: with a spill it does not
+//! grow with them.
 //!
 //! A counting global allocator measures the heap; the mapped file of a spill is not on it.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
@@ -10,12 +11,14 @@ mod counting;
 mod tarball;
 
 use counting::{measure, run_alone};
+use pagefold_image::build::source::directory::{self, DirectoryOptions};
 use pagefold_image::build::source::tar::{self, TarOptions, Whiteouts};
 use pagefold_image::build::{
     Compression, Dedupe, LIST_BYTES_MAX, LIST_PATHS_MAX, Metadata, Options, Sort, SortList, Spill, Target,
     Tree, build,
 };
 use std::fs::{self, File};
+use std::io::Write;
 use std::ops::ControlFlow;
 use std::path::Path;
 use tarball::Tarball;
@@ -85,6 +88,64 @@ fn attributes_links_whiteouts_and_maps_spill() {
     // The attributes alone are 24 MB, and the maps 6 MB.
     assert!(plain > 40 * MIB, "{plain}");
     assert!(spilled < 24 * MIB, "{spilled}");
+}
+
+/// Writes a file of which nothing but the beginning compresses: each block is an extent.
+fn write_blocks(at: &Path, len_mib: u64) {
+    let mut file = File::create(at).unwrap();
+    let mut state = 1u64;
+    for n in 0..len_mib * 16 {
+        let mut piece = vec![0; 64 << 10];
+        for word in piece.chunks_exact_mut(8).filter(|_| n > 0) {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            word.copy_from_slice(&(state ^ state >> 29).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes());
+        }
+        file.write_all(&piece).unwrap();
+    }
+}
+
+/// The extents of a long file, and its index, take no more memory than those of a shorter one.
+#[test]
+fn extents_and_index_of_a_file_spill() {
+    let _alone = run_alone();
+    let work = tempfile::tempdir().unwrap();
+    let (root, out) = (work.path().join("root"), work.path().join("image"));
+    fs::create_dir(&root).unwrap();
+    let peak_of = |len_mib: u64, spill: &Spill| {
+        write_blocks(&root.join("file"), len_mib);
+        let options = Options {
+            threads: 1,
+            compression: Compression::parse("lz4").unwrap(),
+            cluster_bytes: 4096,
+            dedupe: Dedupe::Nothing,
+            fragments: false,
+            memory_bytes: Some(64 << 20),
+            ..Options::for_target(Target::new(6, 12))
+        };
+        let (summary, peak, _) = measure(|| {
+            let scan_options = DirectoryOptions { spill: spill.clone(), ..DirectoryOptions::default() };
+            let scanned = directory::scan(&root, &scan_options).unwrap();
+            let out = File::create(&out).unwrap();
+            build(&scanned.tree, &options, &out, &mut |_| ControlFlow::Continue(())).unwrap()
+        });
+        assert_eq!(summary.inodes, 2);
+        peak
+    };
+    let spill = || Spill::in_directory(work.path(), 0).unwrap();
+    // How many of the short segments at the end are under way at once differs from one build to the next, by some MiB. So the
+    // least of several builds counts.
+    let (mut plain, mut spilled) = ([usize::MAX; 2], [usize::MAX; 2]);
+    for _ in 0..6 {
+        for (index, len_mib) in [192, 640].into_iter().enumerate() {
+            plain[index] = plain[index].min(peak_of(len_mib, &Spill::none()));
+            spilled[index] = spilled[index].min(peak_of(len_mib, &spill()));
+        }
+        // There are 114688 further extents of 24 bytes.
+        if plain[1] > plain[0] + 2 * MIB && spilled[1] < spilled[0] + MIB {
+            return;
+        }
+    }
+    panic!("{plain:?} bytes of heap without a spill, {spilled:?} with one");
 }
 
 /// The longest list there is takes its bytes, a table of their ends, and while it is parsed a table of hashes.

@@ -17,7 +17,7 @@ use crate::format::features::incompat;
 use sha2::{Digest, Sha256};
 
 /// Shorter files fit behind their inodes, where nothing can be shared.
-const LEN_BYTES_MIN: u64 = super::compress::extent::INLINE_BYTES_MAX as u64 + 1;
+const LEN_BYTES_MIN: u64 = super::compress::stored::INLINE_BYTES_MAX as u64 + 1;
 
 /// The files so far whose contents others may have too.
 #[derive(Debug)]

@@ -6,7 +6,7 @@
 //! the position is passed over, and a file that refers to it stores the bytes again.
 
 use super::cutter::Cutter;
-use super::extent::BLOCK;
+use super::stored::BLOCK;
 use crate::build::BuildError;
 use pagefold_codec::cluster::encode::{Encoder, Fit};
 
@@ -105,8 +105,8 @@ fn is_gain(fit: Fit) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::build::compress::extent::{Extent, Segment, Stored};
     use crate::build::compress::segment::Cut;
+    use crate::build::compress::stored::{Extent, Segment, Stored};
     use pagefold_codec::cluster::encode::{Encoder, EncoderConfig};
     use proptest::prelude::*;
 

@@ -3,8 +3,8 @@
 //! A cluster has a fixed size, and the encoder finds how much of the file fits into it. So extents begin at any byte.
 //! Data that does not get smaller is stored plain, a block an extent.
 
-use super::extent::{BLOCK, Extent, INLINE_BYTES_MAX, Segment, Stored};
 use super::segment::Cut;
+use super::stored::{BLOCK, Extent, INLINE_BYTES_MAX, Segment, Stored};
 use crate::build::BuildError;
 use pagefold_codec::cluster::encode::{Encoder, Fit};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,5 +1,8 @@
 //! The index of a compressed file: from a list of extents to the bytes behind the inode.
 //!
+//! Both the extents and the index of a long file may be larger than memory, so one pass over the extents writes the index
+//! piece by piece. Its length depends on that of the file alone.
+//!
 //! The form is that of "Compressed indexes" in `docs/formats/erofs.md`, layout 3: packs of two entries up to a multiple
 //! of 32 bytes, then packs of sixteen, then packs of two. It needs clusters that follow each other in the image, except
 //! where a pack begins, as the segments of the packed file do.
@@ -7,10 +10,12 @@
 //! The full form, layout 1, has eight bytes for each block. It is used for files that refer to clusters of others, for extents
 //! that are the beginning of a cluster, and for a last extent behind the first 4 GiB of the packed file.
 
-use super::extent::Stored;
+use super::extents::{Extents, Placed};
+use super::stored::Stored;
 use crate::build::options::BLOCK_BYTES;
 use crate::format::zmap::{
-    BLOCKS_MASK, EntryType, FULL_ENTRIES_OFFSET, FullEntry, HEADER_BYTES, IS_BLOCKS, Pack, advise,
+    BLOCKS_MASK, EntryType, FULL_ENTRIES_OFFSET, FULL_ENTRY_BYTES, FullEntry, HEADER_BYTES, IS_BLOCKS, Pack,
+    advise,
 };
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -33,23 +38,10 @@ struct Head {
     is_prefix: bool,
 }
 
-/// An extent whose place in the image is known.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Placed {
-    /// First byte in the file.
-    pub start: u64,
-    /// First block of its cluster. Without a cluster, the block behind those of the extents before.
-    pub block: u64,
-    /// Its storage.
-    pub stored: Stored,
-    /// Whether it is only the beginning of what its cluster decodes to, or its cluster takes more bytes than it has.
-    pub is_prefix: bool,
-}
-
 /// A file, as its index describes it.
-pub struct Index<'a> {
+pub struct Index<'a, E: ?Sized> {
     /// The extents; the first begins at byte 0.
-    pub extents: &'a [Placed],
+    pub extents: &'a E,
     /// Length of the file, bytes; not 0.
     pub len_bytes: u64,
     /// Whether extents refer to clusters of other files, or of other places in the file.
@@ -60,11 +52,11 @@ pub struct Index<'a> {
     pub fragment: Option<u64>,
 }
 
-impl Index<'_> {
+impl<E: Extents + ?Sized> Index<'_, E> {
     /// Whether the index needs the full form.
     pub fn is_full(&self) -> bool {
         self.has_references
-            || self.extents.iter().any(|extent| extent.is_prefix)
+            || self.extents.has_prefix()
             || self.fragment.is_some_and(|offset| offset > u32::MAX.into())
     }
 
@@ -79,22 +71,36 @@ impl Index<'_> {
         big | last | if self.is_full() { 0 } else { advise::COMPACTED_2B }
     }
 
-    /// Encodes what follows the header; `start` is the offset of the header's end in the image, of which only the
-    /// remainder by 32 counts.
-    pub fn encode(&self, start: u64) -> Vec<u8> {
-        let count = self.len_bytes.div_ceil(BLOCK);
-        let heads = self.heads(count);
+    /// Bytes that [`write`](Self::write) passes on.
+    pub fn encoded_bytes(&self, start: u64) -> u64 {
+        let count = self.lclusters();
+        if self.is_full() {
+            return FULL_ENTRIES_OFFSET - HEADER_BYTES + count * FULL_ENTRY_BYTES;
+        }
+        let Packs { twos, sixteens } = Packs::of(count, start);
+        let last_twos = count.saturating_sub(twos + 16 * sixteens);
+        twos.min(count).div_ceil(2) * 8 + sixteens * 32 + last_twos.div_ceil(2) * 8
+    }
+
+    /// Passes what follows the header to `put`, piece after piece; `start` is the offset of the header's end in the image, of
+    /// which only the remainder by 32 counts.
+    pub fn write(&self, start: u64, put: &mut dyn FnMut(&[u8])) {
         match self.is_full() {
-            true => self.encode_full(&heads, count),
-            false => self.encode_compact(&heads, count, start),
+            true => self.write_full(put),
+            false => self.write_compact(start, put),
         }
     }
 
-    fn encode_full(&self, heads: &[Head], count: u64) -> Vec<u8> {
-        let mut out = vec![0; (FULL_ENTRIES_OFFSET - HEADER_BYTES) as usize];
-        for (number, head) in heads.iter().enumerate() {
-            let next = heads.get(number + 1).map_or(count, |next| next.lcluster);
-            let is_fragment = number + 1 == self.extents.len();
+    fn lclusters(&self) -> u64 {
+        self.len_bytes.div_ceil(BLOCK)
+    }
+
+    fn write_full(&self, put: &mut dyn FnMut(&[u8])) {
+        put(&[0; (FULL_ENTRIES_OFFSET - HEADER_BYTES) as usize]);
+        let mut heads = Heads::new(self);
+        loop {
+            let (head, next) = (heads.head, heads.next_lcluster());
+            let is_fragment = heads.number + 1 == self.extents.count();
             let high = self.fragment.filter(|_| is_fragment).map(|offset| offset >> 32);
             let entry =
                 |kind| FullEntry { kind, partial: false, lcluster_offset: 0, block: 0, back: 0, forward: 0 };
@@ -104,84 +110,149 @@ impl Index<'_> {
                 block: high.unwrap_or(head.block) as u32,
                 ..entry(head.kind)
             };
-            out.extend(first.encode());
+            put(&first.encode());
             for i in head.lcluster + 1..next {
                 let back = match i - head.lcluster {
                     1 if self.big => IS_BLOCKS | (head.blocks & BLOCKS_MASK),
                     back => back.min(DISTANCE_MAX) as u16,
                 };
                 let forward = (next - i).min(DISTANCE_MAX) as u16;
-                out.extend(FullEntry { back, forward, ..entry(EntryType::NonHead) }.encode());
+                put(&FullEntry { back, forward, ..entry(EntryType::NonHead) }.encode());
+            }
+            if !heads.step() {
+                return;
             }
         }
-        out
     }
 
-    fn encode_compact(&self, heads: &[Head], count: u64, start: u64) -> Vec<u8> {
-        let mut packer = Packer { heads, at: 0, count, big: self.big, out: Vec::new() };
-        let first_twos = ((32 - start % 32) / 4) & 7;
-        let sixteens = count.saturating_sub(first_twos) / 16;
+    fn write_compact(&self, start: u64, put: &mut dyn FnMut(&[u8])) {
+        let count = self.lclusters();
+        let Packs { twos, sixteens } = Packs::of(count, start);
+        let mut packer = Packer { heads: Heads::new(self), count, big: self.big };
         let mut next = 0;
         while next < count {
-            let entries = match next >= first_twos && next < first_twos + 16 * sixteens {
+            let entries = match next >= twos && next < twos + 16 * sixteens {
                 true => 16,
                 false => 2,
             };
-            packer.pack(next, entries);
+            packer.pack(next, entries, put);
             next += entries;
         }
-        packer.out
     }
 
-    /// The extents' heads, and the mark of the end: it is needed if the last extent begins before the last logical
+    /// The head of an extent.
+    fn head(&self, number: usize) -> Head {
+        let extent = self.extents.extent(number);
+        let kind = match extent.stored {
+            Stored::Plain | Stored::Inline { compressed: false } => EntryType::Plain,
+            _ => EntryType::Head1,
+        };
+        let (lcluster, offset) = (extent.start / BLOCK, (extent.start % BLOCK) as u16);
+        let Placed { block, is_prefix, .. } = extent;
+        Head { lcluster, offset, kind, block, blocks: self.blocks(extent.stored), is_prefix }
+    }
+
+    /// The blocks of an extent's cluster, as entries count them.
+    fn blocks(&self, stored: Stored) -> u16 {
+        match stored {
+            Stored::Compressed { blocks } => blocks,
+            Stored::Plain | Stored::Inline { .. } => 1,
+            // It has no block; an index without numbers of blocks counts one for each head.
+            Stored::Fragment => u16::from(!self.big),
+        }
+    }
+
+    /// The mark of the end behind the last extent's head: it is needed if the last extent begins before the last logical
     /// cluster and does not fill it.
-    fn heads(&self, count: u64) -> Vec<Head> {
-        let mut heads: Vec<Head> = Vec::with_capacity(self.extents.len() + 1);
-        let mut end_block = 1;
-        for extent in self.extents {
-            let (kind, blocks) = match extent.stored {
-                Stored::Compressed { blocks } => (EntryType::Head1, blocks),
-                Stored::Plain | Stored::Inline { compressed: false } => (EntryType::Plain, 1),
-                Stored::Inline { compressed: true } => (EntryType::Head1, 1),
-                // It has no block; an index without numbers of blocks counts one for each head.
-                Stored::Fragment => (EntryType::Head1, u16::from(!self.big)),
-            };
-            let (lcluster, offset) = (extent.start / BLOCK, (extent.start % BLOCK) as u16);
-            let (block, is_prefix) = (extent.block, extent.is_prefix);
-            heads.push(Head { lcluster, offset, kind, block, blocks, is_prefix });
-            end_block = block + u64::from(blocks);
-        }
-        let end = (self.len_bytes % BLOCK) as u16;
-        if end != 0 && heads.last().is_some_and(|last| last.lcluster < count - 1) {
-            let (lcluster, kind, block) = (count - 1, EntryType::Plain, end_block);
-            heads.push(Head { lcluster, offset: end, kind, block, blocks: 1, is_prefix: false });
-        }
+    fn end_mark(&self, last: &Head) -> Option<Head> {
+        let (offset, lcluster) = ((self.len_bytes % BLOCK) as u16, self.lclusters() - 1);
+        let block = last.block + u64::from(last.blocks);
+        let mark = Head { lcluster, offset, kind: EntryType::Plain, block, blocks: 1, is_prefix: false };
+        (offset != 0 && last.lcluster < lcluster).then_some(mark)
+    }
+}
+
+/// How the entries of the compact form are divided into packs.
+struct Packs {
+    /// Entries in packs of two before the packs of sixteen; a multiple of two.
+    twos: u64,
+    /// Packs of sixteen. Behind them are packs of two.
+    sixteens: u64,
+}
+
+impl Packs {
+    fn of(count: u64, start: u64) -> Self {
+        let twos = ((32 - start % 32) / 4) & 7;
+        Packs { twos, sixteens: count.saturating_sub(twos) / 16 }
+    }
+}
+
+/// The heads of the extents and the mark of the end, in order.
+struct Heads<'i, 'a, E: ?Sized> {
+    index: &'i Index<'a, E>,
+    /// The number of the head, and the head.
+    number: usize,
+    head: Head,
+    next: Option<Head>,
+}
+
+impl<'i, 'a, E: Extents + ?Sized> Heads<'i, 'a, E> {
+    /// Begins with the first extent, which there is.
+    fn new(index: &'i Index<'a, E>) -> Self {
+        let mut heads = Heads { index, number: 0, head: index.head(0), next: None };
+        heads.next = heads.find_next();
         heads
+    }
+
+    fn find_next(&self) -> Option<Head> {
+        match self.number + 1 {
+            next if next < self.index.extents.count() => Some(self.index.head(next)),
+            next if next == self.index.extents.count() => self.index.end_mark(&self.head),
+            _ => None,
+        }
+    }
+
+    /// Goes to the next head; false if there is none.
+    fn step(&mut self) -> bool {
+        let Some(next) = self.next else { return false };
+        (self.number, self.head) = (self.number + 1, next);
+        self.next = self.find_next();
+        true
+    }
+
+    /// Goes to the head of logical cluster `i`, which is that of the present head or behind it.
+    fn seek(&mut self, i: u64) -> Head {
+        while self.next.is_some_and(|next| next.lcluster <= i) {
+            self.step();
+        }
+        self.head
+    }
+
+    /// The logical cluster of the next head, or the end of the file.
+    fn next_lcluster(&self) -> u64 {
+        self.next.map_or(self.index.lclusters(), |next| next.lcluster)
     }
 }
 
 /// Writes pack after pack.
-struct Packer<'a> {
-    heads: &'a [Head],
-    /// The head of the entry that was written last; entries only go forward.
-    at: usize,
+struct Packer<'i, 'a, E: ?Sized> {
+    heads: Heads<'i, 'a, E>,
     count: u64,
     big: bool,
-    out: Vec<u8>,
 }
 
-impl Packer<'_> {
-    /// Appends the pack of entries `first..first + entries`; those behind the end of the file are zero.
-    fn pack(&mut self, first: u64, entries: u64) {
+impl<E: Extents + ?Sized> Packer<'_, '_, E> {
+    /// Passes on the pack of entries `first..first + entries`, 2 or 16; those behind the end of the file are zero.
+    fn pack(&mut self, first: u64, entries: u64, put: &mut dyn FnMut(&[u8])) {
         let base = self.base(first, entries);
         let last = first + entries - 1;
-        let codes: Vec<u16> = (first..=last).map(|i| self.entry(i, i == last)).collect();
-        match <&[u16; 2]>::try_from(codes.as_slice()) {
-            Ok(two) => self.out.extend(Pack::encode_two(*two, base)),
-            Err(_) => {
-                let sixteen = std::array::from_fn(|i| codes.get(i).copied().unwrap_or(0));
-                self.out.extend(Pack::encode_sixteen(sixteen, base));
-            }
+        let mut codes = [0; 16];
+        for (code, i) in codes.iter_mut().zip(first..=last) {
+            *code = self.entry(i, i == last);
+        }
+        match entries {
+            2 => put(&Pack::encode_two([codes[0], codes[1]], base)),
+            _ => put(&Pack::encode_sixteen(codes, base)),
         }
     }
 
@@ -190,14 +261,14 @@ impl Packer<'_> {
         if i >= self.count {
             return 0;
         }
-        let head = self.seek(i);
+        let head = self.heads.seek(i);
         if head.lcluster == i {
             return head.offset | (head.kind.bits() << 12);
         }
         let back = i - head.lcluster;
         let low = match (self.big && back == 1, is_last_of_pack) {
             (true, _) => IS_BLOCKS | (head.blocks & BLOCKS_MASK),
-            (false, true) => (self.next_head() - i).min(DISTANCE_MAX) as u16,
+            (false, true) => (self.heads.next_lcluster() - i).min(DISTANCE_MAX) as u16,
             (false, false) => back.min(DISTANCE_MAX) as u16,
         };
         low | (EntryType::NonHead.bits() << 12)
@@ -205,8 +276,10 @@ impl Packer<'_> {
 
     /// The block address to which the heads of a pack are relative.
     fn base(&mut self, first: u64, entries: u64) -> u32 {
-        let head = self.seek(first);
-        let inside = self.heads[self.at..].iter().find(|h| (first..first + entries).contains(&h.lcluster));
+        let head = self.heads.seek(first);
+        // No two heads are in one logical cluster, so the first one in the pack is this or the next.
+        let mut near = [Some(head), self.heads.next].into_iter().flatten();
+        let inside = near.find(|h| (first..first + entries).contains(&h.lcluster));
         let base = match (self.big, inside) {
             // The number of blocks stands in the first entry, and its head in the pack before.
             (true, _) if head.lcluster + 1 == first => head.block,
@@ -218,25 +291,14 @@ impl Packer<'_> {
         };
         base as u32
     }
-
-    /// Goes to the head of logical cluster `i`.
-    fn seek(&mut self, i: u64) -> Head {
-        while self.heads.get(self.at + 1).is_some_and(|next| next.lcluster <= i) {
-            self.at += 1;
-        }
-        self.heads[self.at]
-    }
-
-    /// The logical cluster of the next head, or the end of the file.
-    fn next_head(&self) -> u64 {
-        self.heads.get(self.at + 1).map_or(self.count, |next| next.lcluster)
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::Nid;
+    use crate::build::compress::extents::ExtentTable;
+    use crate::build::table::Spill;
     use crate::format::zmap::MapHeader;
     use crate::read::zmap::{IndexForm, ZContext, ZMap};
     use crate::read::{Algorithm, Mapping, SliceBytes};
@@ -256,14 +318,16 @@ mod tests {
                 placed(44_096, behind + 2, Stored::Fragment),
             ];
             let (len_bytes, fragment) = (60_000, Some(fragment));
-            let index = Index { extents: &extents, len_bytes, has_references: false, big, fragment };
+            let index =
+                Index { extents: extents.as_slice(), len_bytes, has_references: false, big, fragment };
             let fragment = fragment.unwrap_or(0);
             assert_eq!(index.is_full(), fragment > u32::MAX.into());
             let start = 64;
             let mut image = vec![0; start as usize];
             let header = MapHeader::of_clusters(index.advice(), Algorithm::Zstd as u8, 0);
             image.extend(header.with_fragment(fragment).encode());
-            image.extend(index.encode(start + 8));
+            index.write(start + 8, &mut |bytes| image.extend(bytes));
+            assert_eq!(image.len() as u64 - start - 8, index.encoded_bytes(start + 8));
             let context = ZContext {
                 block_bits: 12,
                 zero_padding: true,
@@ -290,5 +354,41 @@ mod tests {
             }
             assert_eq!(starts, [0, 30_001, 40_000, 44_096]);
         }
+    }
+
+    /// The length is known before the index is written, and a table in a file gives the index that a slice gives.
+    #[test]
+    fn indexes_have_the_announced_length_wherever_extents_are() {
+        let spill = Spill::in_directory(&std::env::temp_dir(), 0).unwrap();
+        for (count, big) in (1..80).chain([30_000]).flat_map(|count| [(count, false), (count, true)]) {
+            // Extents of one to nine blocks.
+            let (mut extents, mut start, mut block) = (Vec::new(), 0, 50);
+            for n in 0..count {
+                let blocks = if big { 1 + (n % 3) as u16 } else { 1 };
+                let stored = if n % 4 == 3 { Stored::Plain } else { Stored::Compressed { blocks } };
+                extents.push(Placed { start, block, stored, is_prefix: false });
+                start += BLOCK * (2 + n * n % 8) - n % 2;
+                block += if n % 4 == 3 { 1 } else { u64::from(blocks) };
+            }
+            let mut table = ExtentTable::new(&spill);
+            extents.iter().for_each(|extent| table.push(extent).unwrap());
+            for (has_references, at) in [(true, 0), (false, 0), (false, 8), (false, 16), (false, 24)] {
+                let (mut from_slice, mut from_table) = (Vec::new(), Vec::new());
+                let index = Index {
+                    extents: extents.as_slice(),
+                    len_bytes: start + 77,
+                    has_references,
+                    big,
+                    fragment: None,
+                };
+                index.write(at, &mut |bytes| from_slice.extend_from_slice(bytes));
+                assert_eq!(from_slice.len() as u64, index.encoded_bytes(at), "{count}, {at}");
+                let Index { len_bytes, has_references, big, fragment, .. } = index;
+                let index = Index { extents: &table, len_bytes, has_references, big, fragment };
+                index.write(at, &mut |bytes| from_table.extend_from_slice(bytes));
+                assert!(from_slice == from_table, "{count}, {at}");
+            }
+        }
+        assert!(spill.is_file());
     }
 }

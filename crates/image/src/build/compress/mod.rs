@@ -3,9 +3,10 @@
 //! | module | contents |
 //! |---|---|
 //! | `segment` | segments of a file, compressed all at once or while they are read |
-//! | `extent` | what a compressed segment consists of |
+//! | `stored` | what a compressed segment consists of |
 //! | `cutter` | cutting a segment into extents |
 //! | `cuts` | extents that end at given positions |
+//! | `extents` | the extents of a file, in a table |
 //! | `index` | the index of a compressed file |
 //! | `records` | the index of one whose addresses need 48 bits |
 //! | `buffers` | memory of segments |
@@ -16,10 +17,11 @@
 pub mod buffers;
 mod cuts;
 mod cutter;
-pub mod extent;
+pub mod extents;
 pub mod index;
 pub mod input;
 pub mod records;
 pub mod segment;
+pub mod stored;
 mod unread;
 pub mod workers;

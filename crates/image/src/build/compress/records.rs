@@ -4,17 +4,17 @@
 //! images with the feature 48bit have records. They take more room than entries: 16 bytes an extent, or 32 in a file of
 //! more than 4 GiB.
 
-use super::extent::Stored;
-use super::index::Placed;
+use super::extents::Extents;
+use super::stored::Stored;
 use crate::build::options::BLOCK_BYTES;
 use crate::format::zmap::{MapHeader, RawExtentRecord, StoredLength};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
 /// A file, as its records describe it.
-pub struct Records<'a> {
+pub struct Records<'a, E: ?Sized> {
     /// The extents; the first begins at byte 0.
-    pub extents: &'a [Placed],
+    pub extents: &'a E,
     /// Length of the file, bytes; not 0.
     pub len_bytes: u64,
     /// Block of the first cluster; the others follow it.
@@ -26,20 +26,24 @@ pub struct Records<'a> {
     pub tail_bytes: usize,
 }
 
-impl Records<'_> {
+impl<E: Extents + ?Sized> Records<'_, E> {
     /// The header of the index.
     pub fn header(&self) -> MapHeader {
-        MapHeader::of_records(self.record_bits(), self.extents.len() as u64)
+        MapHeader::of_records(self.record_bits(), self.extents.count() as u64)
     }
 
-    /// Encodes the records, behind zeroes up to the first; `start` is the offset of the header's end in the image, of
+    /// Bytes that [`write`](Self::write) passes on.
+    pub fn encoded_bytes(&self, start: u64) -> u64 {
+        self.gap_bytes(start) + ((self.extents.count() as u64) << self.record_bits())
+    }
+
+    /// Passes the records to `put`, behind zeroes up to the first; `start` is the offset of the header's end in the image, of
     /// which only the remainder by 32 counts.
-    pub fn encode(&self, start: u64) -> Vec<u8> {
-        let record_bytes = 1usize << self.record_bits();
-        let gap = start.next_multiple_of(record_bytes as u64) - start;
-        let mut out = vec![0; gap as usize];
+    pub fn write(&self, start: u64, put: &mut dyn FnMut(&[u8])) {
+        put(&[0; 32][..self.gap_bytes(start) as usize]);
         let mut physical = self.first_block * BLOCK;
-        for extent in self.extents {
+        for number in 0..self.extents.count() {
+            let extent = self.extents.extent(number);
             let (stored_bytes, is_compressed) = match extent.stored {
                 Stored::Compressed { blocks } => (u64::from(blocks) * BLOCK, true),
                 Stored::Plain => (BLOCK, false),
@@ -48,20 +52,24 @@ impl Records<'_> {
                 Stored::Fragment => (0, false),
             };
             let format = if is_compressed { self.algorithm + 1 } else { 0 };
-            let record = RawExtentRecord {
+            let raw = RawExtentRecord {
                 plen: StoredLength::of(stored_bytes as u32, format).0.into(),
                 pstart_lo: (physical as u32).into(),
                 pstart_hi: ((physical >> 32) as u32).into(),
                 lstart_lo: (extent.start as u32).into(),
                 lstart_hi: ((extent.start >> 32) as u32).into(),
             };
-            let end = out.len() + record_bytes;
-            out.extend(record.encode());
             // A record of 16 bytes has no upper half of the offset, which is zero, and one of 32 bytes has padding.
-            out.resize(end, 0);
+            let mut record = [0; 32];
+            record[..RawExtentRecord::LEN].copy_from_slice(&raw.encode());
+            put(&record[..1 << self.record_bits()]);
             physical += stored_bytes;
         }
-        out
+    }
+
+    /// Zeroes before the first record.
+    fn gap_bytes(&self, start: u64) -> u64 {
+        start.next_multiple_of(1 << self.record_bits()) - start
     }
 
     /// log2 of a record's bytes.
@@ -74,16 +82,18 @@ impl Records<'_> {
 mod tests {
     use super::*;
     use crate::Nid;
+    use crate::build::compress::extents::Placed;
     use crate::read::zmap::{IndexForm, ZContext, ZMap};
     use crate::read::{Algorithm, Mapping, SliceBytes};
 
     const FIRST_BLOCK: u64 = 1 << 33;
 
     /// The first byte, the stored bytes, and whether they are compressed, of all extents as the reader finds them.
-    fn read_back(records: &Records<'_>, start: u64) -> Vec<(u64, u64, u64, bool)> {
+    fn read_back(records: &Records<'_, [Placed]>, start: u64) -> Vec<(u64, u64, u64, bool)> {
         let mut image = vec![0; start as usize];
         image.extend(records.header().encode());
-        image.extend(records.encode(start + 8));
+        records.write(start + 8, &mut |bytes| image.extend(bytes));
+        assert_eq!(image.len() as u64 - start - 8, records.encoded_bytes(start + 8));
         let context = ZContext {
             block_bits: 12,
             zero_padding: true,
@@ -125,7 +135,7 @@ mod tests {
             extents.push(placed(second, Stored::Plain));
             extents.push(placed(second + 4096, Stored::Inline { compressed: true }));
             let records = Records {
-                extents: &extents,
+                extents: extents.as_slice(),
                 len_bytes: second + 4096 + 500,
                 first_block: FIRST_BLOCK,
                 algorithm: Algorithm::Zstd as u8,

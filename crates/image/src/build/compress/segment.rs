@@ -4,7 +4,7 @@
 //! the image does not depend on the number of threads. `cutter` compresses a segment, or a part of it.
 
 use super::cutter::Cutter;
-use super::extent::{BLOCK, Segment};
+use super::stored::{BLOCK, Segment};
 use super::unread::Unread;
 use crate::build::BuildError;
 use pagefold_codec::cluster::encode::Encoder;

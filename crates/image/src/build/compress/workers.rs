@@ -9,9 +9,9 @@
 //! come: memory that serves for the next segment at once is still in the processor's caches.
 
 use super::buffers::Buffer;
-use super::extent::Segment;
 use super::input::{Input, Src};
 use super::segment::{self, Cut};
+use super::stored::Segment;
 use crate::build::BuildError;
 use crate::build::options::{Compression, Method, Options};
 use pagefold_codec::cluster::Format;

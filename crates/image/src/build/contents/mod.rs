@@ -18,9 +18,9 @@ mod scan;
 
 use super::BuildError;
 use super::compress::buffers::{Buffer, Buffers};
-use super::compress::extent::Segment;
 use super::compress::input::Src;
 use super::compress::segment::{Cut, SEGMENT_BYTES_MAX, next_segment_bytes};
+use super::compress::stored::Segment;
 use super::compress::workers::{self, Done, Queue, Ticket, ToCompress, Turn, Workers};
 use super::content::Content;
 use super::duplicates::{Duplicates, Found, Hasher};
@@ -121,7 +121,8 @@ pub fn fill(
         })?;
         let compressor = move || workers::compressor(options, queue);
         let workers = Workers::start(scope, queue, threads, room_bytes, compressor)?;
-        let (pending, file, not_stored) = (VecDeque::new(), OpenFile::default(), Vec::new());
+        let file = OpenFile::new(writer.tree.spill());
+        let (pending, not_stored) = (VecDeque::new(), Vec::new());
         // Results that are written last may have kept all the memory that there is.
         let [sources, results] = match options.memory_bytes {
             Some(_) => [LIMITED_BUFFER_BYTES, 0].map(Buffers::limited),
@@ -371,7 +372,8 @@ impl<'a> Filler<'_, 'a, '_> {
         self.file.is_cut |= is_divided;
         self.results.keep_memory(self.writer.append_segment(&mut self.file, segment, elapsed)?);
         if is_last {
-            let mut file = std::mem::take(&mut self.file);
+            let next = OpenFile::new(self.writer.tree.spill());
+            let mut file = std::mem::replace(&mut self.file, next);
             file.fragment = fragment;
             let len_bytes = self.writer.tree.content_bytes(planned.id);
             self.writer.put_file(&planned, len_bytes, compression, file, is_original)?;

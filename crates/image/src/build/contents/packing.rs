@@ -9,8 +9,8 @@ use super::packed::{Packed, PackedSegment};
 use super::{Filled, Filler, Pending};
 use crate::build::BuildError;
 use crate::build::compress::buffers::Buffer;
-use crate::build::compress::extent::Segment;
 use crate::build::compress::segment::Cut;
+use crate::build::compress::stored::Segment;
 use crate::build::compress::workers::{Ticket, Turn};
 use crate::build::options::{BLOCK_BYTES, Compression, Options};
 use crate::build::plan::Planned;
@@ -52,7 +52,7 @@ impl Packing {
             light: options.light(),
             len_bytes_max: options.cluster_bytes as usize,
             packed: Packed::new(options.cluster_bytes, prefixes, spill),
-            file: OpenFile::default(),
+            file: OpenFile::new(spill),
             late: VecDeque::new(),
         })
     }

@@ -192,6 +192,13 @@ impl<T: Record> Table<T> {
     }
 }
 
+impl<T> Default for Table<T> {
+    /// An empty table in memory.
+    fn default() -> Self {
+        Table { chunks: Vec::new(), len: 0, spill: Spill::none() }
+    }
+}
+
 impl<T: Record> Clone for Table<T> {
     /// The copy is in memory.
     fn clone(&self) -> Self {

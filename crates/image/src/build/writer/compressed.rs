@@ -1,7 +1,9 @@
 //! Files with an index: compressed ones, and those with fragments.
 
+use super::record::Behind;
 use super::{BLOCK, OpenFile, Writer};
 use crate::build::BuildError;
+use crate::build::compress::extents::{ExtentTable, Extents};
 use crate::build::compress::index::Index;
 use crate::build::compress::records::Records;
 use crate::build::compress::workers;
@@ -27,9 +29,10 @@ impl Writer<'_> {
         self.summary.count(Some(compression), len_bytes, 0);
         self.used.fragments = true;
         let (head_bytes, _) = self.fields(planned, len_bytes, false)?;
-        let (_, mut behind) = header_place(head_bytes);
+        let mut behind = vec![0; (header_place(head_bytes) - head_bytes) as usize];
         behind.extend(MapHeader::of_whole_fragment(at).encode());
-        self.put_record(planned, len_bytes, Storage::count(LAYOUT_COMPRESSED_FULL, 0), &behind, 0..0)?;
+        let storage = Storage::count(LAYOUT_COMPRESSED_FULL, 0);
+        self.put_record(planned, len_bytes, storage, behind.as_slice(), 0..0)?;
         Ok(())
     }
 
@@ -73,11 +76,15 @@ impl Writer<'_> {
             is_wide: false,
         };
         let head_bytes = fields.head_bytes(epoch);
-        let (storage, behind, _) = self.encode_index(head_bytes, len_bytes, compression, file);
-        let at = self.space.reserve(head_bytes + behind.len() as u64, 0..0)?;
+        let (storage, behind) = self.index_of(head_bytes, len_bytes, compression, file);
+        let at = self.space.reserve(head_bytes + behind.len_bytes(), 0..0)?;
         let inode = fields.encode(epoch, storage);
         self.space.write(at, &inode);
-        self.space.write(at + inode.len() as u64, &behind);
+        let mut next = at + inode.len() as u64;
+        behind.write(&mut |bytes| {
+            self.space.write(next, bytes);
+            next += bytes.len() as u64;
+        });
         Ok(at)
     }
 
@@ -94,19 +101,20 @@ impl Writer<'_> {
             return self.put_records(planned, len_bytes, compression, file);
         }
         let (head_bytes, _) = self.fields(planned, len_bytes, false)?;
-        let (storage, behind, tail) = self.encode_index(head_bytes, len_bytes, compression, file);
+        let (storage, behind) = self.index_of(head_bytes, len_bytes, compression, file);
+        let tail = behind.len_bytes() - file.tail.len() as u64..behind.len_bytes();
         self.put_record(planned, len_bytes, storage, &behind, tail)
     }
 
-    /// Encodes the index of a compressed file, and what stands behind it. Returns how the inode refers to it, the bytes
-    /// behind the inode and its attributes, which take `head_bytes`, and which of them lie within a block.
-    fn encode_index(
+    /// Returns how the inode of a compressed file refers to its index, and what stands behind the inode and its attributes,
+    /// which take `head_bytes`.
+    fn index_of<'f>(
         &mut self,
         head_bytes: u64,
         len_bytes: u64,
         compression: Compression,
-        file: &OpenFile,
-    ) -> (Storage, Vec<u8>, Range<usize>) {
+        file: &'f OpenFile,
+    ) -> (Storage, BehindCompressed<'f>) {
         let big = self.options.cluster_bytes > BLOCK_BYTES;
         let (extents, has_references, fragment) = (&file.extents, file.shared_bytes > 0, file.fragment);
         let index = Index { extents, len_bytes, has_references, big, fragment };
@@ -114,21 +122,20 @@ impl Writer<'_> {
         let algorithm = compression.method.algorithm() as u8;
         let header = MapHeader::of_clusters(index.advice(), algorithm, file.tail.len() as u16);
         let header = file.fragment.map_or(header, |offset| header.with_fragment(offset));
-        let (header_at, mut behind) = header_place(head_bytes);
-        behind.extend(header.encode());
-        behind.extend(index.encode(header_at + HEADER_BYTES));
-        let tail = behind.len()..behind.len() + file.tail.len();
-        behind.extend(&file.tail);
         // An image with compressed files needs an algorithm, also if the packed file is all that they have, and plain.
-        if file.extents.iter().any(|extent| extent.stored.is_compressed()) || self.used.formats.is_empty() {
+        if extents.has_compressed() || self.used.formats.is_empty() {
             self.used.formats.insert(algorithm, workers::format(compression, self.options));
         }
         self.used.big_clusters |= big;
-        self.used.tail_packing |= !tail.is_empty();
+        self.used.tail_packing |= !file.tail.is_empty();
         self.used.fragments |= file.fragment.is_some();
         // The mark of a prefix came with clusters of several files.
-        self.used.shared_clusters |= file.extents.iter().any(|extent| extent.is_prefix);
-        (Storage::count(layout, file.blocks), behind, tail)
+        self.used.shared_clusters |= extents.has_prefix();
+        let index = FileIndex::Entries(index);
+        (
+            Storage::count(layout, file.blocks),
+            BehindCompressed { head_bytes, header, index, tail: &file.tail },
+        )
     }
 
     /// Ends a compressed file whose addresses need 48 bits.
@@ -146,21 +153,55 @@ impl Writer<'_> {
         }
         let storage = Storage::count(LAYOUT_COMPRESSED_FULL, file.blocks);
         let (head_bytes, _) = self.fields(planned, len_bytes, storage.is_wide)?;
-        let (header_at, mut behind) = header_place(head_bytes);
         let (extents, first_block) = (&file.extents, file.first_block.unwrap_or(0));
         let algorithm = compression.method.algorithm() as u8;
         let records = Records { extents, len_bytes, first_block, algorithm, tail_bytes };
-        behind.extend(records.header().encode());
-        behind.extend(records.encode(header_at + HEADER_BYTES));
+        let (header, index) = (records.header(), FileIndex::Records(records));
+        let behind = BehindCompressed { head_bytes, header, index, tail: &[] };
         self.used.formats.insert(algorithm, workers::format(compression, self.options));
         self.used.big_clusters |= self.options.cluster_bytes > BLOCK_BYTES;
         self.put_record(planned, len_bytes, storage, &behind, 0..0)
     }
 }
 
-/// The offset of the header of an index behind an inode that takes `head_bytes` with its attributes, and the bytes between
-/// them.
-fn header_place(head_bytes: u64) -> (u64, Vec<u8>) {
-    let at = head_bytes.next_multiple_of(HEADER_BYTES);
-    (at, vec![0; (at - head_bytes) as usize])
+/// The index of a compressed file, and the end of the file that stands behind it.
+struct BehindCompressed<'f> {
+    /// Bytes of the inode with its attributes.
+    head_bytes: u64,
+    header: MapHeader,
+    index: FileIndex<'f>,
+    tail: &'f [u8],
+}
+
+/// An index in one of its two forms.
+enum FileIndex<'f> {
+    Entries(Index<'f, ExtentTable>),
+    Records(Records<'f, ExtentTable>),
+}
+
+impl Behind for BehindCompressed<'_> {
+    fn len_bytes(&self) -> u64 {
+        let header_end = header_place(self.head_bytes) + HEADER_BYTES;
+        let index_bytes = match &self.index {
+            FileIndex::Entries(index) => index.encoded_bytes(header_end),
+            FileIndex::Records(records) => records.encoded_bytes(header_end),
+        };
+        header_end - self.head_bytes + index_bytes + self.tail.len() as u64
+    }
+
+    fn write(&self, put: &mut dyn FnMut(&[u8])) {
+        let header_at = header_place(self.head_bytes);
+        put(&[0; HEADER_BYTES as usize][..(header_at - self.head_bytes) as usize]);
+        put(&self.header.encode());
+        match &self.index {
+            FileIndex::Entries(index) => index.write(header_at + HEADER_BYTES, put),
+            FileIndex::Records(records) => records.write(header_at + HEADER_BYTES, put),
+        }
+        put(self.tail);
+    }
+}
+
+/// The offset of the header of an index behind an inode that takes `head_bytes` with its attributes.
+fn header_place(head_bytes: u64) -> u64 {
+    head_bytes.next_multiple_of(HEADER_BYTES)
 }

@@ -8,7 +8,7 @@
 use super::metabox::Position;
 use super::{BLOCK, Writer};
 use crate::build::BuildError;
-use crate::build::compress::extent::INLINE_BYTES_MAX;
+use crate::build::compress::stored::INLINE_BYTES_MAX;
 use crate::build::metadata::directory::{self, Blocks, Entry, with_dots};
 use crate::build::metadata::inode::Storage;
 use crate::build::options::Options;

@@ -142,7 +142,7 @@ impl Writer<'_> {
         let threads = Division::of(self.options)?.threads.min(inodes.len().div_ceil(SEGMENT_BYTES));
         let room_bytes = 4 * threads * SEGMENT_BYTES;
         let (options, queue) = (self.options, &Queue::default());
-        let mut file = OpenFile::default();
+        let mut file = OpenFile::new(inodes.spill());
         std::thread::scope(|scope| {
             let compressor = move || compressor(options, queue);
             let mut workers = Workers::start(scope, queue, threads, room_bytes, compressor)?;

@@ -23,8 +23,7 @@ mod originals;
 mod record;
 
 use super::BuildError;
-use super::compress::extent::{INLINE_BYTES_MAX, Segment, Stored};
-use super::compress::index::Placed;
+use super::compress::stored::{INLINE_BYTES_MAX, Segment};
 use super::content::Content;
 use super::metadata::inode::Storage;
 use super::metadata::space::Space;
@@ -173,7 +172,7 @@ impl<'a> Writer<'a> {
                 self.put_plain(planned, 0, &OpenFile::default())?;
             }
             (None, number, _) => {
-                self.put_record(planned, 0, Storage::device(number), &[], 0..0)?;
+                self.put_record(planned, 0, Storage::device(number), [].as_slice(), 0..0)?;
             }
         }
         Ok(())
@@ -188,7 +187,7 @@ impl<'a> Writer<'a> {
     ) -> Result<Vec<u8>, BuildError> {
         let block = self.out.next_block();
         self.out.append(&segment.blocks)?;
-        Ok(file.add_segment(segment, block, elapsed))
+        file.add_segment(segment, block, elapsed)
     }
 
     /// Ends a file whose segments are appended. `is_original`: later files may have the same contents, or refer to them.
@@ -201,9 +200,8 @@ impl<'a> Writer<'a> {
         is_original: bool,
     ) -> Result<(), BuildError> {
         self.summary.count_time(|| planned.path(self.tree), file.elapsed);
-        let has_index = |extent: &Placed| extent.stored.is_compressed() || extent.stored == Stored::Fragment;
         let stored_bytes = file.blocks * BLOCK + file.tail.len() as u64;
-        let needs_index = file.is_cut || file.shared_bytes > 0 || file.extents.iter().any(has_index);
+        let needs_index = file.is_cut || file.shared_bytes > 0 || file.extents.needs_index();
         let compression = compression.filter(|_| needs_index);
         self.summary.count(compression, len_bytes, stored_bytes);
         if file.shared_bytes > 0 {
@@ -229,7 +227,7 @@ impl<'a> Writer<'a> {
             return Err(BuildError::Changed { path });
         };
         let compression = original.compression();
-        let mut file = original.open_file(self.space.read(original.tail()));
+        let mut file = original.open_file(self.space.read(original.tail()))?;
         let stored_bytes = file.tail.len() as u64;
         self.summary.count(compression, len_bytes, stored_bytes);
         self.summary.duplicates.add(len_bytes, stored_bytes);
@@ -271,7 +269,7 @@ impl<'a> Writer<'a> {
         let gap = (head_bytes as usize).next_multiple_of(entry_bytes) - head_bytes as usize;
         let mut behind = vec![0; gap];
         behind.extend(entries);
-        self.put_record(planned, len_bytes, Storage::chunks(format), &behind, 0..0)?;
+        self.put_record(planned, len_bytes, Storage::chunks(format), behind.as_slice(), 0..0)?;
         Ok(())
     }
 
@@ -322,6 +320,6 @@ impl<'a> Writer<'a> {
     ) -> Result<Range<u64>, BuildError> {
         let layout = if file.tail.is_empty() { LAYOUT_FLAT_PLAIN } else { LAYOUT_FLAT_INLINE };
         let storage = Storage::blocks(layout, file.first_block);
-        self.put_record(planned, len_bytes, storage, &file.tail, 0..file.tail.len())
+        self.put_record(planned, len_bytes, storage, file.tail.as_slice(), 0..file.tail.len() as u64)
     }
 }

@@ -3,19 +3,20 @@
 //! A file gets extents in two ways: with the clusters of a segment that is appended to the image, and as references to
 //! clusters that an earlier file has, or an earlier part of the same file.
 
-use super::originals::Extents;
 use super::{BLOCK, Writer};
 use crate::build::BuildError;
 use crate::build::chunks::Reference;
-use crate::build::compress::extent::{Segment, Stored};
-use crate::build::compress::index::Placed;
+use crate::build::compress::extents::{ExtentTable, Extents, Placed};
+use crate::build::compress::stored::{Segment, Stored};
 use crate::build::plan::Planned;
+use crate::build::table::Spill;
+use std::ops::Range;
 use std::time::Duration;
 
 /// A regular file whose segments are being appended.
 #[derive(Debug, Clone, Default)]
 pub struct OpenFile {
-    pub(super) extents: Vec<Placed>,
+    pub(super) extents: ExtentTable,
     /// The first block that is stored for it.
     pub(super) first_block: Option<u64>,
     /// Its own blocks so far.
@@ -34,6 +35,11 @@ pub struct OpenFile {
 }
 
 impl OpenFile {
+    /// Makes a file without contents so far, whose extents may spill.
+    pub fn new(spill: &Spill) -> Self {
+        OpenFile { extents: ExtentTable::new(spill), ..OpenFile::default() }
+    }
+
     /// Blocks that are stored for it so far.
     pub fn blocks(&self) -> u64 {
         self.blocks
@@ -41,20 +47,24 @@ impl OpenFile {
 
     /// Adds the extents of a segment whose blocks are appended to the image from `block` on, and takes its tail.
     /// Returns the memory of its blocks.
-    pub(super) fn add_segment(&mut self, segment: Segment, block: u64, elapsed: Duration) -> Vec<u8> {
+    pub(super) fn add_segment(
+        &mut self,
+        segment: Segment,
+        block: u64,
+        elapsed: Duration,
+    ) -> Result<Vec<u8>, BuildError> {
         self.add_blocks(block, segment.blocks.len() as u64 / BLOCK);
         let is_appended = !segment.blocks.is_empty();
         let mut block = if is_appended { block } else { self.next_block.max(1) };
-        self.extents.reserve(segment.extents.len());
         for extent in segment.extents {
             let (start, is_prefix) = (extent.start, extent.is_short);
-            self.extents.push(Placed { start, block, stored: extent.stored, is_prefix });
+            self.extents.push(&Placed { start, block, stored: extent.stored, is_prefix })?;
             block += blocks_of(extent.stored);
         }
         self.next_block = block;
         self.tail = segment.tail;
         self.elapsed += elapsed;
-        segment.blocks
+        Ok(segment.blocks)
     }
 
     /// Counts blocks that are appended to the image from `block` on.
@@ -63,12 +73,6 @@ impl OpenFile {
             self.first_block.get_or_insert(block);
         }
         self.blocks += count;
-    }
-
-    /// Adds extents that lie elsewhere.
-    pub(super) fn add_shared(&mut self, extents: &[Placed], len_bytes: u64) {
-        self.extents.extend_from_slice(extents);
-        self.shared_bytes += len_bytes;
     }
 }
 
@@ -82,15 +86,29 @@ impl Writer<'_> {
         reference: &Reference,
         last: &[u8],
     ) -> Result<bool, BuildError> {
-        let found = match reference.source == planned.id {
-            true => resolve(file.extents.as_slice(), reference, reference.start),
+        let end = match reference.source == planned.id {
+            true => match resolve(&file.extents, reference, reference.start) {
+                None => return Ok(false),
+                Some(found) => {
+                    // The extents are before those that are appended.
+                    for number in found.numbers.clone() {
+                        let extent = found.extent(&file.extents, number);
+                        file.extents.push(&extent)?;
+                    }
+                    found.end
+                }
+            },
             false => {
-                let end = self.tree.content_bytes(reference.source);
-                self.originals.get(reference.source).and_then(|source| resolve(&source, reference, end))
+                let Some(source) = self.originals.get(reference.source) else { return Ok(false) };
+                let source_end = self.tree.content_bytes(reference.source);
+                let Some(found) = resolve(&source, reference, source_end) else { return Ok(false) };
+                for number in found.numbers.clone() {
+                    file.extents.push(&found.extent(&source, number))?;
+                }
+                found.end
             }
         };
-        let Some((extents, end)) = found else { return Ok(false) };
-        file.add_shared(&extents, end - reference.start);
+        file.shared_bytes += end - reference.start;
         self.used.shared_clusters = true;
         match last.get(last.len().saturating_sub((reference.end - end) as usize)..) {
             Some(rest) if !rest.is_empty() => {
@@ -103,40 +121,77 @@ impl Writer<'_> {
     }
 }
 
-/// Returns the extents that have the contents of a reference, with their places in the file that refers, and where they
-/// end there; `None` if `source`, the file that has the contents, does not have them in such extents. Its extents
-/// so far end at byte `end`.
+/// The extents that have the contents of a reference.
+struct Resolved<'r> {
+    reference: &'r Reference,
+    /// Their numbers in the file that has them.
+    numbers: Range<usize>,
+    /// Where the last of them ends in the file that refers.
+    end: u64,
+    /// The end of the extents so far of the file that has them, bytes.
+    source_len_bytes: u64,
+}
+
+impl Resolved<'_> {
+    /// The end of the reference in the file that has the contents.
+    fn source_end(&self) -> u64 {
+        self.reference.source_start + (self.reference.end - self.reference.start)
+    }
+
+    /// Where an extent of that file ends.
+    fn extent_end(&self, source: &(impl Extents + ?Sized), number: usize) -> u64 {
+        match number + 1 < source.count() {
+            true => source.extent(number + 1).start,
+            false => self.source_len_bytes,
+        }
+    }
+
+    /// The place in the file that refers of a byte of the other.
+    fn in_reference(&self, at: u64) -> u64 {
+        self.reference.start + (at.min(self.source_end()) - self.reference.source_start)
+    }
+
+    /// The extent of this number, with its place in the file that refers.
+    fn extent(&self, source: &(impl Extents + ?Sized), number: usize) -> Placed {
+        let extent = source.extent(number);
+        let is_compressed = extent.stored != Stored::Plain;
+        let is_cut_off = is_compressed && self.extent_end(source, number) > self.source_end();
+        Placed { start: self.in_reference(extent.start), is_prefix: extent.is_prefix || is_cut_off, ..extent }
+    }
+}
+
+/// Finds the extents that have the contents of a reference; `None` if `source`, the file that has the contents, does not have
+/// them in extents that can lie where the reference is. Its extents so far end at byte `source_len_bytes`.
 ///
 /// Up to a block is missing at the end if the last extent would have one entry of the index, and a cluster of several
 /// blocks, which needs two.
-fn resolve(source: &(impl Extents + ?Sized), reference: &Reference, end: u64) -> Option<(Vec<Placed>, u64)> {
+fn resolve<'r>(
+    source: &(impl Extents + ?Sized),
+    reference: &'r Reference,
+    source_len_bytes: u64,
+) -> Option<Resolved<'r>> {
     let source_end = reference.source_start + reference.end.checked_sub(reference.start)?;
     let (first, behind) = (source.first_from(reference.source_start), source.first_from(source_end));
     if first >= behind || source.extent(first).start != reference.source_start {
         return None;
     }
-    let mut found: Vec<Placed> = Vec::with_capacity(behind - first);
+    let (numbers, end) = (first..behind, reference.end);
+    let found = Resolved { reference, numbers, end, source_len_bytes };
     for number in first..behind {
         let extent = source.extent(number);
-        let is_known = number + 1 < source.count();
-        let extent_end = if is_known { source.extent(number + 1).start } else { end };
-        let in_reference = |at: u64| reference.start + (at.min(source_end) - reference.source_start);
-        let (start, next_start) = (in_reference(extent.start), in_reference(extent_end));
-        let is_last = number + 1 == behind;
-        let entries = next_start / BLOCK - start / BLOCK;
+        let start = found.in_reference(extent.start);
+        let entries = found.in_reference(found.extent_end(source, number)) / BLOCK - start / BLOCK;
         match extent.stored {
             Stored::Compressed { blocks } if entries < 1 + u64::from(blocks > 1) => {
-                return is_last.then_some((found, start));
+                let is_last = number + 1 == behind;
+                return is_last.then_some(Resolved { numbers: first..number, end: start, ..found });
             }
             Stored::Plain if entries == 0 => return None,
             Stored::Compressed { .. } | Stored::Plain => {}
             Stored::Inline { .. } | Stored::Fragment => return None,
         }
-        let is_compressed = extent.stored != Stored::Plain;
-        let is_prefix = extent.is_prefix || (is_compressed && extent_end > source_end);
-        found.push(Placed { start, is_prefix, ..extent });
     }
-    (end >= source_end).then_some((found, reference.end))
+    (source_len_bytes >= source_end).then_some(found)
 }
 
 /// Blocks that an extent takes.

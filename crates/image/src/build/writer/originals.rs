@@ -4,8 +4,7 @@
 
 use super::open_file::OpenFile;
 use crate::build::BuildError;
-use crate::build::compress::extent::Stored;
-use crate::build::compress::index::Placed;
+use crate::build::compress::extents::{ExtentTable, Extents, Placed, StoredExtent};
 use crate::build::options::Compression;
 use crate::build::table::{Spill, Table};
 use crate::build::tree::InodeId;
@@ -14,37 +13,6 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// A number that a field does not have.
 const NONE: u64 = u64::MAX;
-
-/// Extents by their numbers, in the order of the file.
-pub(super) trait Extents {
-    /// Their number.
-    fn count(&self) -> usize;
-    /// The extent of a number below that.
-    fn extent(&self, number: usize) -> Placed;
-
-    /// The number of the first extent that begins at a byte or behind it.
-    fn first_from(&self, start: u64) -> usize {
-        let (mut first, mut end) = (0, self.count());
-        while first < end {
-            let middle = first + (end - first) / 2;
-            match self.extent(middle).start < start {
-                true => first = middle + 1,
-                false => end = middle,
-            }
-        }
-        first
-    }
-}
-
-impl Extents for [Placed] {
-    fn count(&self) -> usize {
-        self.len()
-    }
-
-    fn extent(&self, number: usize) -> Placed {
-        self[number]
-    }
-}
 
 /// The files that were stored as originals.
 #[derive(Debug)]
@@ -76,15 +44,6 @@ struct StoredFile {
     is_cut: u32,
 }
 
-#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable)]
-#[repr(C)]
-struct StoredExtent {
-    start: u64,
-    block: u64,
-    /// Its storage, the blocks of its cluster, and whether it is a beginning of that.
-    kind: [u16; 4],
-}
-
 /// A file as it was stored.
 pub(super) struct Original<'o> {
     originals: &'o Originals,
@@ -107,8 +66,8 @@ impl Originals {
         tail: Range<u64>,
     ) -> Result<(), BuildError> {
         let first = self.extents.len() as u64;
-        for extent in &file.extents {
-            self.extents.push(StoredExtent::of(extent))?;
+        for number in 0..file.extents.count() {
+            self.extents.push(StoredExtent::of(&file.extents.extent(number)))?;
         }
         let known = self.compressions.iter().position(|one| *one == compression);
         let number = known.unwrap_or_else(|| {
@@ -152,10 +111,14 @@ impl Original<'_> {
     }
 
     /// The file with all extents, and this tail.
-    pub(super) fn open_file(&self, tail: Vec<u8>) -> OpenFile {
+    pub(super) fn open_file(&self, tail: Vec<u8>) -> Result<OpenFile, BuildError> {
         let known = |number: u64| (number != NONE).then_some(number);
-        OpenFile {
-            extents: (0..self.count()).map(|number| self.extent(number)).collect(),
+        let mut extents = ExtentTable::new(self.originals.extents.spill());
+        for number in 0..self.count() {
+            extents.push(&self.extent(number))?;
+        }
+        Ok(OpenFile {
+            extents,
             first_block: known(self.file.first_block),
             blocks: self.file.blocks,
             next_block: self.file.next_block,
@@ -164,7 +127,7 @@ impl Original<'_> {
             shared_bytes: self.file.shared_bytes,
             is_cut: self.file.is_cut != 0,
             ..OpenFile::default()
-        }
+        })
     }
 }
 
@@ -178,35 +141,10 @@ impl Extents for Original<'_> {
     }
 }
 
-impl StoredExtent {
-    fn of(extent: &Placed) -> Self {
-        let (kind, blocks) = match extent.stored {
-            Stored::Plain => (0, 0),
-            Stored::Compressed { blocks } => (1, blocks),
-            Stored::Inline { compressed: false } => (2, 0),
-            Stored::Inline { compressed: true } => (3, 0),
-            Stored::Fragment => (4, 0),
-        };
-        let kind = [kind, blocks, extent.is_prefix.into(), 0];
-        StoredExtent { start: extent.start, block: extent.block, kind }
-    }
-
-    fn placed(self) -> Placed {
-        let [kind, blocks, is_prefix, _] = self.kind;
-        let stored = match kind {
-            0 => Stored::Plain,
-            1 => Stored::Compressed { blocks },
-            2 => Stored::Inline { compressed: false },
-            3 => Stored::Inline { compressed: true },
-            _ => Stored::Fragment,
-        };
-        Placed { start: self.start, block: self.block, stored, is_prefix: is_prefix != 0 }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::build::compress::stored::Stored;
     use proptest::prelude::*;
 
     fn extents() -> impl Strategy<Value = Vec<Placed>> {
@@ -236,7 +174,9 @@ mod tests {
         ) {
             let mut originals = Originals::new(&Spill::none());
             let mut twin = std::collections::BTreeMap::new();
-            for (id, extents, [blocks, next, shared, tail], [has_first, has_fragment, is_cut]) in drawn {
+            for (id, placed, [blocks, next, shared, tail], [has_first, has_fragment, is_cut]) in drawn {
+                let mut extents = ExtentTable::default();
+                placed.iter().for_each(|extent| extents.push(extent).unwrap());
                 let file = OpenFile {
                     extents,
                     first_block: has_first.then_some(next.into()),
@@ -250,16 +190,18 @@ mod tests {
                 let compression = Compression::parse(if has_first { "lz4" } else { "zstd:3" }).unwrap();
                 let tail = u64::from(tail)..u64::from(tail) + 9;
                 originals.add(InodeId::at(id), compression, &file, tail.clone()).unwrap();
-                twin.insert(id, (compression, file, tail));
+                twin.insert(id, (compression, file, tail, placed));
             }
             for id in 0..60 {
                 let found = originals.get(InodeId::at(id));
                 let wanted = twin.get(&id);
                 prop_assert_eq!(found.is_some(), wanted.is_some());
-                let (Some(found), Some((compression, file, tail))) = (found, wanted) else { continue };
+                let (Some(found), Some((compression, file, tail, placed))) = (found, wanted) else { continue };
                 prop_assert_eq!((found.compression(), found.tail()), (*compression, tail.clone()));
-                prop_assert_eq!(format!("{:?}", found.open_file(Vec::new())), format!("{file:?}"));
-                let first = file.extents.partition_point(|extent| extent.start < start);
+                prop_assert_eq!(format!("{:?}", found.open_file(Vec::new()).unwrap()), format!("{file:?}"));
+                let again: Vec<_> = (0..found.count()).map(|number| found.extent(number)).collect();
+                prop_assert_eq!(&again, placed);
+                let first = placed.partition_point(|extent| extent.start < start);
                 prop_assert_eq!((found.first_from(start), file.extents.first_from(start)), (first, first));
             }
         }

@@ -8,6 +8,24 @@ use crate::build::plan::Planned;
 use crate::read::FileKind;
 use std::ops::Range;
 
+/// The bytes behind an inode and its attributes, as its layout has them. They may take more than memory has room for.
+pub(super) trait Behind {
+    /// Its length.
+    fn len_bytes(&self) -> u64;
+    /// Passes all of it to `put`, piece after piece.
+    fn write(&self, put: &mut dyn FnMut(&[u8]));
+}
+
+impl Behind for [u8] {
+    fn len_bytes(&self) -> u64 {
+        self.len() as u64
+    }
+
+    fn write(&self, put: &mut dyn FnMut(&[u8])) {
+        put(self);
+    }
+}
+
 impl Writer<'_> {
     /// Places an inode with its attributes, and `behind` them what its layout has there; the bytes `inline` of that
     /// lie within a block. Returns their place in the area of inodes.
@@ -16,17 +34,22 @@ impl Writer<'_> {
         planned: &Planned,
         len_bytes: u64,
         storage: Storage,
-        behind: &[u8],
-        inline: Range<usize>,
+        behind: &(impl Behind + ?Sized),
+        inline: Range<u64>,
     ) -> Result<Range<u64>, BuildError> {
         let (head_bytes, xattrs) = self.fields(planned, len_bytes, storage.is_wide)?;
-        let inline = head_bytes + inline.start as u64..head_bytes + inline.end as u64;
+        let inline = head_bytes + inline.start..head_bytes + inline.end;
         let is_regular = self.tree.kind(planned.id) == FileKind::Regular;
         let is_plain = is_regular && (storage.is_chunks() || !inline.is_empty());
-        let place = self.reserve(head_bytes + behind.len() as u64, inline.clone(), is_plain)?;
+        let place = self.reserve(head_bytes + behind.len_bytes(), inline.clone(), is_plain)?;
         self.numbers.set(planned.id, place);
         self.write_head(planned, len_bytes, place, storage, &xattrs);
-        self.write_at(place, head_bytes, behind);
+        let mut at = head_bytes;
+        behind.write(&mut |bytes| {
+            self.write_at(place, at, bytes);
+            at += bytes.len() as u64;
+        });
+        debug_assert_eq!(at, head_bytes + behind.len_bytes());
         // A tail that duplicates share is never in the metabox.
         Ok(match place {
             Position::Plain(at) => at + inline.start..at + inline.end,
