@@ -23,7 +23,7 @@ pub(super) struct Cutter<'a> {
     pub(super) src: &'a [u8],
     /// Bytes of `src` that are stored.
     pub(super) at: usize,
-    /// What is stored so far.
+    /// The extents and blocks so far.
     pub(super) segment: Segment,
     /// Room for a cluster.
     pub(super) cluster: Vec<u8>,

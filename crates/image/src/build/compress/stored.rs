@@ -1,4 +1,4 @@
-//! What a compressed segment consists of.
+//! The parts of a compressed segment: its extents, their blocks, and the ends that are stored elsewhere.
 
 use crate::build::options::BLOCK_BYTES;
 

@@ -48,25 +48,25 @@ impl<'s> Unread<'s> {
     /// Moves the window to begin at byte `from` of the segment, which is in it or at its end, and reads on. Returns the
     /// window, which has more of the bytes from there on than before, unless that is impossible.
     pub fn read_on(&mut self, from: usize) -> Result<&[u8], BuildError> {
-        let kept = self.end - from;
+        let has = self.end - from;
         self.memory.copy_within(from - self.begin..self.end - self.begin, 0);
         self.begin = from;
         // Little is left of most windows. If much is, more bytes are needed at once.
-        let window_bytes = if kept <= WINDOW_BYTES / 2 { WINDOW_BYTES } else { 4 * kept };
+        let window_bytes = if has <= WINDOW_BYTES / 2 { WINDOW_BYTES } else { 4 * has };
         self.read_to(self.len.min(from + window_bytes))
     }
 
     /// Makes the window end at byte `end` of the segment. It ended before.
     fn read_to(&mut self, end: usize) -> Result<&[u8], BuildError> {
-        let (kept, len) = (self.end - self.begin, end - self.begin);
+        let (has, len) = (self.end - self.begin, end - self.begin);
         if self.memory.len() < len {
             let mut longer = Buffer::default();
             longer.set_len(len.next_power_of_two().max(WINDOW_BYTES));
-            longer[..kept].copy_from_slice(&self.memory[..kept]);
+            longer[..has].copy_from_slice(&self.memory[..has]);
             *self.memory = longer;
         }
         let begun = Instant::now();
-        self.range.read(self.end as u64, &mut self.memory[kept..len])?;
+        self.range.read(self.end as u64, &mut self.memory[has..len])?;
         self.reading += begun.elapsed();
         self.end = end;
         Ok(&self.memory[..len])
