@@ -92,7 +92,6 @@ impl Store {
     }
 
     /// Whether a page is stored. Takes no lock, so the result may be outdated.
-    #[cfg(feature = "testing")]
     pub fn is_held(&self, index: PageIndex) -> bool {
         self.stored_slot(index).is_some()
     }
