@@ -9,9 +9,9 @@
 //! goes to the store when less than an eighth of the limit is left.
 //!
 //! The buffer may be memory of any region, so accesses to it may fault. Faults never wait for what these functions hold:
-//! working memory that is separate from that of faults, the word of the page that is copied, and the slot's lock while a
-//! page that does not compress is copied out. A page that is written is first copied to working memory, because the
-//! store's streams must not be held during a fault; this also makes hash and contents those of one version.
+//! working memory that is separate from that of faults. The buffer is never accessed while this thread owns a page's word,
+//! or holds a slot's lock or a stream of the store: a page in a frame, and one that does not compress, go through working
+//! memory. So does a page that is written, which also makes hash and contents those of one version.
 
 use super::Pager;
 use crate::error::RangeError;
@@ -157,8 +157,13 @@ impl Pager {
     }
 
     fn copy_from_file(&self, page: PageIndex, to: &mut Page) -> Result<(), RangeError> {
-        match self.source.as_ref().is_some_and(|source| source.read(page, std::slice::from_mut(to))) {
-            true => Ok(()),
+        // Not to the buffer: a system call cannot write to memory whose faults are served in the faulting thread.
+        let mut contents = [[0; PAGE_SIZE]];
+        match self.source.as_ref().is_some_and(|source| source.read(page, &mut contents)) {
+            true => {
+                *to = contents[0];
+                Ok(())
+            }
             false if self.is_file_changed() => Err(RangeError::FileChanged { page: page.0 }),
             false => Err(RangeError::Lost { page: page.0 }),
         }
@@ -168,10 +173,13 @@ impl Pager {
     fn copy_from_frame(&self, page: PageIndex, to: &mut Page) -> bool {
         let word = self.word(page);
         let Some(frame) = word.claim_frame() else { return false };
+        // Not to the buffer, which may fault: an evictor that finds the page returning waits for it, and a fault may wait
+        // for that evictor.
         // SAFETY: the claim has made the page returning from this frame, owned by this thread: the frame keeps its memory,
         // and no thread writes to it.
-        *to = unsafe { *self.staging.address(frame).cast::<Page>() };
+        let contents = unsafe { *self.staging.address(frame).cast::<Page>() };
         word.abandon_return();
+        *to = contents;
         true
     }
 
@@ -182,7 +190,7 @@ impl Pager {
         to: &mut Page,
         loader: &mut Loader,
     ) -> Result<bool, RangeError> {
-        match self.store.load(page, loader, to) {
+        match self.store.load_without_lock(page, loader, to) {
             Ok(Loaded::Page) => {}
             Ok(Loaded::SameFilled(word)) => pagefold_store::fill(to, word),
             Ok(Loaded::Empty) => return self.await_stored(page),

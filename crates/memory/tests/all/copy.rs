@@ -163,6 +163,65 @@ fn a_buffer_may_lie_in_the_same_region() {
     });
 }
 
+/// Fails, instead of waiting for ever, if it does not end.
+fn ends(run: impl FnOnce() + Send + 'static) {
+    let (sender, ended) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        run();
+        sender.send(()).unwrap();
+    });
+    match ended.recv_timeout(std::time::Duration::from_secs(60)) {
+        Err(std::sync::mpsc::RecvTimeoutError::Timeout) => panic!("it waits for ever"),
+        _ => thread.join().unwrap(),
+    }
+}
+
+/// Faults on the buffer read ahead, up to the page that is being copied.
+#[test]
+fn pages_that_do_not_compress_are_shifted_by_a_few_pages() {
+    each("pages_that_do_not_compress_are_shifted", |mode| {
+        ends(move || {
+            let mut region = region(mode);
+            let expected: Vec<u8> = (0..PAGES).flat_map(noise).flat_map(u64::to_ne_bytes).collect();
+            region.write_part(0, &expected).unwrap();
+            for (round, gap) in [1, 2, 5, 8, 16].into_iter().enumerate() {
+                let (bytes, parts) = region.parts();
+                for at in 0..PAGES as usize / gap - 1 {
+                    let both = &mut bytes[at * gap * PAGE..(at + 2) * gap * PAGE];
+                    let (low, high) = both.split_at_mut(gap * PAGE);
+                    parts.read_part(high, low).unwrap();
+                }
+                let shift: usize = [1, 2, 5, 8, 16][..=round].iter().sum();
+                assert!(region.bytes()[..PAGE * 1024] == expected[shift * PAGE..][..PAGE * 1024], "{gap}");
+            }
+        });
+    });
+}
+
+/// Evictors fold the pages that are copied, while faults on the buffer wait for memory.
+#[test]
+fn staged_pages_are_copied_to_a_buffer_that_needs_memory() {
+    each("staged_pages_are_copied", |mode| {
+        ends(move || {
+            let (service, eviction) = MODES[mode];
+            let config = RegionConfig::new(512 * 4096, 64 * 4096);
+            let mut region =
+                Region::new(RegionConfig { service, eviction, fold_threads: 1, ..config }).unwrap();
+            let (bytes, parts) = region.parts();
+            let (low, high) = bytes.split_at_mut(256 * PAGE);
+            for round in 0..150_usize {
+                let pages = round % 128..round % 128 + 64;
+                pages.clone().for_each(|page| low[page * PAGE + 8] = round as u8);
+                for page in pages {
+                    let to = &mut high[(255 - page) * PAGE..][..PAGE];
+                    parts.read_part(&low[page * PAGE..][..PAGE], to).unwrap();
+                    assert_eq!(to[8], round as u8);
+                }
+            }
+        });
+    });
+}
+
 #[test]
 fn bytes_outside_are_refused() {
     each("bytes_outside_are_refused", |mode| {
