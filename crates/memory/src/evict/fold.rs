@@ -222,7 +222,7 @@ impl Pager {
     }
 
     /// Sets the memory that copies, tables and working memory take from the budget.
-    pub(super) fn count_copies(&self) {
+    pub(crate) fn count_copies(&self) {
         let (copies, folded) = (self.table.copies(), self.table.folded());
         let page_bytes = self.store.held_bytes() / (copies + folded).max(1);
         // Words, hashes and slots of pages in the store; half of the limit at most.

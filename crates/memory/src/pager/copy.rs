@@ -20,6 +20,9 @@ use pagefold_page::{PAGE_SIZE, Page, PageIndex};
 use pagefold_store::{Loaded, Loader, Store};
 use std::sync::{Mutex, PoisonError};
 
+/// After so many pages that went to the store, their tables are counted.
+const COUNTED_PAGES: u64 = 256;
+
 /// The working memory of one copy.
 struct Scratch {
     loader: Loader,
@@ -217,11 +220,17 @@ impl Pager {
     pub(crate) unsafe fn write_part(&self, offset: usize, from: &[u8]) -> Result<(), RangeError> {
         self.pages_of(offset, from.len())?;
         let mut contents = [0; PAGE_SIZE];
+        let mut stored = 0;
         for (page, within, piece) in pieces(offset, from.len()) {
             let from = &from[piece];
             if from.len() == PAGE_SIZE && self.is_stored_whole(page) {
                 contents.copy_from_slice(from);
                 if self.overwrite(page, &contents) {
+                    stored += 1;
+                    // Evictors, which count the tables of folded pages otherwise, may be asleep.
+                    if stored % COUNTED_PAGES == 0 {
+                        self.count_copies();
+                    }
                     continue;
                 }
             }
@@ -230,6 +239,10 @@ impl Pager {
             // lock of the engine. `copy` because the buffer may overlap.
             unsafe { std::ptr::copy(from.as_ptr(), start, from.len()) };
         }
+        if stored % COUNTED_PAGES > 0 {
+            self.count_copies();
+        }
+        self.budget.wake_evictors_if_low(self.ready_frames());
         Ok(())
     }
 
