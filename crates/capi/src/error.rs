@@ -81,6 +81,7 @@ impl From<RangeError> for Error {
             RangeError::TooManyPins { .. } | RangeError::Pinned { .. } => Code::Pinned,
             RangeError::FileChanged { .. } => Code::File,
             RangeError::Lost { .. } => Code::Lost,
+            RangeError::NoWorkingMemory => Code::NoMemory,
             _ => Code::System,
         };
         Error::new(code, error)

@@ -134,6 +134,9 @@ pub enum RangeError {
         /// The page.
         page: u64,
     },
+    /// There is no memory to copy with.
+    #[error("there is no memory for copying a part of the region")]
+    NoWorkingMemory,
     /// A page's contents are lost or cannot be read back.
     #[error("page {page} cannot be brought back")]
     Lost {
@@ -149,6 +152,7 @@ impl From<RangeError> for io::Error {
                 io::ErrorKind::InvalidInput
             }
             RangeError::TooManyPins { .. } | RangeError::Pinned { .. } => io::ErrorKind::ResourceBusy,
+            RangeError::NoWorkingMemory => io::ErrorKind::OutOfMemory,
             RangeError::Lost { .. } | RangeError::FileChanged { .. } => io::ErrorKind::Other,
         };
         io::Error::new(kind, error)

@@ -164,6 +164,31 @@ impl<'a> Parts<'a> {
         Ok(())
     }
 
+    /// Like [`Region::read_part`](crate::Region::read_part).
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub fn read_part(&self, bytes: &[u8], to: &mut [u8]) -> Result<(), RangeError> {
+        assert_eq!(bytes.len(), to.len(), "the bytes and the buffer have different lengths");
+        let range = self.locate(bytes)?;
+        let _masked = signal::mask_asynchronous();
+        self.pager.read_part(range.start, to)
+    }
+
+    /// Like [`Region::write_part`](crate::Region::write_part).
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub fn write_part(&self, bytes: &mut [u8], from: &[u8]) -> Result<(), RangeError> {
+        assert_eq!(bytes.len(), from.len(), "the bytes and the buffer have different lengths");
+        let range = self.locate(bytes)?;
+        let _masked = signal::mask_asynchronous();
+        // Exposed: the bytes are changed by their address, which counts as a change through this slice.
+        bytes.as_mut_ptr().expose_provenance();
+        // SAFETY: this has the only reference to the bytes, and does not use it meanwhile.
+        unsafe { self.pager.write_part(range.start, from) }
+    }
+
     /// Like [`Region::discard`](crate::Region::discard).
     pub fn discard(&self, bytes: &mut [u8]) -> Result<(), RangeError> {
         let range = self.locate(bytes)?;

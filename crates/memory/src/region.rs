@@ -279,6 +279,53 @@ impl Region {
         Parts::new(self.pager()).write_to(writer, &self.bytes()[range])
     }
 
+    /// Copies the bytes from `offset` on to a buffer. Pages stay where they are: those that are not resident are
+    /// decompressed straight into the buffer, without a fault, and take no memory of the limit. That is the fastest way to
+    /// go once over much more data than the limit, in parts of some 100 KiB.
+    ///
+    /// ```
+    /// # use pagefold_memory::{Region, RegionConfig};
+    /// # if pagefold_sys::uffd::kernel_features().is_err() { return Ok(()); }
+    /// let mut region = Region::new(RegionConfig::new(64 << 20, 8 << 20))?;
+    /// let mut part = vec![7; 256 << 10];
+    /// for offset in (0..64 << 20).step_by(part.len()) {
+    ///     region.write_part(offset, &part)?;
+    /// }
+    /// region.read_part(50 << 20, &mut part)?;
+    /// assert!(part.iter().all(|byte| *byte == 7));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn read_part(&self, offset: usize, to: &mut [u8]) -> Result<(), RangeError> {
+        self.check_bytes(offset, to.len())?;
+        // A handler of another signal that touches the range must not interrupt this thread inside the engine.
+        let _masked = signal::mask_asynchronous();
+        self.pager().read_part(offset, to)
+    }
+
+    /// Copies a buffer to the bytes from `offset` on. Whole pages that are not resident are compressed straight from the
+    /// buffer, without a fault, if they were compressed before or less than an eighth of the limit is left. After an error,
+    /// some of the bytes may have been changed.
+    pub fn write_part(&mut self, offset: usize, from: &[u8]) -> Result<(), RangeError> {
+        // SAFETY: borrowed exclusively, so there is no reference into the range.
+        unsafe { self.write_part_shared(offset, from) }
+    }
+
+    /// Like [`Region::write_part`], while other threads use the rest of the range by its raw address. [`Parts::write_part`] is
+    /// the safe way for threads that have slices.
+    ///
+    /// # Safety
+    /// There is no reference into the part, and nobody relies on its bytes.
+    pub unsafe fn write_part_shared(&self, offset: usize, from: &[u8]) -> Result<(), RangeError> {
+        self.check_bytes(offset, from.len())?;
+        let _masked = signal::mask_asynchronous();
+        // SAFETY: the caller's duty.
+        unsafe { self.pager().write_part(offset, from) }
+    }
+
+    fn check_bytes(&self, offset: usize, len_bytes: usize) -> Result<(), RangeError> {
+        resolve(offset..offset.saturating_add(len_bytes), self.len_bytes()).map(drop)
+    }
+
     /// Says how the program is going to use a part of the range. No advice changes contents.
     ///
     /// ```

@@ -92,10 +92,15 @@ enum Stored {
 /// # Safety
 /// The caller is folding the page from the frame.
 unsafe fn store_page(pager: &Pager, page: PageIndex, frame: Frame) -> Stored {
-    let began = pager.meter.start();
     // SAFETY: the frame keeps its memory, and no thread writes to it: this thread is folding the page, so a thread
     // that faults on it copies from the frame.
     let bytes = unsafe { &*pager.staging.address(frame).cast::<Page>() };
+    store_bytes(pager, page, bytes)
+}
+
+/// Stores the bytes of a page that the caller is folding, or owns.
+fn store_bytes(pager: &Pager, page: PageIndex, bytes: &Page) -> Stored {
+    let began = pager.meter.start();
     let fill_word = pager.fill_word(bytes);
     let hash = pager.hash_of(bytes, fill_word);
     let word = pager.word(page);
@@ -169,6 +174,12 @@ fn has_room(pager: &Pager) -> bool {
 }
 
 impl Pager {
+    /// Stores new contents of a page that the caller owns. Returns false if the store refuses them; then the store has what
+    /// it had before.
+    pub(crate) fn store_contents(&self, page: PageIndex, contents: &Page) -> bool {
+        store_bytes(self, page, contents) == Stored::InStore
+    }
+
     /// Brings back a page that the store refused, within the limit or beyond it. Repeats until the kernel has memory
     /// for the page, because there is no other place for it.
     ///
@@ -211,7 +222,7 @@ impl Pager {
     }
 
     /// Sets the memory that copies, tables and working memory take from the budget.
-    pub(super) fn count_copies(&self) {
+    pub(crate) fn count_copies(&self) {
         let (copies, folded) = (self.table.copies(), self.table.folded());
         let page_bytes = self.store.held_bytes() / (copies + folded).max(1);
         // Words, hashes and slots of pages in the store; half of the limit at most.

@@ -165,3 +165,18 @@ fn memory_of_free_frames_is_released_for_a_waiting_thread() {
     pins.iter().for_each(|page| pager.word(PageIndex(*page)).unpin());
     pager.budget.uncharge(free);
 }
+
+/// No evictor runs here.
+#[test]
+fn tables_of_pages_that_are_written_to_the_store_count() {
+    let Some((pager, _evictor)) = full_pager("tables_of_pages_that_are_written_to_the_store_count", 2048)
+    else {
+        return;
+    };
+    let part = vec![1; 2048 * PAGE_SIZE];
+    // SAFETY: there are no references into the range.
+    unsafe { pager.write_part(2048 * PAGE_SIZE, &part) }.unwrap();
+    assert_eq!(pager.table.folded(), 2048);
+    let tables = 2048 * 48 / PAGE_SIZE as u64;
+    assert!(pager.budget.copy_pages() >= tables, "{} pages", pager.budget.copy_pages());
+}

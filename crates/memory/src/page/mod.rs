@@ -34,6 +34,7 @@
 
 mod claim;
 mod clock;
+mod whole;
 mod word;
 
 use crate::sync::{AtomicU32, Ordering, WAKE_ALL, wait, wake};
@@ -41,6 +42,7 @@ pub use claim::{DropClaim, FaultClaim, FoldResult, ObservedWord, RefusalResult};
 #[cfg(any(test, loom))]
 pub use clock::HOT_ROUNDS;
 pub use clock::{Arrival, Candidates, EARLY_REFAULT_TICKS, FoldTime, Visit};
+pub use whole::{OverwriteClaim, Whereabouts};
 use word::Word;
 pub use word::{Frame, PINS_MAX, State};
 

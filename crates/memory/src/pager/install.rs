@@ -7,6 +7,7 @@ use super::Pager;
 use crate::page::Frame;
 use pagefold_page::{PAGE_SIZE, PageIndex};
 use pagefold_sys::uffd::Done;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// The result of putting pages into the range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,11 +105,24 @@ impl Pager {
     /// # Safety
     /// The caller owns the page, which is loading.
     pub(crate) unsafe fn poison(&self, page: PageIndex) {
+        self.has_poison.store(true, Relaxed);
         // SAFETY: the caller owns the page, which is loading, so it is not mapped; it has no contents any more.
         let put = repeat(1, |_| unsafe { self.uffd.poison(self.address(page), PAGE_SIZE, true) });
         // `Present`: the page was poisoned before.
         if matches!(put, Put::Refused(..)) {
             std::process::abort();
+        }
+    }
+
+    /// Removes the poison of a page, if it has any, so that an access faults again.
+    ///
+    /// # Safety
+    /// The caller owns the page, which is loading.
+    pub(crate) unsafe fn remove_poison(&self, page: PageIndex) {
+        if self.has_poison.load(Relaxed) {
+            // SAFETY: the caller owns the page, which is loading, so it has no memory here. The call cannot fail for memory
+            // that is mapped and not locked.
+            let _ = unsafe { self.range.discard(page.0 as usize * PAGE_SIZE, PAGE_SIZE) };
         }
     }
 

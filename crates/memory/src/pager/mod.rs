@@ -10,10 +10,11 @@
 //! | `install` | the system calls that put pages into the range |
 //! | `scratch` | working memory for `page_in`, allocated beforehand |
 //! | `range` | pinning and dropping parts of the range |
+//! | `copy` | copying parts of the range to buffers and from them, while pages stay where they are |
 //! | `advise` | advice of the program |
 //!
-//! A fault goes `serve` -> `page_in` -> `install`; a staged page goes `serve` -> `install`. All modules but `range`
-//! and `advise` run in the thread that serves the fault, possibly inside a signal handler that interrupted it
+//! A fault goes `serve` -> `page_in` -> `install`; a staged page goes `serve` -> `install`. All modules but `range`,
+//! `copy` and `advise` run in the thread that serves the fault, possibly inside a signal handler that interrupted it
 //! anywhere. So they take no lock but a slot's (the store holds it for one copy, never while it touches the range),
 //! allocate nothing, and log nothing. They wait only for the page's word, for memory of the budget, for a scratch, and
 //! for the medium of a written-back page. In turn, no thread touches the range while it holds a lock or a stream of the
@@ -26,6 +27,7 @@
 
 mod advise;
 mod claims;
+mod copy;
 mod file;
 mod install;
 mod page_in;
@@ -50,6 +52,7 @@ use crate::region_budget::RegionBudget;
 use crate::source::Source;
 use crate::staging::{BATCH_FRAMES, Staging};
 use crate::table::Table;
+use copy::CopyScratches;
 use pagefold_page::{PAGE_SIZE, PageCount, PageIndex};
 use pagefold_store::{MemLimit, Store, StoreConfig};
 use pagefold_sys::forkguard::ForkGuard;
@@ -57,7 +60,7 @@ use pagefold_sys::forkmark::ForkMark;
 use pagefold_sys::mem::Reservation;
 use pagefold_sys::uffd::{self, Feature, Uffd, UffdOptions};
 use scratch::ScratchPool;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use unregistered::{RANGE_ALIGN_BYTES, Unregistered};
 
@@ -90,12 +93,15 @@ pub(crate) struct Pager {
     /// Where to look next for a copy to drop.
     copy_cursor: AtomicU64,
     scratch_pool: ScratchPool,
+    copy_scratches: CopyScratches,
     neighbours: bool,
     access: AccessTable,
     /// The file whose bytes untouched pages have.
     pub(crate) source: Option<Source>,
     unregistered: Unregistered,
     resident_max: AtomicU64,
+    /// Whether any page was poisoned.
+    has_poison: AtomicBool,
     /// Threads that protect pages at this moment.
     protecting: AtomicU32,
     /// Threads that are bringing pages in and do not wait for memory.
@@ -160,6 +166,8 @@ impl Pager {
             copy_cursor: AtomicU64::new(0),
             scratch_pool: ScratchPool::new(&store, scratch_count)?,
             store,
+            copy_scratches: CopyScratches::new(),
+            has_poison: AtomicBool::new(false),
             neighbours: config.neighbours,
             source,
             access: AccessTable::new(page_count, config.neighbours),

@@ -85,6 +85,30 @@ fn a_region_from_a_file_is_like_a_private_copy() {
 }
 
 #[test]
+fn parts_of_a_file_are_copied_to_memory_that_is_not_resident() {
+    each("parts_of_a_file_are_copied", |mode| {
+        let (file, bytes) = file();
+        let mut from = region(mode, &file, 64 << 20);
+        let (service, eviction) = MODES[mode];
+        let config = RegionConfig { service, eviction, ..RegionConfig::new(PAGES * 4096, LIMIT) };
+        let mut to = Region::new(config).unwrap();
+        from.read_part(0, &mut to.bytes_mut()[..bytes.len()]).unwrap();
+        assert!(to.bytes()[..bytes.len()] == bytes && from.stats().memory.resident == 0);
+        // Some pages get the bytes that the file has, and others new ones.
+        let mut twin = bytes;
+        twin.resize(PAGES as usize * 4096, 0);
+        for page in (0..PAGES as usize).step_by(3) {
+            let part = page * 4096..(page + 1) * 4096;
+            twin[part.clone()][..8].fill(page as u8 & 1);
+            from.discard(part.clone()).unwrap();
+            from.write_part(part.start, &twin[part]).unwrap();
+        }
+        from.read_part(0, to.bytes_mut()).unwrap();
+        assert!(to.bytes() == twin && from.bytes() == twin);
+    });
+}
+
+#[test]
 fn a_page_of_the_file_is_read_once_while_the_pool_has_room() {
     each("a_page_of_the_file_is_read_once", |mode| {
         let (file, bytes) = file();

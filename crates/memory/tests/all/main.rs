@@ -4,6 +4,7 @@
 
 mod advice;
 mod budget;
+mod copy;
 mod file;
 mod gathers;
 mod late;

@@ -55,7 +55,7 @@ fn step(parts: Parts<'_>, bytes: &mut [u8], twin: &mut [u8], random: &mut Random
     let part = draw(random, twin.len());
     let pinned = part.start..part.end.min(part.start + 16 * 4096);
     file.rewind().unwrap();
-    match random.below(6) {
+    match random.below(8) {
         0 => {
             fill(&mut twin[part.clone()], random);
             file.write_all_at(&twin[part.clone()], 0).unwrap();
@@ -73,6 +73,18 @@ fn step(parts: Parts<'_>, bytes: &mut [u8], twin: &mut [u8], random: &mut Random
             parts.write_to(&mut *file, &bytes[part.clone()]).unwrap();
             let mut copy = vec![0; part.len()];
             file.read_exact_at(&mut copy, 0).unwrap();
+            assert!(copy == twin[part.clone()], "{part:?} was written");
+        }
+        6 => {
+            let mut copy = vec![0xaa; part.len()];
+            parts.read_part(&bytes[part.clone()], &mut copy).unwrap();
+            assert!(copy == twin[part.clone()], "{part:?} was read");
+        }
+        7 => {
+            fill(&mut twin[part.clone()], random);
+            parts.write_part(&mut bytes[part.clone()], &twin[part.clone()]).unwrap();
+            let mut copy = vec![0xaa; part.len()];
+            parts.read_part(&bytes[part.clone()], &mut copy).unwrap();
             assert!(copy == twin[part.clone()], "{part:?} was written");
         }
         3 => {

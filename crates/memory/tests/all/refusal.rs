@@ -184,6 +184,11 @@ fn a_lost_page_can_be_used_again_after_it_was_dropped() {
 }
 
 #[test]
+fn a_lost_page_can_be_overwritten_whole() {
+    each("a_lost_page_can_be_overwritten", |mode| run_well(&format!("overwrite {mode}")));
+}
+
+#[test]
 fn a_page_lost_by_several_threads_is_poisoned_only_while_it_is_lost() {
     each("a_page_lost_by_several_threads", |mode| run_well(&format!("together {mode}")));
 }
@@ -196,6 +201,7 @@ pub fn run_part(part: &str) -> bool {
             std::hint::black_box(read(&region, page));
         }
         Some(("again", mode)) => use_again(mode.parse().unwrap()),
+        Some(("overwrite", mode)) => overwrite(mode.parse().unwrap()),
         Some(("together", mode)) => lose_together(mode.parse().unwrap()),
         _ => return false,
     }
@@ -208,6 +214,27 @@ fn system_reads(region: &Region, page: u64) -> bool {
     let bytes = region.as_ptr().wrapping_add(page as usize * 4096).cast();
     // SAFETY: a page of the range.
     unsafe { libc::write(write_end.as_raw_fd(), bytes, 4096) == 4096 }
+}
+
+/// Pages that cannot be read back, some of them poisoned, get new contents, while the medium still fails reads.
+fn overwrite(mode: usize) {
+    let (region, control, _) = lost_page(mode);
+    let pages = || (0..PAGES / 2).step_by(3);
+    let lost: Vec<_> = pages().filter(|page| !system_reads(&region, *page)).collect();
+    assert!(!lost.is_empty());
+    let mut copy = [0; 4096];
+    for page in &lost {
+        let offset = *page as usize * 4096;
+        assert_eq!(region.read_part(offset, &mut copy), Err(RangeError::Lost { page: *page }));
+        let contents: Vec<u8> = text(*page).into_iter().flat_map(u64::to_ne_bytes).collect();
+        // SAFETY: there are no references into the region.
+        unsafe { region.write_part_shared(offset, &contents) }.unwrap();
+    }
+    control.clear();
+    for page in 0..PAGES {
+        let expected = if lost.contains(&page) { text(page) } else { noise(page) };
+        assert!(read(&region, page) == expected, "page {page}");
+    }
 }
 
 /// Threads fault on a lost page at once, and each fault looks for the page. The first thread that gets an error drops

@@ -27,6 +27,38 @@ impl Arena<'_> {
         self.region.as_ptr().wrapping_add(page as usize * PAGE).cast()
     }
 
+    /// Copies pages to a buffer while they stay where they are, and compares them.
+    pub fn check_copied(&self, page: u64, expected: &[Words], when: &str) {
+        let mut copy = vec![0xaa; expected.len() * PAGE];
+        if let Err(error) = self.region.read_part(page as usize * PAGE, &mut copy) {
+            fail(self.region, &format!("reading page {page}: {error}"));
+        }
+        let words = copy.chunks(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap()));
+        if let Some(at) = words.zip(expected.as_flattened()).position(|(found, expected)| found != *expected)
+        {
+            let (page, at) = (page + (at / WORDS) as u64, at / WORDS);
+            let found: Words = std::array::from_fn(|i| {
+                u64::from_ne_bytes(copy[at * PAGE + i * 8..][..8].try_into().unwrap())
+            });
+            let wrong = (0..WORDS).find(|i| found[*i] != expected[at][*i]).unwrap_or(0);
+            let (found, expected) = (Tag(found[wrong]), Tag(expected[at][wrong]));
+            fail(
+                self.region,
+                &format!("page {page} when {when}, word {wrong}: {found}, expected {expected}"),
+            );
+        }
+    }
+
+    /// Copies a buffer to pages, which stay where they are.
+    fn write_copied(&self, page: u64, words: &[Words]) {
+        let bytes: Vec<u8> = words.as_flattened().iter().flat_map(|word| word.to_ne_bytes()).collect();
+        // SAFETY: only the caller's thread uses these pages, and without references to them now.
+        let written = unsafe { self.region.write_part_shared(page as usize * PAGE, &bytes) };
+        if let Err(error) = written {
+            fail(self.region, &format!("writing page {page}: {error}"));
+        }
+    }
+
     /// Writes a whole page.
     pub fn write(&self, page: u64, words: &Words) {
         // SAFETY: in the range; only its owner uses the page.
@@ -113,7 +145,8 @@ impl<'a> Worker<'a> {
             77..=82 => self.use_locked(),
             83..=88 => self.drop_pages(),
             89..=91 => self.drop_part(),
-            92..=96 => self.pin(),
+            92..=93 => self.pin(),
+            94..=96 => self.copy(),
             97 => self.stay(),
             98 => self.advise(),
             _ => std::thread::sleep(std::time::Duration::from_micros(300)),
@@ -241,6 +274,26 @@ impl<'a> Worker<'a> {
             self.expected[some.start + word / WORDS][word % WORDS] = 0;
         }
         some.for_each(|i| self.check(i, "part of it was dropped"));
+    }
+
+    /// Copies pages to a buffer, or a buffer to pages, as they are.
+    fn copy(&mut self) {
+        let some = self.adjacent(24);
+        if self.random.below(2) == 0 {
+            self.version += 1;
+            for i in some.clone() {
+                fill(&mut self.expected[i], &mut self.random, self.pages[i], self.version, self.owner);
+            }
+            self.arena.write_copied(self.pages[some.start], &self.expected[some.clone()]);
+            if self.random.below(2) == 0 {
+                return some.for_each(|i| self.check(i, "it was copied there"));
+            }
+        }
+        self.arena.check_copied(self.pages[some.start], &self.expected[some], "it is copied");
+        let (at, len) =
+            (self.random.below(self.arena.common.len() as u64) as usize, self.random.below(20) as usize);
+        let common = &self.arena.common[at..(at + len).min(self.arena.common.len())];
+        self.arena.check_copied(self.arena.common_start + at as u64, common, "all threads copy it");
     }
 
     /// Pins pages and lets system calls read and write them; sometimes without a pin where faults of system calls are

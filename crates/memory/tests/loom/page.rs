@@ -318,3 +318,52 @@ fn a_write_to_a_page_dropped_by_madvise_is_kept() {
         });
     }
 }
+
+#[test]
+fn a_page_overwritten_in_the_store_keeps_the_newest_version() {
+    for store in [Accepts, Refuses] {
+        for prepare in [dirty, clean, folded] {
+            for method in [Method::Move, Method::Protect] {
+                check_bound(TWO, move || {
+                    let region = RegionModel::new(method);
+                    prepare(&region);
+                    let evictor = spawn(&region, |w| w.evict(0, 0, Accepts));
+                    region.write_whole(0, 11, store);
+                    assert_eq!(region.read_whole(0), 11);
+                    join([evictor]);
+                    settle(&region, &[11]);
+                });
+            }
+        }
+    }
+}
+
+#[test]
+fn a_whole_page_is_overwritten_during_a_fault_and_folding() {
+    check(THREE, |region| {
+        dirty(&region);
+        let others = [
+            spawn(&region, |w| w.evict(0, 0, Accepts)),
+            spawn(&region, |w| {
+                let first = w.read(0);
+                let second = w.read_whole(0);
+                assert!([10, 11].contains(&first) && first <= second && second <= 11, "{first}, {second}");
+            }),
+        ];
+        region.write_whole(0, 11, Accepts);
+        join(others);
+        settle(&region, &[11]);
+    });
+}
+
+#[test]
+fn dropping_during_a_copy_of_a_whole_page() {
+    check(THREE, |region| {
+        folded(&region);
+        let others = [spawn(&region, |w| assert!(w.discard(0))), spawn(&region, |w| w.read_ahead(0, true))];
+        region.write_whole(0, 11, Accepts);
+        assert!([ZERO, 11].contains(&region.read_whole(0)));
+        join(others);
+        settle(&region, &[ZERO, 11]);
+    });
+}

@@ -14,8 +14,8 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use loom::thread::{self, JoinHandle};
 use pagefold_memory::page::{
-    Arrival, Candidates, DropClaim, FaultClaim, FoldResult, FoldTime, Frame, PageWord, RefusalResult, State,
-    Visit,
+    Arrival, Candidates, DropClaim, FaultClaim, FoldResult, FoldTime, Frame, OverwriteClaim, PageWord,
+    RefusalResult, State, Visit, Whereabouts,
 };
 
 /// No page, no memory, no copy.
@@ -366,6 +366,57 @@ impl RegionModel {
         page.store.set(value);
         page.hash.set(value);
         true
+    }
+
+    /// `Pager::overwrite` of a page that is not resident, and an ordinary write of any other.
+    pub fn write_whole(&self, page: usize, value: u64, store: Store) {
+        if !self.overwrite(&self.pages[page], value, store) {
+            self.write(page, value);
+        }
+    }
+
+    fn overwrite(&self, page: &Page, value: u64, store: Store) -> bool {
+        let Some(claim) = page.word.claim_overwrite(true) else { return false };
+        // `store_bytes`.
+        if store == Store::Refuses {
+            page.word.abandon_overwrite(claim);
+            return false;
+        }
+        assert!(page.store.get() <= value, "an older version over a newer one");
+        page.store.set(value);
+        page.hash.set(value);
+        page.word.finish_overwrite(FoldTime(0));
+        true
+    }
+
+    /// `Pager::read_part` of one page. A page that only the store has is owned here, because the store has no lock in this
+    /// model that makes a read of it one version.
+    pub fn read_whole(&self, page: usize) -> u64 {
+        let word = &self.pages[page].word;
+        loop {
+            match word.whereabouts() {
+                Whereabouts::Range => return self.read(page),
+                Whereabouts::Nowhere { .. } => return ZERO,
+                Whereabouts::Frame => {
+                    if let Some(frame) = word.claim_frame() {
+                        let value = self.frames[usize::from(frame.0)].get();
+                        assert!(value != NONE && value != GARBAGE, "a frame that was released: {value}");
+                        word.abandon_return();
+                        return value;
+                    }
+                }
+                Whereabouts::Store => {
+                    let Some(claim) = word.claim_overwrite(false) else { continue };
+                    let is_stored = claim == OverwriteClaim::Folded;
+                    let value = if is_stored { self.pages[page].store.get() } else { NONE };
+                    word.abandon_overwrite(claim);
+                    if is_stored {
+                        assert_ne!(value, NONE, "folded, but not in the store");
+                        return value;
+                    }
+                }
+            }
+        }
     }
 
     /// `drop_old_copy`.

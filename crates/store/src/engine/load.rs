@@ -4,7 +4,8 @@
 //! allocator, or with a lock held. So [`Store::load`] does not use [`Store::read`]'s shared streams and buffers but a
 //! [`Loader`] allocated beforehand, and takes one lock only, the slot's. Other threads hold that lock for one copy at
 //! a time, and never while they wait, allocate, or access memory that may fault. (A caller that reads or loads into a
-//! `page` that itself has to be loaded breaks this rule: a raw page is copied there under the lock.) A load reads
+//! `page` that itself has to be loaded breaks this rule: a raw page is copied there under the lock, except by
+//! [`Store::load_without_lock`].) A load reads
 //! nothing ahead, promotes nothing, reports no failure to a log, and returns errors that are plain numbers.
 //!
 //! The steps are those of `read`, with which it shares [`Store::copy_from_slot`] and [`Store::finish_read`].
@@ -31,7 +32,7 @@ pub struct Loader {
     /// The blocks around a written-back page.
     record: Buffer,
     /// A written-back page until the slot is checked again: the page may have been changed in the meantime, and then
-    /// the caller's page must not be written.
+    /// the caller's page must not be written. Or a page that does not compress until the slot is unlocked.
     staged: Box<Page>,
     /// The page being loaded, if its bytes did not verify once; it is read again before it is reported as corrupt.
     unverified: Option<PageVersion>,
@@ -46,6 +47,15 @@ pub enum Loaded {
     SameFilled(u64),
     /// Its bytes were written to `page`.
     Page,
+}
+
+/// Where a page that does not compress is copied under the slot's lock.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum RawCopy {
+    /// To the caller's page.
+    Direct,
+    /// To the loader's page, and to the caller's without the lock.
+    Staged,
 }
 
 /// A failed load. It consists of plain numbers, so making one allocates nothing.
@@ -92,7 +102,6 @@ impl Store {
     }
 
     /// Whether a page is stored. Takes no lock, so the result may be outdated.
-    #[cfg(feature = "testing")]
     pub fn is_held(&self, index: PageIndex) -> bool {
         self.stored_slot(index).is_some()
     }
@@ -109,9 +118,30 @@ impl Store {
     /// page outside the store is empty. `loader` must be one of this store's, and `page` must be memory that can be
     /// written without a load.
     pub fn load(&self, index: PageIndex, loader: &mut Loader, page: &mut Page) -> Result<Loaded, LoadError> {
+        self.load_to(index, loader, page, RawCopy::Direct)
+    }
+
+    /// Like [`Store::load`], but no lock is held while `page` is written: an access to it may itself need a load, or wait for
+    /// other threads that use the store.
+    pub fn load_without_lock(
+        &self,
+        index: PageIndex,
+        loader: &mut Loader,
+        page: &mut Page,
+    ) -> Result<Loaded, LoadError> {
+        self.load_to(index, loader, page, RawCopy::Staged)
+    }
+
+    fn load_to(
+        &self,
+        index: PageIndex,
+        loader: &mut Loader,
+        page: &mut Page,
+        raw_copy: RawCopy,
+    ) -> Result<Loaded, LoadError> {
         self.pages.pool.source().arena().mark_used();
         let Some(slot) = self.stored_slot(index) else { return Ok(Loaded::Empty) };
-        self.load_slot(index, slot, loader, page)
+        self.load_slot(index, slot, loader, page, raw_copy)
             .inspect_err(|_| self.pages.counters.add(cpu::current(), Counter::FailedReads, 1))
     }
 
@@ -121,6 +151,7 @@ impl Store {
         slot: &Slot,
         loader: &mut Loader,
         page: &mut Page,
+        raw_copy: RawCopy,
     ) -> Result<Loaded, LoadError> {
         loader.unverified = None;
         loop {
@@ -133,7 +164,7 @@ impl Store {
                         return Ok(Loaded::Page);
                     }
                 }
-                _ => return self.load_in_memory(index, guard, loader, page),
+                _ => return self.load_in_memory(index, guard, loader, page, raw_copy),
             }
         }
     }
@@ -172,12 +203,22 @@ impl Store {
         guard: SlotGuard,
         loader: &mut Loader,
         page: &mut Page,
+        raw_copy: RawCopy,
     ) -> Result<Loaded, LoadError> {
-        let Loader { streams, compressed, .. } = loader;
-        match self.copy_from_slot(guard, compressed, page) {
+        let Loader { streams, compressed, staged, .. } = loader;
+        let raw_page = match raw_copy {
+            RawCopy::Direct => &mut *page,
+            RawCopy::Staged => &mut **staged,
+        };
+        match self.copy_from_slot(guard, compressed, raw_page) {
             SlotCopy::Empty => Ok(Loaded::Empty),
             SlotCopy::SameFilled(fill_word) => Ok(Loaded::SameFilled(fill_word)),
-            SlotCopy::Raw => Ok(Loaded::Page),
+            SlotCopy::Raw => {
+                if raw_copy == RawCopy::Staged {
+                    *page = **staged;
+                }
+                Ok(Loaded::Page)
+            }
             SlotCopy::Folded(bytes, priority) => {
                 let decompress = |bytes: &[u8], page: &mut Page| streams.decompress(priority, bytes, page);
                 self.pages.expand_with(decompress, bytes, page).map_err(|_| LoadError::Corrupt { index })?;

@@ -28,6 +28,8 @@ struct Model {
     is_new: bool,
     heat: u32,
     chances: u32,
+    /// The claim of a thread that overwrites the page.
+    overwrite: Option<OverwriteClaim>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -40,6 +42,10 @@ enum Step {
     FinishReturn,
     FinishRefusal,
     AbandonReturn,
+    ClaimFrame,
+    ClaimOverwrite(bool),
+    FinishOverwrite,
+    AbandonOverwrite,
     BeginRecheck,
     EndRecheck,
     Visit(Option<bool>, Candidates),
@@ -69,6 +75,7 @@ const UNTOUCHED: Model = Model {
     is_new: false,
     heat: 0,
     chances: 0,
+    overwrite: None,
 };
 
 /// Steps, each about as likely as it is possible.
@@ -85,6 +92,12 @@ fn step() -> impl Strategy<Value = Step> {
         Just(Step::BeginRecheck),
         Just(Step::EndRecheck),
     ];
+    let whole = prop_oneof![
+        Just(Step::ClaimFrame),
+        any::<bool>().prop_map(Step::ClaimOverwrite),
+        Just(Step::FinishOverwrite),
+        Just(Step::AbandonOverwrite),
+    ];
     let out = prop_oneof![
         Just(Step::Take),
         Just(Step::PutBack),
@@ -99,6 +112,7 @@ fn step() -> impl Strategy<Value = Step> {
         6 => on_the_way,
         6 => (proptest::option::of(any::<bool>()), candidates()).prop_map(|(w, e)| Step::Visit(w, e)),
         3 => out,
+        3 => whole,
         3 => frame().prop_map(Step::Stage),
         3 => frame().prop_map(Step::BeginFold),
         2 => any::<bool>().prop_map(Step::NoteRewritten),
@@ -160,6 +174,10 @@ impl Model {
     /// Applies a step to word and model, if its caller may take it now, and compares the results.
     fn step(&mut self, word: &PageWord, step: Step) {
         match (step, self.is) {
+            (Step::FinishLoad | Step::FinishLoadWithoutCopy | Step::AbandonLoad, _)
+                if self.overwrite.is_some() => {}
+            (Step::FinishReturn | Step::FinishRefusal | Step::AbandonReturn, _)
+                if self.overwrite.is_some() => {}
             (Step::FaultClaim, is) => self.touch(word, is),
             (Step::TouchAhead, ModelState::Untouched) => {
                 assert_eq!(word.claim_readahead(), Some(FaultClaim::Zero));
@@ -231,7 +249,55 @@ impl Model {
                 *pins -= 1;
             }
             (Step::Wait, _) => drop(word.0.fetch_or(Word(0).waited().0, Ordering::Relaxed)),
+            (
+                Step::ClaimFrame | Step::ClaimOverwrite(_) | Step::FinishOverwrite | Step::AbandonOverwrite,
+                _,
+            ) => {
+                self.step_whole(word, step);
+            }
             (step, _) => self.step_out(word, step),
+        }
+    }
+
+    /// The steps of threads that copy whole pages.
+    fn step_whole(&mut self, word: &PageWord, step: Step) {
+        match (step, self.is) {
+            (Step::ClaimFrame, ModelState::Staged { frame }) => {
+                assert_eq!(word.claim_frame(), Some(Frame(frame)));
+                self.is = ModelState::Returning { frame };
+            }
+            (Step::ClaimFrame, _) => assert_eq!(word.claim_frame(), None),
+            (Step::ClaimOverwrite(takes_untouched), is) => {
+                let (claim, next) = match is {
+                    ModelState::Folded => (Some(OverwriteClaim::Folded), ModelState::Loading),
+                    ModelState::Untouched if takes_untouched => {
+                        (Some(OverwriteClaim::Untouched), ModelState::Loading)
+                    }
+                    ModelState::Staged { frame } if self.folding.is_none() => {
+                        let has_copy = self.has_copy;
+                        (Some(OverwriteClaim::Staged { has_copy }), ModelState::Returning { frame })
+                    }
+                    is => (None, is),
+                };
+                assert_eq!(word.claim_overwrite(takes_untouched), claim);
+                self.is = next;
+                self.overwrite = claim.or(self.overwrite);
+            }
+            (Step::FinishOverwrite, _) if self.overwrite.take().is_some() => {
+                word.finish_overwrite(THEN);
+                self.is = ModelState::Folded;
+                (self.has_copy, self.is_rewritten) = (true, false);
+            }
+            (Step::AbandonOverwrite, is) => {
+                let Some(claim) = self.overwrite.take() else { return };
+                word.abandon_overwrite(claim);
+                self.is = match is {
+                    ModelState::Returning { frame } => ModelState::Staged { frame },
+                    _ if self.has_copy => ModelState::Folded,
+                    _ => ModelState::Untouched,
+                };
+            }
+            _ => {}
         }
     }
 
@@ -337,6 +403,13 @@ impl Model {
     fn compare(&self, word: &PageWord) {
         let bits = word.load();
         assert_eq!(word.state(), self.state());
+        let whereabouts = match self.is {
+            ModelState::Untouched => Whereabouts::Nowhere { is_zeroed: false },
+            ModelState::Staged { .. } => Whereabouts::Frame,
+            ModelState::Folded => Whereabouts::Store,
+            _ => Whereabouts::Range,
+        };
+        assert_eq!(word.whereabouts(), whereabouts);
         assert_eq!(word.has_copy(), self.has_copy);
         assert_eq!(word.is_rewritten(), self.is_rewritten);
         assert_eq!(bits.has(Word::NEW), self.is_new);
