@@ -12,6 +12,7 @@ finds. python_work.py has the works; each run of a side is a process, and the si
 | kernel | ordinary arrays in a memory control group with the limit, which swaps to /dev/zram0 (lz4) |
 | memmap | np.memmap on files of --directory, in such a group |
 | blosc2 | compressed arrays of blosc2 (lz4), for the works that it has operations for; it has no limit |
+| chunks | the same arrays of blosc2, while pagefold uses the functions of `pagefold.chunks` |
 | below | arrays that never reach their limit, against ordinary arrays: fill, sort and matmul |
 
 The limit of a group includes the interpreter, so it gets what a program without arrays takes in addition. A row has the
@@ -49,6 +50,7 @@ SIDES = {
     | {"fill": 0.6, "sort in place": 0.6, "boolean filter": 0.6, "group-by, gather": 1.0, "matmul": 0.6},
     "memmap": {work: None for work in WORKS},
     "blosc2": {work: 1.0 for work in ["fill", "sum", "add in place", "boolean filter", "random reads", "matmul"]},
+    "chunks": {work: 1.0 for work in ["sum", "add in place", "boolean filter", "matmul"]},
     "below": {work: 1.03 for work in ["fill", "sort in place", "matmul"]},
 }
 
@@ -178,8 +180,9 @@ def measure(options, work, side, limit, is_limited=False):
 
 def sides_of(against):
     """Returns the sides of a comparison as arguments of `measure`: pagefold's, and the other."""
-    ours = ("below", False) if against == "below" else ("pagefold", False)
-    return ours, {"kernel": ("plain", True), "below": ("plain", False)}.get(against, (against, against == "memmap"))
+    ours = (against if against in ("below", "chunks") else "pagefold", False)
+    theirs = {"kernel": ("plain", True), "below": ("plain", False), "chunks": ("blosc2", False)}
+    return ours, theirs.get(against, (against, against == "memmap"))
 
 
 def row(options, against, work, limit):
@@ -245,8 +248,9 @@ def missing(options, against, swap):
         return "no memory control group can be made"
     if against == "kernel" and swap:
         return swap
-    if against == "blosc2" and subprocess.run([options.python, "-c", "import blosc2"], capture_output=True).returncode:
-        return "blosc2 is not installed"
+    if against in ("blosc2", "chunks"):
+        if subprocess.run([options.python, "-c", "import blosc2"], capture_output=True).returncode:
+            return "blosc2 is not installed"
     return None
 
 
@@ -256,7 +260,8 @@ def compare(options, swap):
         if reason := missing(options, against, swap):
             print(f"\nnot compared with {against}: {reason}")
             continue
-        print(f"\n{against:<17} {'pagefold':>10} {against if against != 'below' else 'plain':>10}   ratio")
+        other = {"below": "plain", "chunks": "blosc2"}.get(against, against)
+        print(f"\n{against:<17} {'pagefold':>10} {other:>10}   ratio")
         for work in SIDES[against]:
             if options.only in work:
                 row(options, against, work, limit)

@@ -9,6 +9,7 @@ noise, and compress with lz4 to a third or a fourth.
 | side | arrays |
 |---|---|
 | pagefold | in a block of `numpy_memory` with the limit |
+| chunks | the same as pagefold, with the functions of `pagefold.chunks`; WORK is one of CHUNKS |
 | below | the same, with a limit that is never reached |
 | plain | ordinary; python.py may limit them by a control group |
 | memmap | the arrays that a work names are files of DIRECTORY; the temporary ones are ordinary |
@@ -31,10 +32,10 @@ class Side:
     def __init__(self, name, limit, size, directory):
         self.name, self.directory = name, directory
         self.memory = contextlib.nullcontext()
-        if name in ("pagefold", "below"):
+        if name in ("pagefold", "chunks", "below"):
             import pagefold
 
-            self.memory = pagefold.numpy_memory(limit if name == "pagefold" else 8 * size)
+            self.memory = pagefold.numpy_memory(8 * size if name == "below" else limit)
 
     def array(self, count, dtype):
         if self.name != "memmap":
@@ -117,7 +118,26 @@ def work_group_by(side, size):
     return measure
 
 
-def work_matmul(side, size):
+def chunks_sum(side, size):
+    array = filled(side, size)
+    return lambda: chunks.sum(array)
+
+
+def chunks_add(side, size):
+    array = filled(side, size)
+    return lambda: chunks.apply(lambda x: x + 1, array, out=array)[-1]
+
+
+def chunks_filter(side, size):
+    array = filled(side, size)
+    return lambda: chunks.select(array, lambda x: x % 64 == 0).sum()
+
+
+def chunks_matmul(side, size):
+    return work_matmul(side, size, lambda a, b, c: chunks.matmul(a, b, out=c))
+
+
+def work_matmul(side, size, multiply=lambda a, b, c: np.matmul(a, b, out=c)):
     """Three square matrices of floats, whose values are whole numbers: sums do not depend on their order."""
     length = int((size / 24) ** 0.5)
     a, b, c = (side.array(length * length, np.float64).reshape(length, length) for _ in range(3))
@@ -126,7 +146,7 @@ def work_matmul(side, size):
         b[row] = numbers(row * length, row * length + length) % 61
 
     def measure():
-        np.matmul(a, b, out=c)
+        multiply(a, b, c)
         return c[::97, ::89].sum()
 
     return measure
@@ -142,6 +162,14 @@ WORKS = {
     "random reads": work_random,
     "group-by, gather": work_group_by,
     "matmul": work_matmul,
+}
+
+
+CHUNKS = {
+    "sum": chunks_sum,
+    "add in place": chunks_add,
+    "boolean filter": chunks_filter,
+    "matmul": chunks_matmul,
 }
 
 
@@ -207,12 +235,13 @@ def main():
     size, limit = int(size), int(limit)
     side = Side(name, limit, size, directory)
     with side.memory:
-        measure = BLOSC2[work](size) if name == "blosc2" else WORKS[work](side, size)
+        works = CHUNKS if name == "chunks" else WORKS
+        measure = BLOSC2[work](size) if name == "blosc2" else works[work](side, size)
         begun, cpu_begun = time.perf_counter(), time.process_time()
         result = measure()
         seconds, cpu = time.perf_counter() - begun, time.process_time() - cpu_begun
         report = {"seconds": seconds, "cpu": cpu, "result": int(result)}
-        if name in ("pagefold", "below"):
+        if name in ("pagefold", "chunks", "below"):
             stats = side.memory.stats()
             report |= {"resident": stats.resident_max, "pool": stats.pool, "ratio": stats.ratio}
             report |= {"faults": stats.faults, "fault_seconds": stats.fault_seconds, "evicted": stats.evicted}
@@ -224,4 +253,6 @@ if __name__ == "__main__":
 
     if sys.argv[2:3] == ["blosc2"]:
         import blosc2
+    if sys.argv[2:3] == ["chunks"]:
+        from pagefold import chunks
     main()

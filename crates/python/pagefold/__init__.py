@@ -8,6 +8,7 @@
 
 - `empty`, `zeros`, `full`, `from_file`: arrays of NumPy, each in a region
 - `numpy_memory`: a block in which all large arrays of NumPy are made in one region; `wrap` carries it to threads
+- `chunks`: a module of operations on whole arrays in parts, without faults and by all CPUs
 - `Budget`: a limit on memory that several arrays share, or that follows what the machine has available
 - `Region`: compressed memory as an object with the buffer protocol, without NumPy
 - `Image`: a compressed read-only file system (EROFS) in a file; `pagefold.fs` makes it known to fsspec

@@ -11,12 +11,14 @@
 
 use crate::blocks::Blocks;
 use crate::freed::{FreedBlocks, PAGES_MAX};
+use crate::parts::{self, Owner};
 use crate::report::PyRegionStats;
-use pagefold_memory::{Region, RegionError};
+use pagefold_memory::{RangeError, Region, RegionError};
 use pagefold_page::PAGE_SIZE;
 use pagefold_sys::forkmark::ForkMark;
 use parking_lot::Mutex;
 use std::ptr;
+use std::sync::Arc;
 
 /// When memory is short, freed blocks of so many parts of the limit stay: 4 MiB of 128.
 const TIGHT_PARTS: u64 = 32;
@@ -36,12 +38,23 @@ struct State {
     freed: FreedBlocks,
 }
 
+impl Owner for Arena {
+    fn with_region(
+        &self,
+        f: &mut dyn FnMut(&Region) -> Result<(), RangeError>,
+    ) -> Option<Result<(), RangeError>> {
+        self.is_same_process().then(|| f(&self.region))
+    }
+}
+
 impl Arena {
-    pub(crate) fn new(region: Region) -> Result<Self, RegionError> {
+    pub(crate) fn new(region: Region) -> Result<Arc<Self>, RegionError> {
         let (base, len_bytes) = (region.as_ptr().expose_provenance(), region.len_bytes());
         let blocks = Blocks::new((len_bytes / PAGE_SIZE) as u64);
         let state = Mutex::new(State { blocks, freed: FreedBlocks::default() });
-        Ok(Arena { region, state, mark: ForkMark::new()?, base, len_bytes })
+        let arena = Arc::new(Arena { region, state, mark: ForkMark::new()?, base, len_bytes });
+        parts::register(base..base + len_bytes, Arc::<Arena>::downgrade(&arena));
+        Ok(arena)
     }
 
     /// Returns whether this process made the arena, rather than being a forked child.

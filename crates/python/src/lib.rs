@@ -11,6 +11,7 @@
 //! | `freed` | freed blocks that keep their memory for the next arrays |
 //! | `arena` | a region that is divided into blocks, and what a forked child may do with it |
 //! | `numpy_handler` | NumPy's memory handler (NEP 49) over an arena |
+//! | `parts` | copies between arrays in regions and buffers, and which region has an address |
 //! | `image`, `store` | `Image` and `Store` |
 //!
 //! *The interpreter's lock.* Threads that serve faults and evict pages never need it, so a thread that holds it can wait
@@ -28,6 +29,7 @@ mod errors;
 mod freed;
 mod image;
 mod numpy_handler;
+mod parts;
 mod region;
 mod report;
 mod store;
@@ -49,6 +51,9 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<store::PyStore>()?;
     m.add_function(wrap_pyfunction!(arguments::parse_size, m)?)?;
     m.add_function(wrap_pyfunction!(arguments::format_size, m)?)?;
+    m.add_function(wrap_pyfunction!(parts::is_compressed, m)?)?;
+    m.add_function(wrap_pyfunction!(parts::read_part, m)?)?;
+    m.add_function(wrap_pyfunction!(parts::write_part, m)?)?;
     m.add_function(wrap_pyfunction!(numpy_handler::set_handler, m)?)?;
     m.add_function(wrap_pyfunction!(numpy_handler::get_handler, m)?)?;
     Ok(())

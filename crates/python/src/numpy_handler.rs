@@ -286,7 +286,7 @@ impl NumpyArena {
         let threshold_bytes = usize::try_from(threshold.0).unwrap_or(usize::MAX).max(1);
         let region = settings.region(py, capacity, None, None)?;
         let arena = Arena::new(region).map_err(|e| errors::region(&e))?;
-        Ok(NumpyArena { arena: Arc::new(arena), threshold_bytes })
+        Ok(NumpyArena { arena, threshold_bytes })
     }
 
     /// Makes a handler over this region.

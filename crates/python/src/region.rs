@@ -6,8 +6,9 @@
 use crate::arguments::{Settings, Size};
 use crate::budget::Limit;
 use crate::errors;
+use crate::parts::{self, Owner};
 use crate::report::PyRegionStats;
-use pagefold_memory::{Advice, Region};
+use pagefold_memory::{Advice, RangeError, Region};
 use pagefold_sys::forkmark::ForkMark;
 use parking_lot::RwLock;
 use pyo3::exceptions::{PyBufferError, PyValueError};
@@ -16,6 +17,7 @@ use pyo3::prelude::*;
 use std::ffi::c_int;
 use std::path::PathBuf;
 use std::ptr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 /// Memory that is larger than the RAM it takes: at most `memory` bytes are resident, and the rest is compressed.
@@ -24,10 +26,27 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 /// copies.
 #[pyclass(frozen, weakref, module = "pagefold", name = "Region")]
 pub(crate) struct PyRegion {
+    inner: Arc<Inner>,
+    exports: AtomicUsize,
+}
+
+/// The region, for this object and for the table of `parts`.
+struct Inner {
     /// `None` after `close`. Taken without attaching to the interpreter while it is held.
     region: RwLock<Option<Region>>,
-    exports: AtomicUsize,
     mark: ForkMark,
+}
+
+impl Owner for Inner {
+    fn with_region(
+        &self,
+        f: &mut dyn FnMut(&Region) -> Result<(), RangeError>,
+    ) -> Option<Result<(), RangeError>> {
+        if !self.mark.is_same_process() {
+            return None;
+        }
+        self.region.read().as_ref().map(f)
+    }
 }
 
 fn closed() -> PyErr {
@@ -42,7 +61,7 @@ fn exported(exports: usize) -> PyErr {
 
 impl PyRegion {
     fn check_process(&self) -> PyResult<()> {
-        match self.mark.is_same_process() {
+        match self.inner.mark.is_same_process() {
             true => Ok(()),
             false => Err(PyBufferError::new_err(
                 "the region belongs to the parent process: a forked child does not have it. Copy what the child needs \
@@ -54,7 +73,7 @@ impl PyRegion {
     /// Calls `f` with the region, not attached to the interpreter.
     fn with<T: Send>(&self, py: Python<'_>, f: impl FnOnce(&Region) -> PyResult<T> + Send) -> PyResult<T> {
         self.check_process()?;
-        py.detach(|| f(self.region.read().as_ref().ok_or_else(closed)?))
+        py.detach(|| f(self.inner.region.read().as_ref().ok_or_else(closed)?))
     }
 
     /// Calls `f` with the region if there are no buffers of it, not attached to the interpreter.
@@ -64,7 +83,7 @@ impl PyRegion {
         f: impl FnOnce(&mut Option<Region>) -> PyResult<T> + Send,
     ) -> PyResult<T> {
         py.detach(|| {
-            let mut region = self.region.write();
+            let mut region = self.inner.region.write();
             // Buffers are exported under the read lock.
             match self.exports.load(SeqCst) {
                 0 => f(&mut region),
@@ -105,7 +124,11 @@ impl PyRegion {
         let settings = Settings::new(memory, pool, codec, level, system_calls);
         let region = settings.region(py, size.0, max_size.map(|size| size.0), file)?;
         let mark = ForkMark::new().map_err(|e| errors::Error::new_err(e.to_string()))?;
-        Ok(PyRegion { region: RwLock::new(Some(region)), exports: AtomicUsize::new(0), mark })
+        let base = region.as_ptr().addr();
+        let range = base..base + region.max_len_bytes();
+        let inner = Arc::new(Inner { region: RwLock::new(Some(region)), mark });
+        parts::register(range, Arc::<Inner>::downgrade(&inner));
+        Ok(PyRegion { inner, exports: AtomicUsize::new(0) })
     }
 
     /// The size in bytes, a multiple of 4096.
@@ -134,7 +157,7 @@ impl PyRegion {
     #[getter]
     fn closed(&self, py: Python<'_>) -> bool {
         // A lock of the parent process may be held by a thread that this process does not have.
-        !self.mark.is_same_process() || py.detach(|| self.region.read().is_none())
+        !self.inner.mark.is_same_process() || py.detach(|| self.inner.region.read().is_none())
     }
 
     /// Returns the statistics of this moment.
@@ -203,7 +226,7 @@ impl PyRegion {
     /// Releases the region's memory and ends its threads. Raises `BufferError` while there are buffers of the region.
     /// Without this call, that happens when the last reference to the region is gone.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        if !self.mark.is_same_process() {
+        if !self.inner.mark.is_same_process() {
             return Ok(());
         }
         self.with_exclusive(py, |region| {
@@ -224,7 +247,7 @@ impl PyRegion {
     fn __repr__(&self, py: Python<'_>) -> String {
         match self.report(py) {
             Ok(report) => format!("<pagefold.Region {}>", report.line()),
-            Err(_) if !self.mark.is_same_process() => "<pagefold.Region of the parent process>".into(),
+            Err(_) if !self.inner.mark.is_same_process() => "<pagefold.Region of the parent process>".into(),
             Err(_) => "<pagefold.Region closed>".into(),
         }
     }
@@ -240,7 +263,7 @@ impl PyRegion {
         let this = slf.get();
         this.check_process()?;
         let (address, len_bytes) = slf.py().detach(|| {
-            let region = this.region.read();
+            let region = this.inner.region.read();
             let region = region.as_ref().ok_or_else(closed)?;
             this.exports.fetch_add(1, SeqCst);
             PyResult::Ok((region.as_ptr().expose_provenance(), region.len_bytes()))
