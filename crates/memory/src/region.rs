@@ -283,6 +283,9 @@ impl Region {
     /// decompressed straight into the buffer, without a fault, and take no memory of the limit. That is the fastest way to
     /// go once over much more data than the limit, in parts of some 100 KiB.
     ///
+    /// A page whose contents are lost is an error, unless another thread accesses it at that moment: then it is an ordinary
+    /// access.
+    ///
     /// ```
     /// # use pagefold_memory::{Region, RegionConfig};
     /// # if pagefold_sys::uffd::kernel_features().is_err() { return Ok(()); }

@@ -213,37 +213,43 @@ impl Pager {
         if is_lost { Err(RangeError::Lost { page: page.0 }) } else { Ok(false) }
     }
 
-    /// Copies a buffer to the bytes of the range from `offset` on.
+    /// Copies a buffer to the bytes of the range from `offset` on. After an error, some of them have been written.
     ///
     /// # Safety
     /// The bytes of the range may be written, and no reference to them is used meanwhile.
     pub(crate) unsafe fn write_part(&self, offset: usize, from: &[u8]) -> Result<(), RangeError> {
         self.pages_of(offset, from.len())?;
-        let mut contents = [0; PAGE_SIZE];
+        let mut scratch = self.copy_scratches.take(&self.store)?;
         let mut stored = 0;
-        for (page, within, piece) in pieces(offset, from.len()) {
+        let result = pieces(offset, from.len()).try_for_each(|(page, within, piece)| {
             let from = &from[piece];
             if from.len() == PAGE_SIZE && self.is_stored_whole(page) {
-                contents.copy_from_slice(from);
-                if self.overwrite(page, &contents) {
+                scratch.page.copy_from_slice(from);
+                if self.overwrite(page, &scratch.page) {
                     stored += 1;
                     // Evictors, which count the tables of folded pages otherwise, may be asleep.
                     if stored % COUNTED_PAGES == 0 {
                         self.count_copies();
                     }
-                    continue;
+                    return Ok(());
                 }
+            }
+            if self.word(page).whereabouts() == Whereabouts::Store {
+                // An access to a page that cannot be read would end the process.
+                self.copy_page_out(page, &mut scratch.page, &mut scratch.loader)?;
             }
             let start = self.range.base().as_ptr().wrapping_add(page.0 as usize * PAGE_SIZE + within);
             // SAFETY: the bytes lie in the range, and the caller guarantees that they may be written. This thread holds no
             // lock of the engine. `copy` because the buffer may overlap.
             unsafe { std::ptr::copy(from.as_ptr(), start, from.len()) };
-        }
+            Ok(())
+        });
+        self.copy_scratches.put(scratch);
         if stored % COUNTED_PAGES > 0 {
             self.count_copies();
         }
         self.budget.wake_evictors_if_low(self.ready_frames());
-        Ok(())
+        result
     }
 
     /// Returns whether new contents of a page go to the store at this moment.

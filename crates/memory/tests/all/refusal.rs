@@ -219,19 +219,33 @@ fn system_reads(region: &Region, page: u64) -> bool {
 /// Pages that cannot be read back, some of them poisoned, get new contents, while the medium still fails reads.
 fn overwrite(mode: usize) {
     let (region, control, _) = lost_page(mode);
-    let pages = || (0..PAGES / 2).step_by(3);
-    let lost: Vec<_> = pages().filter(|page| !system_reads(&region, *page)).collect();
-    assert!(!lost.is_empty());
+    let tried = || (0..PAGES / 2).step_by(3);
+    // The accesses poison pages. They fail for other pages too where the faulting thread serves faults.
+    let failed: Vec<_> = tried().filter(|page| !system_reads(&region, *page)).collect();
+    // Until the threads that served these faults are idle.
+    std::thread::sleep(Duration::from_millis(200));
     let mut copy = [0; 4096];
+    let mut is_lost = |page: &u64| {
+        region.read_part(*page as usize * 4096, &mut copy) == Err(RangeError::Lost { page: *page })
+    };
+    let lost: Vec<_> = failed.into_iter().filter(&mut is_lost).collect();
+    assert!(!lost.is_empty());
     for page in &lost {
         let offset = *page as usize * 4096;
-        assert_eq!(region.read_part(offset, &mut copy), Err(RangeError::Lost { page: *page }));
         let contents: Vec<u8> = text(*page).into_iter().flat_map(u64::to_ne_bytes).collect();
         // SAFETY: there are no references into the region.
-        unsafe { region.write_part_shared(offset, &contents) }.unwrap();
+        let write = || unsafe { region.write_part_shared(offset, &contents) };
+        // While there is no room in the store, a page that cannot be read is refused, too.
+        let written = (0..1000).any(|_| {
+            let result = write();
+            assert!(matches!(result, Ok(()) | Err(RangeError::Lost { .. })), "{result:?}");
+            result.inspect_err(|_| std::thread::sleep(Duration::from_millis(5))).is_ok()
+        });
+        assert!(written, "page {page}");
     }
     control.clear();
-    for page in 0..PAGES {
+    // A page that the medium failed to read stays poisoned until it is written.
+    for page in (0..PAGES).filter(|page| lost.contains(page) || !tried().any(|tried| tried == *page)) {
         let expected = if lost.contains(&page) { text(page) } else { noise(page) };
         assert!(read(&region, page) == expected, "page {page}");
     }
