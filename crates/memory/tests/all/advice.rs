@@ -1,6 +1,6 @@
 //! Advice changes which pages come in, and never contents.
 
-use crate::support::{MODES, bytes_of, can, comes_true, noise, read, write};
+use crate::support::{MODES, bytes_of, comes_true, each, noise, read, write};
 use pagefold_memory::{Advice, Region, RegionConfig, RegionStats};
 
 const PAGES: u64 = 4096;
@@ -17,14 +17,6 @@ fn folded(mode: usize, neighbours: bool) -> Region {
     // Pages that wait to be folded can return without coming from the store.
     assert!(comes_true(|| region.stats().folded_bytes >= (PAGES * 4096 - LIMIT) * 3 / 4));
     region
-}
-
-fn each(test: &str, run: impl Fn(usize)) {
-    for (mode, (service, eviction)) in MODES.into_iter().enumerate() {
-        if can(test, service, eviction) {
-            run(mode);
-        }
-    }
 }
 
 /// Reads the first pages in order. Returns the faults that brought pages in, and the neighbours that came with them.

@@ -1,6 +1,6 @@
 //! Parts of a region are copied to buffers and from them as plain bytes are, and pages stay where they are.
 
-use crate::support::{MODES, Random, can, comes_true, noise, read, text, write};
+use crate::support::{MODES, Random, comes_true, each, noise, read, text, write};
 use pagefold_memory::{RangeError, Region, RegionConfig};
 
 const PAGES: u64 = 2048;
@@ -10,14 +10,6 @@ const PAGE: usize = 4096;
 fn region(mode: usize) -> Region {
     let (service, eviction) = MODES[mode];
     Region::new(RegionConfig { service, eviction, ..RegionConfig::new(PAGES * 4096, LIMIT) }).unwrap()
-}
-
-fn each(test: &str, run: impl Fn(usize)) {
-    for (mode, (service, eviction)) in MODES.into_iter().enumerate() {
-        if can(test, service, eviction) {
-            run(mode);
-        }
-    }
 }
 
 /// Pages of all kinds: compressible ones, zeroes, and ones that do not compress.

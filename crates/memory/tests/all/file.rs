@@ -1,6 +1,6 @@
 //! A region that begins with the bytes of a file is like a private copy of it, and never a mix of two versions.
 
-use crate::support::{MODES, Random, bytes_of, can, noise, run_to_sigbus, text};
+use crate::support::{MODES, Random, bytes_of, each, noise, run_to_sigbus, text};
 use pagefold_memory::{Advice, RangeError, Region, RegionConfig, RegionError};
 use rustix::fs::{FallocateFlags, MemfdFlags, Timespec, Timestamps, fallocate, futimens};
 use std::fs::File;
@@ -32,14 +32,6 @@ fn region(mode: usize, file: &File, pool_bytes: u64) -> Region {
     let max_pool_bytes = Some(pool_bytes);
     let config = RegionConfig { service, eviction, max_pool_bytes, ..RegionConfig::new(0, LIMIT) };
     Region::from_file(file.try_clone().unwrap(), config).unwrap()
-}
-
-fn each(test: &str, run: impl Fn(usize)) {
-    for (mode, (service, eviction)) in MODES.into_iter().enumerate() {
-        if can(test, service, eviction) {
-            run(mode);
-        }
-    }
 }
 
 /// Runs a part in a separate process. Returns false if it is not one of these.

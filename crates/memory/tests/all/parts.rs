@@ -1,6 +1,6 @@
 //! Parts of a region are read, written, pinned and discarded, by several threads, as plain bytes are.
 
-use crate::support::{MODES, Random, bytes_of, can, noise, read, write};
+use crate::support::{MODES, Random, bytes_of, each, noise, read, write};
 use pagefold_memory::{Parts, PinnedSlice, RangeError, Region, RegionConfig};
 use rustix::fs::MemfdFlags;
 use std::fs::File;
@@ -16,14 +16,6 @@ const STEPS: usize = 150;
 fn region(mode: usize) -> Region {
     let (service, eviction) = MODES[mode];
     Region::new(RegionConfig { service, eviction, ..RegionConfig::new(PAGES * 4096, LIMIT) }).unwrap()
-}
-
-fn each(test: &str, run: impl Fn(usize)) {
-    for (mode, (service, eviction)) in MODES.into_iter().enumerate() {
-        if can(test, service, eviction) {
-            run(mode);
-        }
-    }
 }
 
 /// A file in memory.

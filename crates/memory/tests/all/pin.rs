@@ -1,6 +1,6 @@
 //! System calls with memory of a region as their buffer, pinned or not.
 
-use crate::support::{MODES, bytes_of, can, comes_true, noise, read, write};
+use crate::support::{MODES, bytes_of, comes_true, each, noise, read, write};
 use pagefold_memory::{RangeError, Region, RegionConfig, Service};
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -12,14 +12,6 @@ fn filled(mode: usize) -> Region {
     let region = Region::new(config).unwrap();
     (0..PAGES).for_each(|page| write(&region, page, &noise(page)));
     region
-}
-
-fn each(test: &str, run: impl Fn(usize)) {
-    for (mode, (service, eviction)) in MODES.into_iter().enumerate() {
-        if can(test, service, eviction) {
-            run(mode);
-        }
-    }
 }
 
 /// Copies a page to another through a pipe, by system calls. Returns the number of the error if one fails.

@@ -1,6 +1,6 @@
 //! Pages that the store refuses stay resident, and a medium that fails never loses a page silently.
 
-use crate::support::{MODES, bytes_of, can, comes_true, noise, read, run_to_sigbus, run_well, text, write};
+use crate::support::{MODES, bytes_of, comes_true, each, noise, read, run_to_sigbus, run_well, text, write};
 use pagefold_backing::MemoryBacking;
 use pagefold_backing::layer::{ErrorControl, ErrorLayer, When};
 use pagefold_memory::{RangeError, Region, RegionConfig, RegionStats, Service};
@@ -31,14 +31,6 @@ fn backed(mode: usize) -> (Region, Arc<ErrorControl>) {
     let layout = if mode.is_multiple_of(2) { LayoutKind::Log } else { LayoutKind::Blocks };
     let backing = Some(WritebackConfig { backing: Arc::new(medium), layout });
     (Region::new(RegionConfig { backing, ..config(mode) }).unwrap(), control)
-}
-
-fn each(test: &str, run: impl Fn(usize)) {
-    for (mode, (service, eviction)) in MODES.into_iter().enumerate() {
-        if can(test, service, eviction) {
-            run(mode);
-        }
-    }
 }
 
 fn fill(region: &Region, pages: std::ops::Range<u64>) {

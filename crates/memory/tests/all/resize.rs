@@ -1,6 +1,6 @@
 //! A region that grows and shrinks keeps its bytes, and what is cut off reads as zeroes when it comes back.
 
-use crate::support::{MODES, Random, can, comes_true, noise, text};
+use crate::support::{MODES, Random, comes_true, each, noise, text};
 use pagefold_memory::{Region, RegionConfig, RegionError};
 
 const PAGES_MAX: u64 = 2048;
@@ -11,14 +11,6 @@ fn region(mode: usize, pages: u64) -> Region {
     let max_len_bytes = Some(PAGES_MAX * 4096);
     let config = RegionConfig { service, eviction, max_len_bytes, ..RegionConfig::new(pages * 4096, LIMIT) };
     Region::new(config).unwrap()
-}
-
-fn each(test: &str, run: impl Fn(usize)) {
-    for (mode, (service, eviction)) in MODES.into_iter().enumerate() {
-        if can(test, service, eviction) {
-            run(mode);
-        }
-    }
 }
 
 fn page(words: [u64; 512]) -> Vec<u8> {

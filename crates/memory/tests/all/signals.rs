@@ -1,7 +1,7 @@
 //! Signal handlers may touch a region, whatever thread they interrupt, and wherever. The progress callback of
 //! writeback may touch it too.
 
-use crate::support::{MODES, bytes_of, can, noise, read, run_well, text, write};
+use crate::support::{MODES, bytes_of, each, noise, read, run_well, text, write};
 use pagefold_backing::layer::{DelayLayer, DelayOptions, SystemClock};
 use pagefold_backing::{Backing, MemoryBacking};
 use pagefold_memory::{Region, RegionConfig};
@@ -47,14 +47,6 @@ fn own_threads() -> Vec<(String, u64)> {
         Some((name, u64::from_str_radix(&field("SigBlk:")?, 16).unwrap()))
     };
     tasks.filter_map(read).collect()
-}
-
-fn each(test: &str, run: impl Fn(usize)) {
-    for (mode, (service, eviction)) in MODES.into_iter().enumerate() {
-        if can(test, service, eviction) {
-            run(mode);
-        }
-    }
 }
 
 /// Runs a part in a separate process. Returns false if it is not one of these.

@@ -67,6 +67,15 @@ pub fn run_to_sigbus(part: &str, words: &str) {
     assert!(matches!(said[..], [line] if line.contains(words)), "{part}: {lines}");
 }
 
+/// Runs a test in each of the modes that the kernel has, by its number.
+pub fn each(test: &str, run: impl Fn(usize)) {
+    for (mode, (service, eviction)) in MODES.into_iter().enumerate() {
+        if can(test, service, eviction) {
+            run(mode);
+        }
+    }
+}
+
 /// Returns whether the kernel supports a combination. Prints a skip message if not.
 pub fn can(test: &str, service: Service, eviction: Eviction) -> bool {
     let config = RegionConfig { service, eviction, ..RegionConfig::new(1 << 20, 1 << 20) };
