@@ -5,6 +5,7 @@
 //! two, so that much of it fits; what is not accessed takes no memory.
 
 use std::ops::{Deref, DerefMut};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Shorter memory is not kept: the allocator has it at hand.
 const KEPT_BYTES_MIN: usize = 4 << 10;
@@ -17,11 +18,45 @@ const LIMITED_LONGER_MAX: usize = 1;
 /// before.
 #[derive(Debug, Clone, Default)]
 pub struct Buffer {
+    /// All of it is initialised.
     memory: Vec<u8>,
     len: usize,
 }
 
+impl PartialEq for Buffer {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for Buffer {}
+
 impl Buffer {
+    /// Makes it `len` bytes long, which it was or more.
+    pub fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+
+    /// Appends `count` bytes with any contents, and returns them.
+    pub fn append_any(&mut self, count: usize) -> &mut [u8] {
+        let (at, len) = (self.len, self.len + count);
+        if self.memory.len() < len {
+            self.memory.resize(len, 0);
+        }
+        self.len = len;
+        &mut self.memory[at..len]
+    }
+
+    /// Appends zeroes.
+    pub fn append_zeroes(&mut self, count: usize) {
+        self.append_any(count).fill(0);
+    }
+
+    /// Appends bytes.
+    pub fn append(&mut self, bytes: &[u8]) {
+        self.append_any(bytes.len()).copy_from_slice(bytes);
+    }
+
     /// Makes it `len` bytes long. Its contents are arbitrary.
     pub fn set_len(&mut self, len: usize) {
         if self.memory.capacity() < len {
@@ -77,13 +112,18 @@ impl Buffers {
 
     /// Returns `len` bytes with any contents.
     pub fn take(&mut self, len: usize) -> Buffer {
-        let mut buffer = Buffer::from(self.take_memory(len));
+        let mut buffer = self.take_room(len);
         buffer.set_len(len);
         buffer
     }
 
+    /// Returns an empty buffer with memory for `len` bytes.
+    fn take_room(&mut self, len: usize) -> Buffer {
+        Buffer { memory: self.take_memory(len), len: 0 }
+    }
+
     /// Returns memory for `len` bytes, with any contents, and of any length.
-    pub fn take_memory(&mut self, len: usize) -> Vec<u8> {
+    fn take_memory(&mut self, len: usize) -> Vec<u8> {
         if len < KEPT_BYTES_MIN || self.most_bytes == 0 {
             return vec![0; len];
         }
@@ -102,19 +142,39 @@ impl Buffers {
         }
     }
 
-    /// Keeps the memory of a buffer from [`Buffers::take`], if there is room.
-    pub fn keep(&mut self, buffer: Buffer) {
-        self.keep_memory(buffer.memory);
-    }
-
-    /// Keeps memory from [`Buffers::take_memory`], if there is room.
-    pub fn keep_memory(&mut self, memory: Vec<u8>) {
+    /// Keeps the memory of a buffer, if there is room.
+    pub fn keep(&mut self, Buffer { memory, .. }: Buffer) {
         let bytes = memory.capacity();
         // A block that grew has another length, and would never be taken.
         if bytes.is_power_of_two() && bytes >= KEPT_BYTES_MIN && bytes <= self.most_bytes - self.free_bytes {
             self.free_bytes += bytes;
             self.free.push(memory);
         }
+    }
+}
+
+/// Memory for the blocks of segments, which the threads take when they begin one: so as much as they work on at once serves
+/// for all, and what waits for them has none.
+pub struct Rooms(Mutex<Buffers>);
+
+impl Rooms {
+    /// Keeps up to `most_bytes`.
+    pub fn new(most_bytes: usize) -> Self {
+        Rooms(Mutex::new(Buffers::new(most_bytes)))
+    }
+
+    /// Returns an empty buffer with memory for `len` bytes.
+    pub fn take(&self, len: usize) -> Buffer {
+        self.lock().take_room(len)
+    }
+
+    /// Keeps the memory of a buffer, if there is room.
+    pub fn keep(&self, buffer: Buffer) {
+        self.lock().keep(buffer);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Buffers> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -175,7 +235,7 @@ mod tests {
         let long = none.take((1 << 20) + 1);
         assert_eq!(long.memory.capacity(), (1 << 20) + 1);
         none.keep(long);
-        none.keep_memory(Vec::with_capacity(1 << 20));
+        none.keep(Vec::with_capacity(1 << 20).into());
         assert_eq!(none.free_bytes, 0);
     }
 

@@ -105,6 +105,7 @@ fn is_gain(fit: Fit) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use crate::build::compress::buffers::Buffer;
     use crate::build::compress::segment::Cut;
     use crate::build::compress::stored::{Extent, Segment, Stored};
     use pagefold_codec::cluster::encode::{Encoder, EncoderConfig};
@@ -180,7 +181,7 @@ mod tests {
                 true => EncoderConfig::Zstd { max_window_bytes: 1 << 17, level: 1 },
                 false => EncoderConfig::Lz4 { window_bytes: 65_535 },
             }).unwrap();
-            let segment = cut.compress(&src, Vec::new(), &mut encoder, &std::sync::atomic::AtomicBool::new(false)).unwrap();
+            let segment = cut.compress(&src, Buffer::default(), &mut encoder, &std::sync::atomic::AtomicBool::new(false)).unwrap();
             check(&segment, start, &src)?;
             if end.is_multiple_of(BLOCK) {
                 prop_assert_eq!(segment.left.len(), 0);

@@ -48,9 +48,9 @@ impl Cutter<'_> {
         while self.src.len() - self.at >= rest_min && !self.is_fragment(self.src.len() - self.at + behind) {
             self.check_stop()?;
             let at = self.segment.blocks.len();
-            self.segment.blocks.resize(at + self.cluster.len(), 0);
             // Most clusters are full, and stay where the encoder writes them.
-            let fit = encoder.fit_of_part(&self.src[self.at..], &mut self.segment.blocks[at..]);
+            let room = self.segment.blocks.append_any(self.cluster.len());
+            let fit = encoder.fit_of_part(&self.src[self.at..], room);
             let Ok(Some(fit)) = fit else {
                 self.segment.blocks.truncate(at);
                 return fit.map(|_| ()).map_err(BuildError::from);
@@ -162,8 +162,8 @@ impl Cutter<'_> {
     /// Appends the stream at the beginning of `self.cluster` as a cluster: zeroes precede it.
     pub(super) fn push_cluster(&mut self, blocks: usize, consumed_bytes: usize, written_bytes: usize) {
         let stored = &mut self.segment.blocks;
-        stored.resize(stored.len() + blocks * BLOCK - written_bytes, 0);
-        stored.extend_from_slice(&self.cluster[..written_bytes]);
+        stored.append_zeroes(blocks * BLOCK - written_bytes);
+        stored.append(&self.cluster[..written_bytes]);
         self.push_stored(blocks, consumed_bytes);
     }
 
@@ -193,8 +193,8 @@ impl Cutter<'_> {
     /// Appends a plain block with `len` bytes, at most a block.
     pub(super) fn push_plain_block(&mut self, len: usize) {
         self.push_extent(Stored::Plain);
-        self.segment.blocks.extend_from_slice(&self.src[self.at..self.at + len]);
-        self.segment.blocks.resize(self.segment.blocks.len().next_multiple_of(BLOCK), 0);
+        self.segment.blocks.append(&self.src[self.at..self.at + len]);
+        self.segment.blocks.append_zeroes(len.next_multiple_of(BLOCK) - len);
         self.at += len;
     }
 

@@ -69,6 +69,14 @@ pub enum Input<'s> {
 }
 
 impl Input<'_> {
+    /// Length, bytes.
+    pub fn len(&self) -> usize {
+        match self {
+            Input::Bytes(bytes) => bytes.len(),
+            Input::Unread(unread) => unread.len(),
+        }
+    }
+
     /// Returns all bytes, which are read if they are not here.
     pub fn all(&mut self) -> Result<&[u8], BuildError> {
         match self {

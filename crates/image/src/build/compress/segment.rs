@@ -3,6 +3,7 @@
 //! Segments are compressed independently of each other, by any thread: where a segment begins depends on the file alone, so
 //! the image does not depend on the number of threads. `cutter` compresses a segment, or a part of it.
 
+use super::buffers::Buffer;
 use super::cutter::Cutter;
 use super::stored::{BLOCK, Segment};
 use super::unread::Unread;
@@ -42,16 +43,15 @@ pub struct Cut {
 }
 
 impl Cut {
-    /// Compresses the segment `src`, which is not empty. The result has the memory `room`, whose contents do not matter.
+    /// Compresses the segment `src`, which is not empty. The result has the memory of `room`, which is empty.
     /// Fails soon after `is_stopped` is set.
     pub fn compress(
         &self,
         src: &[u8],
-        mut room: Vec<u8>,
+        room: Buffer,
         encoder: &mut Encoder,
         is_stopped: &AtomicBool,
     ) -> Result<Segment, BuildError> {
-        room.clear();
         let segment = Segment { blocks: room, ..Segment::default() };
         let mut cutter = Cutter {
             cut: self,
@@ -85,14 +85,13 @@ impl Cut {
     pub fn compress_unread(
         &self,
         src: &mut Unread<'_>,
-        mut room: Vec<u8>,
+        room: Buffer,
         encoder: &mut Encoder,
         is_stopped: &AtomicBool,
     ) -> Result<Segment, BuildError> {
         if !encoder.fits_parts() || !self.cuts.is_empty() || !self.has_open_end(src.len()) {
             return self.compress(src.all()?, room, encoder, is_stopped);
         }
-        room.clear();
         let mut segment = Segment { blocks: room, ..Segment::default() };
         let (mut cluster, mut from, len) = (vec![0; self.cluster_bytes], 0, src.len());
         while from < len {
@@ -135,19 +134,18 @@ pub fn next_segment_bytes(file_left: u64, all_left: u64) -> usize {
     segment.min(file_left) as usize
 }
 
-/// Stores a segment plain, in the memory `room`: `src` is all of a file, or a part that ends with the file or at a block's
+/// Stores a segment plain, in the memory of `room`: `src` is all of a file, or a part that ends with the file or at a block's
 /// end.
-pub fn plain(src: &[u8], mut room: Vec<u8>) -> Segment {
+pub fn plain(src: &[u8], mut room: Buffer) -> Segment {
     let full = src.len() / BLOCK * BLOCK;
-    room.clear();
-    room.extend_from_slice(&src[..full]);
+    room.truncate(0);
+    room.append(&src[..full]);
     Segment { blocks: room, tail: src[full..].to_vec(), ..Segment::default() }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::build::compress::buffers::Buffer;
     use crate::build::content::RangeReader;
     use pagefold_codec::cluster::encode::EncoderConfig;
     use proptest::prelude::*;
@@ -226,10 +224,13 @@ mod tests {
             let cut = Cut { start, is_last, cluster_bytes, tail_packing, may_be_plain, fragment_bytes_max, in_blocks: 0, cuts };
             let mut encoder = Encoder::new(&config).unwrap();
             let is_stopped = AtomicBool::new(false);
-            let at_once = cut.compress(&src, vec![1; 9], &mut encoder, &is_stopped).unwrap();
+            let at_once = cut.compress(&src, Buffer::default(), &mut encoder, &is_stopped).unwrap();
             let (range, mut memory) = (InMemory(&src), Buffer::default());
             let mut unread = Unread::new(src.len(), &range, &mut memory);
-            let meanwhile = cut.compress_unread(&mut unread, vec![2; 99], &mut encoder, &is_stopped).unwrap();
+            // Memory that has served before.
+            let mut used = Buffer::from(vec![2; 99_999]);
+            used.truncate(0);
+            let meanwhile = cut.compress_unread(&mut unread, used, &mut encoder, &is_stopped).unwrap();
             prop_assert!(at_once == meanwhile, "{:?} {:?}", at_once.extents.len(), meanwhile.extents.len());
         }
     }
@@ -242,10 +243,10 @@ mod tests {
         for cuts in [vec![], vec![300_000]] {
             for is_last in [false, true] {
                 let cut = Cut { is_last, cluster_bytes: 4096, cuts: cuts.clone().into(), ..Cut::default() };
-                let compressed = cut.compress(&src, Vec::new(), &mut encoder, &AtomicBool::new(true));
+                let compressed = cut.compress(&src, Buffer::default(), &mut encoder, &AtomicBool::new(true));
                 assert!(matches!(compressed, Err(BuildError::Interrupted)), "{cuts:?}");
                 assert!(
-                    cut.compress(&src, Vec::new(), &mut encoder, &AtomicBool::new(false)).is_ok(),
+                    cut.compress(&src, Buffer::default(), &mut encoder, &AtomicBool::new(false)).is_ok(),
                     "{cuts:?}"
                 );
             }

@@ -1,5 +1,6 @@
 //! The parts of a compressed segment: its extents, their blocks, and the ends that are stored elsewhere.
 
+use super::buffers::Buffer;
 use crate::build::options::BLOCK_BYTES;
 
 pub(super) const BLOCK: usize = BLOCK_BYTES as usize;
@@ -51,7 +52,7 @@ pub struct Segment {
     /// The extents, in order.
     pub extents: Vec<Extent>,
     /// The blocks of the extents, in the same order.
-    pub blocks: Vec<u8>,
+    pub blocks: Buffer,
     /// The bytes of the last extent that are stored behind the index, or of an uncompressed file behind its inode.
     pub tail: Vec<u8>,
     /// The bytes of the last extent if that is [`Stored::Fragment`], uncompressed.
@@ -64,8 +65,8 @@ pub struct Segment {
 impl Segment {
     /// Stores bytes that begin at byte `start` of a file, at most a block of them, in a plain block.
     pub fn of_plain_block(start: u64, bytes: &[u8]) -> Self {
-        let mut blocks = bytes.to_vec();
-        blocks.resize(BLOCK, 0);
+        let mut blocks = Buffer::from(bytes.to_vec());
+        blocks.append_zeroes(BLOCK - bytes.len());
         Segment {
             extents: vec![Extent { start, stored: Stored::Plain, is_short: false }],
             blocks,

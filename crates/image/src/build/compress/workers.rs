@@ -8,7 +8,7 @@
 //! It also reads no further while [enough](Workers::has_enough) segments wait for a thread, and writes results that have
 //! come: memory that serves for the next segment at once is still in the processor's caches.
 
-use super::buffers::Buffer;
+use super::buffers::{Buffer, Rooms};
 use super::input::{Input, Src};
 use super::segment::{self, Cut};
 use super::stored::Segment;
@@ -26,8 +26,8 @@ use std::time::{Duration, Instant};
 
 /// Longest time that the caller's wish to end waits for a segment, which may take minutes.
 const SIGNAL_LATENCY: Duration = Duration::from_millis(100);
-/// Bytes of the segments that wait for each thread: a thread that ends one has the next at hand, unless several end at once
-/// and long segments wait.
+/// Bytes of the segments that wait for each thread: a thread that ends one has the next at hand. A longer segment counts as
+/// this, because it is for one thread.
 const WAITING_BYTES_PER_THREAD: usize = 2 << 20;
 /// Most segments under way for each thread, however short: each costs some memory beside its bytes.
 const SEGMENTS_PER_THREAD_MAX: u64 = 256;
@@ -58,8 +58,6 @@ pub struct ToCompress {
     pub cut: Cut,
     /// The compression of its file; `None`: it is stored plain.
     pub compression: Option<Compression>,
-    /// Memory for the blocks, with any contents.
-    pub room: Vec<u8>,
 }
 
 /// The result of a thread's work on a segment.
@@ -137,8 +135,10 @@ pub struct Workers<'scope, W, O> {
     taken: u64,
     /// Bytes of the sources of segments that are submitted and not taken.
     under_way_bytes: usize,
-    /// Bytes of those of them that no thread has begun.
+    /// Bytes of those of them that no thread has begun, as they count for [`Workers::has_enough`].
     waiting_bytes: usize,
+    /// Their number.
+    waiting: usize,
     room_bytes: usize,
     threads: usize,
 }
@@ -183,6 +183,7 @@ impl<'scope, W: Send, O: Send + 'scope> Workers<'scope, W, O> {
             taken: 0,
             under_way_bytes: 0,
             waiting_bytes: 0,
+            waiting: 0,
             room_bytes,
             threads,
         };
@@ -212,6 +213,11 @@ impl<'scope, W: Send, O: Send + 'scope> Workers<'scope, W, O> {
         self.waiting_bytes >= WAITING_BYTES_PER_THREAD * self.threads
     }
 
+    /// The number of segments that no thread has begun, as far as the events tell that were noted.
+    pub fn waiting(&self) -> usize {
+        self.waiting
+    }
+
     /// Whether the result of a segment has come, and is not taken.
     pub fn is_done(&self, ticket: Ticket) -> bool {
         self.early.contains_key(&ticket)
@@ -238,7 +244,10 @@ impl<'scope, W: Send, O: Send + 'scope> Workers<'scope, W, O> {
 
     fn note(&mut self, event: Event<O>) {
         match event {
-            Event::Begun(src_bytes) => self.waiting_bytes -= src_bytes,
+            Event::Begun(src_bytes) => {
+                self.waiting_bytes -= waiting_bytes(src_bytes);
+                self.waiting -= 1;
+            }
             Event::Finished(ticket, result) => drop(self.early.insert(ticket, result)),
         }
     }
@@ -248,7 +257,8 @@ impl<'scope, W: Send, O: Send + 'scope> Workers<'scope, W, O> {
         let ticket = Ticket(self.submitted);
         self.submitted += 1;
         self.under_way_bytes += src.len();
-        self.waiting_bytes += src.len();
+        self.waiting_bytes += waiting_bytes(src.len());
+        self.waiting += 1;
         self.queue.push(Job { ticket, src, what }, turn);
         ticket
     }
@@ -268,6 +278,11 @@ impl<'scope, W: Send, O: Send + 'scope> Workers<'scope, W, O> {
             self.wait(&mut while_waiting)?;
         }
     }
+}
+
+/// Returns as how many bytes a segment counts while it waits.
+fn waiting_bytes(src_bytes: usize) -> usize {
+    src_bytes.min(WAITING_BYTES_PER_THREAD)
 }
 
 /// Works on segments until the builder is done.
@@ -298,13 +313,17 @@ fn work<W, O>(
     }
 }
 
-/// Makes the function with which a thread compresses segments of this queue. It keeps an encoder for each compression.
+/// Makes the function with which a thread compresses segments of this queue, in memory of `rooms`. It keeps an encoder for each
+/// compression.
 pub fn compressor(
     options: &Options,
     queue: &Queue<ToCompress>,
+    rooms: &Rooms,
 ) -> impl FnMut(&mut Input<'_>, ToCompress) -> Result<Segment, BuildError> {
     let (mut encoders, is_stopped) = (BTreeMap::new(), &queue.is_stopped);
-    move |input, ToCompress { cut, compression, room }| {
+    move |input, ToCompress { cut, compression }| {
+        // Blocks that do not compress take as much as the source.
+        let room = rooms.take(input.len());
         let Some(compression) = compression else { return Ok(segment::plain(input.all()?, room)) };
         let encoder = match encoders.entry(compression) {
             std::collections::btree_map::Entry::Occupied(made) => made.into_mut(),

@@ -17,11 +17,10 @@ mod sample;
 mod scan;
 
 use super::BuildError;
-use super::compress::buffers::{Buffer, Buffers};
-use super::compress::input::Src;
-use super::compress::segment::{Cut, SEGMENT_BYTES_MAX, next_segment_bytes};
+use super::compress::buffers::{Buffer, Buffers, Rooms};
+use super::compress::segment::{SEGMENT_BYTES_MAX, next_segment_bytes};
 use super::compress::stored::Segment;
-use super::compress::workers::{self, Done, Queue, Ticket, ToCompress, Turn, Workers};
+use super::compress::workers::{self, Done, Queue, Ticket, ToCompress, Workers};
 use super::content::Content;
 use super::duplicates::{Duplicates, Found, Hasher};
 use super::error::path_of;
@@ -92,6 +91,8 @@ pub fn fill(
 ) -> Result<(), BuildError> {
     let (plan, options) = (writer.plan, writer.options);
     let queue = &Queue::default();
+    // Results that are written last may have kept all the memory that there is.
+    let rooms = &Rooms::new(if options.memory_bytes.is_some() { 0 } else { room_bytes });
     std::thread::scope(|scope| {
         let left_bytes = writer.total_bytes();
         let duplicates = match writer.can_share() {
@@ -119,14 +120,13 @@ pub fn fill(
         let scan = scan::scan(writer, &others, threads, room_bytes, &mut chooser, |compression| {
             packing.as_ref().map_or(0, |packing| packing.fragment_bytes_max(Some(compression)))
         })?;
-        let compressor = move || workers::compressor(options, queue);
+        let compressor = move || workers::compressor(options, queue, rooms);
         let workers = Workers::start(scope, queue, threads, room_bytes, compressor)?;
         let file = OpenFile::new(writer.tree.spill());
         let (pending, not_stored) = (VecDeque::new(), Vec::new());
-        // Results that are written last may have kept all the memory that there is.
-        let [sources, results] = match options.memory_bytes {
-            Some(_) => [LIMITED_BUFFER_BYTES, 0].map(Buffers::limited),
-            None => [room_bytes, room_bytes].map(Buffers::new),
+        let sources = match options.memory_bytes {
+            Some(_) => Buffers::limited(LIMITED_BUFFER_BYTES),
+            None => Buffers::new(room_bytes),
         };
         let mut filler = Filler {
             writer,
@@ -140,7 +140,7 @@ pub fn fill(
             not_stored,
             left_bytes,
             sources,
-            results,
+            rooms,
         };
         for planned in small.iter() {
             filler.pack_file(planned)?;
@@ -170,7 +170,7 @@ struct Filler<'w, 'a, 's> {
     /// Memory for sources of segments.
     sources: Buffers,
     /// Memory for their blocks.
-    results: Buffers,
+    rooms: &'s Rooms,
 }
 
 impl<'a> Filler<'_, 'a, '_> {
@@ -329,13 +329,6 @@ impl<'a> Filler<'_, 'a, '_> {
         Ok(())
     }
 
-    /// Passes a source to the threads, with memory for its blocks.
-    fn submit_source(&mut self, src: Src, cut: Cut, compression: Option<Compression>, turn: Turn) -> Ticket {
-        // Blocks that do not compress take as much as the source.
-        let room = self.results.take_memory(src.len());
-        self.workers.submit(src, ToCompress { cut, compression, room }, turn)
-    }
-
     fn drain(&mut self) -> Result<(), BuildError> {
         while !self.pending.is_empty() {
             self.write_next()?;
@@ -370,7 +363,7 @@ impl<'a> Filler<'_, 'a, '_> {
         }
         let fragment = self.pack_end(&segment.fragment)?;
         self.file.is_cut |= is_divided;
-        self.results.keep_memory(self.writer.append_segment(&mut self.file, segment, elapsed)?);
+        self.rooms.keep(self.writer.append_segment(&mut self.file, segment, elapsed)?);
         if is_last {
             let next = OpenFile::new(self.writer.tree.spill());
             let mut file = std::mem::replace(&mut self.file, next);

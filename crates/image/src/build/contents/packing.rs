@@ -11,7 +11,7 @@ use crate::build::BuildError;
 use crate::build::compress::buffers::Buffer;
 use crate::build::compress::segment::Cut;
 use crate::build::compress::stored::Segment;
-use crate::build::compress::workers::{Ticket, Turn};
+use crate::build::compress::workers::{Ticket, ToCompress, Turn};
 use crate::build::options::{BLOCK_BYTES, Compression, Options};
 use crate::build::plan::Planned;
 use crate::build::table::Spill;
@@ -156,7 +156,7 @@ impl<'a> Filler<'_, 'a, '_> {
 
     fn append_packed(&mut self, segment: Segment, elapsed: Duration) -> Result<(), BuildError> {
         if let Some(packing) = &mut self.packing {
-            self.results.keep_memory(self.writer.append_segment(&mut packing.file, segment, elapsed)?);
+            self.rooms.keep(self.writer.append_segment(&mut packing.file, segment, elapsed)?);
         }
         Ok(())
     }
@@ -241,6 +241,6 @@ impl<'a> Filler<'_, 'a, '_> {
         let PackedSegment { start, src, cluster_bytes, is_last } = segment;
         let cut = Cut { start, is_last, cluster_bytes: cluster_bytes as usize, ..Cut::default() };
         let compression = self.packing.as_ref()?.compression;
-        Some(self.submit_source(src.into(), cut, Some(compression), turn))
+        Some(self.workers.submit(src.into(), ToCompress { cut, compression: Some(compression) }, turn))
     }
 }

@@ -11,7 +11,7 @@ use crate::build::chunks::{Division, Reference};
 use crate::build::compress::buffers::Buffer;
 use crate::build::compress::input::Src;
 use crate::build::compress::segment::{Cut, SEGMENT_BYTES_MAX, next_segment_bytes};
-use crate::build::compress::workers::Turn;
+use crate::build::compress::workers::{ToCompress, Turn};
 use crate::build::content_hash::ContentHash;
 use crate::build::error::path_of;
 use crate::build::options::{BLOCK_BYTES, Compression};
@@ -19,8 +19,11 @@ use crate::build::plan::Planned;
 use std::ops::Range;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
-/// Shorter segments are read by the builder's thread: each that a thread reads keeps its file open.
-const READ_BY_THREAD_BYTES_MIN: usize = 1 << 20;
+/// Shorter segments are read by the builder's thread: a thread that reads one checks its file again.
+const READ_BY_THREAD_BYTES_MIN: usize = 128 << 10;
+/// If this many segments wait for a thread, the builder's thread reads further ones: each that a thread reads keeps a file
+/// open.
+const WAITING_MAX: usize = 128;
 
 /// A part of a file that lies elsewhere.
 pub(super) struct PendingReference {
@@ -119,6 +122,7 @@ impl<'a> Filler<'_, 'a, '_> {
         let is_limited = self.writer.options.memory_bytes.is_some();
         if len >= READ_BY_THREAD_BYTES_MIN
             && !is_limited
+            && self.workers.waiting() < WAITING_MAX
             && let Some(range) = reader.range(len)?
         {
             return Ok(Src::Unread { len, range });
@@ -144,7 +148,7 @@ impl<'a> Filler<'_, 'a, '_> {
             in_blocks,
             cuts: part.cuts.iter().copied().filter(is_inside).collect(),
         };
-        let ticket = self.submit_source(src, cut, compression, Turn::Last);
+        let ticket = self.workers.submit(src, ToCompress { cut, compression }, Turn::Last);
         let segment = PendingSegment { ticket, planned, len, is_last, compression, is_original, is_divided };
         self.pending.push_back(Pending::Segment(segment));
     }
@@ -179,14 +183,11 @@ impl<'a> Filler<'_, 'a, '_> {
             start += len;
             let cluster_bytes = self.writer.options.cluster_bytes as usize;
             let cut = Cut { start: segment_start, cluster_bytes, ..Cut::default() };
-            let ticket = self.submit_source(src.into(), cut, Some(compression), Turn::First);
+            let what = ToCompress { cut, compression: Some(compression) };
+            let ticket = self.workers.submit(src.into(), what, Turn::First);
             let mut done = self.workers.take(ticket, || self.writer.report(0))?;
             src = std::mem::take(&mut done.output.left);
-            self.results.keep_memory(self.writer.append_segment(
-                &mut self.file,
-                done.output,
-                done.elapsed,
-            )?);
+            self.rooms.keep(self.writer.append_segment(&mut self.file, done.output, done.elapsed)?);
         }
         // Other files may refer to these extents, because of what was read before.
         if hash.is_some_and(|hash| hash != again.hash.finish() || again.last != *last) {

@@ -11,6 +11,7 @@
 
 use super::{OpenFile, Writer};
 use crate::build::BuildError;
+use crate::build::compress::buffers::Rooms;
 use crate::build::compress::segment::Cut;
 use crate::build::compress::workers::{Queue, ToCompress, Turn, Workers, compressor};
 use crate::build::memory::Division;
@@ -141,10 +142,10 @@ impl Writer<'_> {
         let cluster_bytes = self.options.cluster_bytes.min(CLUSTER_BYTES_MAX) as usize;
         let threads = Division::of(self.options)?.threads.min(inodes.len().div_ceil(SEGMENT_BYTES));
         let room_bytes = 4 * threads * SEGMENT_BYTES;
-        let (options, queue) = (self.options, &Queue::default());
+        let (options, queue, rooms) = (self.options, &Queue::default(), &Rooms::new(0));
         let mut file = OpenFile::new(inodes.spill());
         std::thread::scope(|scope| {
-            let compressor = move || compressor(options, queue);
+            let compressor = move || compressor(options, queue, rooms);
             let mut workers = Workers::start(scope, queue, threads, room_bytes, compressor)?;
             let mut tickets = std::collections::VecDeque::new();
             for start in (0..inodes.len() as u64).step_by(SEGMENT_BYTES) {
@@ -165,7 +166,7 @@ impl Writer<'_> {
                 }
                 tickets.push_back(workers.submit(
                     segment.into(),
-                    ToCompress { cut, compression: Some(compression), room: Vec::new() },
+                    ToCompress { cut, compression: Some(compression) },
                     Turn::Last,
                 ));
             }

@@ -23,6 +23,7 @@ mod originals;
 mod record;
 
 use super::BuildError;
+use super::compress::buffers::Buffer;
 use super::compress::stored::{INLINE_BYTES_MAX, Segment};
 use super::content::Content;
 use super::metadata::inode::Storage;
@@ -184,7 +185,7 @@ impl<'a> Writer<'a> {
         file: &mut OpenFile,
         segment: Segment,
         elapsed: Duration,
-    ) -> Result<Vec<u8>, BuildError> {
+    ) -> Result<Buffer, BuildError> {
         let block = self.out.next_block();
         self.out.append(&segment.blocks)?;
         file.add_segment(segment, block, elapsed)

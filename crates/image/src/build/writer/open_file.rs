@@ -6,6 +6,7 @@
 use super::{BLOCK, Writer};
 use crate::build::BuildError;
 use crate::build::chunks::Reference;
+use crate::build::compress::buffers::Buffer;
 use crate::build::compress::extents::{ExtentTable, Extents, Placed};
 use crate::build::compress::stored::{Segment, Stored};
 use crate::build::plan::Planned;
@@ -52,7 +53,7 @@ impl OpenFile {
         segment: Segment,
         block: u64,
         elapsed: Duration,
-    ) -> Result<Vec<u8>, BuildError> {
+    ) -> Result<Buffer, BuildError> {
         self.add_blocks(block, segment.blocks.len() as u64 / BLOCK);
         let is_appended = !segment.blocks.is_empty();
         let mut block = if is_appended { block } else { self.next_block.max(1) };
