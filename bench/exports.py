@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Measures the exports: pagefold's NBD server and loop device against their peers, in one table.
 
-    bench/exports.py [--pagefold BINARY] [--size SIZE_MIB] [--rounds N] [--seconds S] [--short] [--only WORD] [--job WORD]
+    bench/exports.py [--pagefold BINARY] [--size SIZE_MIB] [--rounds N] [--seconds S] [--pairs N] [--short]
+                     [--only WORD] [--job WORD]
 
 Both sides of a row are first filled with the same captured pages (bench/capture.py), which are read back and
 compared; then they are measured alternately, A, B, A, B, with the same fio job. A row contains the medians, the
 median of the rounds' ratios, and whether the target is met. A row whose tools are missing is skipped with
-the reason; a missed target is printed and is no failure. Read jobs read the captured pages. Write jobs write
+the reason; a missed target is printed and is no failure. Two equal disks differ by some percent for as long as they live
+(the row "another disk"), so --pairs measures each row on so many pairs, and has the rounds of all. Read jobs read the captured pages. Write jobs write
 fio's compressible data, the same on both sides, because fio cannot write captured pages.
 """
 
@@ -292,6 +294,7 @@ def main():
     parser.add_argument("--size", type=int, default=1024, metavar="MIB", help="device size, MiB (default 1024)")
     parser.add_argument("--rounds", type=int, default=5, help="rounds that count (default 5)")
     parser.add_argument("--seconds", type=int, default=5, help="seconds of each run (default 5)")
+    parser.add_argument("--pairs", type=int, default=1, help="pairs of new disks for each row (default 1)")
     parser.add_argument("--short", action="store_true", help="64 MiB, one round of a second: shows that it works")
     parser.add_argument("--only", default="", help="only rows whose export or peer contains this")
     parser.add_argument("--job", default="", help="only jobs whose text, as in '4k randread, depth 1', contains this")
@@ -311,12 +314,16 @@ def main():
         for export, peer, sides, jobs in ROWS:
             if args.only not in f"{export} {peer}" or not any(args.job in described(job) for job in jobs):
                 continue
-            ours_side, peer_side = sides(bench)
+            figures = {job: ([], []) for job in jobs if args.job in described(job)}
             try:
-                with ours_side as ours, peer_side as theirs:
-                    chosen = [job for job in jobs if args.job in described(job)]
-                    for job, figures in bench.compare(chosen, ours, theirs).items():
-                        print_job(export, peer, job, jobs[job], *figures)
+                for _ in range(args.pairs):
+                    ours_side, peer_side = sides(bench)
+                    with ours_side as ours, peer_side as theirs:
+                        for job, sides_of_pair in bench.compare(figures, ours, theirs).items():
+                            for all_pairs, pair in zip(figures[job], sides_of_pair):
+                                all_pairs.extend(pair)
+                for job, (ours, theirs) in figures.items():
+                    print_job(export, peer, job, jobs[job], ours, theirs)
             except Skip as reason:
                 print(f"SKIPPED {export} against {peer}: {reason}", flush=True)
         if args.only in "costs":
