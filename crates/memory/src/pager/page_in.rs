@@ -309,8 +309,14 @@ impl Pager {
             };
             let done = match put {
                 Put::Done => len,
-                // `Present`: the poison of a page that was lost. The page stays folded.
-                Put::Present(done) | Put::Refused(done, _) => done,
+                Put::Present(done) => {
+                    // The poison of a page that was lost, on a kernel that puts no page in its place. The page stays folded, and
+                    // can be brought in next time.
+                    // SAFETY: this thread owns the claims, which are loading.
+                    unsafe { self.remove_poison(PageIndex(first.0 + done as u64)) };
+                    done
+                }
+                Put::Refused(done, _) => done,
             };
             for (i, (page, claim)) in pages.iter().enumerate().skip(at).take(done) {
                 if kind == Kind::Bytes

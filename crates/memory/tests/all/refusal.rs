@@ -176,6 +176,11 @@ fn a_lost_page_can_be_used_again_after_it_was_dropped() {
 }
 
 #[test]
+fn a_lost_page_that_can_be_read_again_can_be_pinned() {
+    each("a_lost_page_that_can_be_read_again", |mode| run_well(&format!("pin {mode}")));
+}
+
+#[test]
 fn a_lost_page_can_be_overwritten_whole() {
     each("a_lost_page_can_be_overwritten", |mode| run_well(&format!("overwrite {mode}")));
 }
@@ -193,6 +198,7 @@ pub fn run_part(part: &str) -> bool {
             std::hint::black_box(read(&region, page));
         }
         Some(("again", mode)) => use_again(mode.parse().unwrap()),
+        Some(("pin", mode)) => pin_again(mode.parse().unwrap()),
         Some(("overwrite", mode)) => overwrite(mode.parse().unwrap()),
         Some(("together", mode)) => lose_together(mode.parse().unwrap()),
         _ => return false,
@@ -206,6 +212,20 @@ fn system_reads(region: &Region, page: u64) -> bool {
     let bytes = region.as_ptr().wrapping_add(page as usize * 4096).cast();
     // SAFETY: a page of the range.
     unsafe { libc::write(write_end.as_raw_fd(), bytes, 4096) == 4096 }
+}
+
+/// Pages whose reads failed are poisoned. When the medium can be read again, a pin makes them what they were.
+fn pin_again(mode: usize) {
+    let (region, control, _) = lost_page(mode);
+    let tried = || (0..PAGES).step_by(7);
+    let failed = tried().filter(|page| !system_reads(&region, *page)).count();
+    assert!(failed > 20, "{failed}");
+    control.clear();
+    for page in tried() {
+        drop(region.pin(bytes_of(page, 1)).unwrap());
+        assert!(system_reads(&region, page), "page {page}");
+    }
+    check(&region, tried());
 }
 
 /// Pages that cannot be read back, some of them poisoned, get new contents, while the medium still fails reads.
