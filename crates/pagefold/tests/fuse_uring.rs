@@ -276,7 +276,10 @@ fn where_a_sandbox_forbids_rings_the_device_serves() {
             s.ok(&format!("disk create --size 64M --name x --export loop --fuse-uring on --memory {small}"))
         };
         let device = std::thread::scope(|scope| scope.spawn(create).join().unwrap());
-        assert_eq!(s.show("automatic")["transport"], "/dev/fuse");
+        let automatic = s.show("automatic");
+        assert_eq!(automatic["transport"], "/dev/fuse");
+        let warnings = automatic["warnings"].to_string();
+        assert!(warnings.contains("io_uring") && warnings.contains("not permitted"), "{warnings}");
         let shown = s.show("x");
         assert_eq!(shown["transport"], "/dev/fuse");
         let warnings = shown["warnings"].to_string();
@@ -286,6 +289,32 @@ fn where_a_sandbox_forbids_rings_the_device_serves() {
         use_disk(&s, device.trim_end(), &tree);
         s.ok("disk remove x automatic");
     }
+}
+
+/// With rings, requests wait behind those of their CPU that wait for the medium.
+#[test]
+fn a_disk_with_a_backing_has_rings_on_request_only() {
+    let Some(_parameter) = offer_rings("a_disk_with_a_backing_has_rings_on_request_only", "Y") else {
+        return;
+    };
+    let s = Sandbox::new();
+    for (options, transport) in
+        [("", "/dev/fuse"), ("--fuse-uring auto", "/dev/fuse"), ("--fuse-uring on", "io_uring")]
+    {
+        let backing = s.path("backing");
+        File::create(&backing).unwrap().set_len(64 << 20).unwrap();
+        let create = format!("disk create --size 64M --name x --export loop --backing {}", backing.display());
+        s.ok(&format!("{create} {options}"));
+        let shown = s.show("x");
+        assert_eq!(shown["transport"], transport, "{options}");
+        assert!(!shown["warnings"].to_string().contains("io_uring"), "{shown}");
+        s.ok("disk remove x");
+        fs::remove_file(&backing).unwrap();
+    }
+    // Without one, they are the default.
+    s.ok("disk create --size 64M --name x --export loop");
+    assert_eq!(s.show("x")["transport"], "io_uring");
+    s.ok("disk remove x");
 }
 
 #[test]
@@ -311,7 +340,10 @@ fn requests_fail_at_once_when_the_server_is_killed() {
             let readers: Vec<_> = (0..4).map(|first| scope.spawn(move || read(first * 1000))).collect();
             wait_until("requests are served", || served.load(Ordering::Relaxed) > 1000);
             kill(pid, "KILL");
+            let killed = std::time::Instant::now();
             readers.into_iter().for_each(|reader| assert_eq!(reader.join().unwrap(), Some(libc::EIO)));
+            // A time limit of the kernel's block layer would be half a minute.
+            assert!(killed.elapsed() < std::time::Duration::from_secs(15));
         });
         let list = s.run("disk list");
         assert!(list.code == 0 && list.err.contains("cleaned up"), "{list:?}");

@@ -253,6 +253,11 @@ impl FuseRing {
         command
     }
 
+    /// The number of entries.
+    pub fn entries(&self) -> usize {
+        self.entries.len()
+    }
+
     /// Waits until something has happened.
     pub fn wait(&mut self) -> Result<(), SysError> {
         loop {

@@ -208,7 +208,7 @@ impl LoopExport {
 }
 
 /// The threads and rings for the options. A thread that waits for a medium keeps the requests
-/// of its ring waiting, so with more threads than usual each ring has one entry.
+/// of its ring waiting, so with more threads than usual for each queue, each ring has one entry.
 fn serving(options: LoopOptions) -> Serving {
     let threads = options.threads.max(1);
     let queues = options.uring.then(fusering::queues).and_then(Result::ok);

@@ -8,6 +8,7 @@
 //! `affinity` says on which CPUs the threads run.
 
 mod affinity;
+mod unsent;
 
 use crate::abi::{InHeader, OutHeader};
 use crate::answer::{Answer, answer};
@@ -24,6 +25,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, JoinHandle};
+use unsent::{Unsent, is_long};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Room for the replies to requests that come with names or data: all of them are short.
@@ -191,6 +193,7 @@ impl<F: FileSystem> Session<F> {
         mut spinner: Spinner,
     ) -> io::Result<()> {
         let failed = |e: SysError| io::Error::other(e);
+        let mut unsent = Unsent::new(ring.entries());
         loop {
             spinner
                 .wait(|attempt| match attempt {
@@ -211,21 +214,26 @@ impl<F: FileSystem> Session<F> {
                     }
                     Event::Request(number) => {
                         let exchange = ring.exchange(number).ok_or(io::ErrorKind::InvalidData)?;
+                        if !unsent.is_empty() && is_long(&exchange) {
+                            // The replies before must not wait for this one.
+                            ring.submit().map_err(failed)?;
+                            unsent.sent(received, &self.file_system);
+                        }
+                        let exchange = ring.exchange(number).ok_or(io::ErrorKind::InvalidData)?;
                         let data_bytes = exchange.payload_bytes;
                         let (opcode, len) = self.answer_in(exchange);
                         ring.commit(number, len).map_err(failed)?;
-                        let is_long = data_bytes.max(len) >= LONG_BYTES;
-                        if is_long {
+                        unsent.add(opcode);
+                        if data_bytes.max(len) >= LONG_BYTES {
                             ring.submit().map_err(failed)?;
-                        }
-                        received.replied(&self.file_system, opcode);
-                        if is_long {
+                            unsent.sent(received, &self.file_system);
                             // The kernel has put further requests into the entries.
                             received = Received::now::<F>();
                         }
                     }
                 }
             }
+            unsent.sent(received, &self.file_system);
             affinity.end();
         }
     }

@@ -87,8 +87,8 @@ pub struct CreateArgs {
     /// How programs access the disk
     #[arg(long, value_enum, default_value_t = ExportArg::AUTO)]
     pub export: ExportArg,
-    /// Whether the loop export's requests come through io_uring instead of /dev/fuse. The buffers of its rings are part of
-    /// --memory, and take at most an eighth of it and 32M
+    /// Whether the loop export's requests come through io_uring instead of /dev/fuse; auto: where the kernel offers it, unless the
+    /// disk has a backing. The buffers of its rings are part of --memory, and take at most an eighth of it and 32M
     #[arg(long, value_enum, value_name = "auto|on|off", default_value_t = FuseUringArg::Auto)]
     pub fuse_uring: FuseUringArg,
     /// Most microseconds between requests for which the disk is kept responsive, at most 1000; 0: none. While requests come

@@ -17,6 +17,7 @@ use pagefold_fuse::{SessionEnd, Transport};
 use pagefold_store::MemLimit;
 use pagefold_sys::awake;
 use pagefold_sys::blockuse;
+use pagefold_sys::fusering;
 use pagefold_sys::harden;
 use pagefold_sys::loopdev::LoopIdentity;
 use pagefold_sys::privileges::CapabilitySet;
@@ -64,9 +65,16 @@ impl Loop {
         // A disk without a size can get a backing.
         let may_have_backing = disk.live().is_none() || disk.setup().medium.is_some();
         let threads = if may_have_backing { THREADS_WITH_BACKING } else { usual.threads };
+        let uses_rings = match uring {
+            FuseUring::On => true,
+            FuseUring::Off => false,
+            // The kernel chooses the ring of a request by its CPU. If all threads of one wait for the medium, requests for
+            // pages in memory wait behind them, although threads of others are idle.
+            FuseUring::Auto => !may_have_backing,
+        };
         let options = LoopOptions {
             threads,
-            uring: uring != FuseUring::Off,
+            uring: uses_rings,
             ring_bytes: ring_bytes(crate::disk::memory_limit(&disk.setup())),
             polling: polling(config.poll_us),
             keep_capabilities: Some(keep),
@@ -76,7 +84,7 @@ impl Loop {
         Ok(Loop {
             export,
             mount_point,
-            wants_rings: uring == FuseUring::On,
+            wants_rings: uring == FuseUring::On || uses_rings && fusering::is_enabled(),
             wants_polling: config.poll_us.is_some_and(|us| us > 0),
         })
     }
