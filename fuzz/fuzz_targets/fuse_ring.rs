@@ -1,11 +1,11 @@
 //! Invariants: whatever an entry of a ring contains, the reply has the number of the request, an error number that the
 //! kernel accepts or data that fit the entry, and no panic happens. A read returns the bytes of the file.
 //!
-//! The input is a request in a ring's entry: 40 bytes of header, 128 of the operation's structure, and the payload.
+//! The input is what a ring's entry has: the headers of the request, of its operation and of the ring, and the payload.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use pagefold_fuse::fuzzing::{Exchange, RingRequests};
+use pagefold_fuse::fuzzing::{Exchange, HEADERS, RingRequests};
 use pagefold_fuse::{
     Attr, CachedAttr, Entries, Entry, Errno, FOREVER, FileSystem, FileType, Handle, Inode, Offer, Range,
     Settings, Unsupported,
@@ -14,7 +14,6 @@ use std::ffi::OsStr;
 use std::sync::LazyLock;
 
 const HEADER: usize = 128;
-const STRUCTURE: usize = 128;
 const PAYLOAD: usize = 1 << 16;
 const READ: u32 = 15;
 const FILE_LEN: u64 = 100_000;
@@ -77,15 +76,13 @@ static REQUESTS: LazyLock<RingRequests<Positions>> = LazyLock::new(|| match Ring
 });
 
 fuzz_target!(|data: &[u8]| {
-    let Some((request, rest)) = data.split_at_checked(40) else { return };
-    let Some((structure, rest)) = rest.split_at_checked(STRUCTURE) else { return };
-    let mut header = [0; HEADER];
-    header[..40].copy_from_slice(request);
+    let Some((request, rest)) = data.split_first_chunk::<HEADERS>() else { return };
+    let mut headers = *request;
     let mut payload = vec![0xee; PAYLOAD];
     let payload_bytes = rest.len().min(PAYLOAD);
     payload[..payload_bytes].copy_from_slice(&rest[..payload_bytes]);
-    let entry = Exchange { header: &mut header, structure, payload: &mut payload, payload_bytes };
-    let len = REQUESTS.answer(entry);
+    let len = REQUESTS.answer(Exchange::in_areas(&mut headers, &mut payload));
+    let (header, structure) = (&headers[..HEADER], &request[HEADER..]);
     let word = |bytes: &[u8], at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
     let error = word(&header, 4) as i32;
     assert!(len <= PAYLOAD && word(&header, 0) as usize == 16 + len);

@@ -4,8 +4,9 @@ use crate::answer::Access;
 use crate::ending::Ending;
 use crate::filesystem::{FileSystem, Unsupported};
 use crate::negotiate::{Features, Offer};
+use crate::ring::is_long;
 use crate::session::Session;
-pub use pagefold_sys::fusering::Exchange;
+pub use pagefold_sys::fusering::{Exchange, HEADERS};
 use pagefold_sys::polling::Poller;
 
 /// A file system whose requests come as they do in the entries of a ring.
@@ -23,6 +24,7 @@ impl<F: FileSystem> RingRequests<F> {
     /// Answers the request in an entry: puts the header of the reply in the place of the header, and its data at the
     /// beginning of the payload. Returns the length of the data.
     pub fn answer(&self, entry: Exchange<'_>) -> usize {
+        let _ = is_long(&entry);
         self.0.answer_in(entry).1
     }
 }

@@ -33,7 +33,8 @@ const PAGE: usize = 4096;
 const HEADER: usize = 128;
 const STRUCTURE: usize = 128;
 const EXCHANGE: usize = 32;
-const HEADERS: usize = HEADER + STRUCTURE + EXCHANGE;
+/// Bytes of the headers' area of an entry.
+pub const HEADERS: usize = HEADER + STRUCTURE + EXCHANGE;
 
 /// Whether the kernel has the parameter: it has FUSE over io_uring, and the module is loaded.
 pub fn is_known() -> bool {
@@ -169,6 +170,17 @@ pub struct Exchange<'a> {
     pub payload: &'a mut [u8],
     /// Bytes of names or data.
     pub payload_bytes: usize,
+}
+
+impl<'a> Exchange<'a> {
+    /// The request in the areas of an entry, whatever they contain.
+    pub fn in_areas(headers: &'a mut [u8; HEADERS], payload: &'a mut [u8]) -> Self {
+        let (header, rest) = headers.split_at_mut(HEADER);
+        let (structure, exchange) = rest.split_at_mut(STRUCTURE);
+        // The kernel has put no more into the payload than there is room for.
+        let payload_bytes = (word(exchange, 16) as usize).min(payload.len());
+        Exchange { header, structure, payload, payload_bytes }
+    }
 }
 
 /// Something that happened to a ring.
@@ -313,10 +325,7 @@ impl FuseRing {
     /// The request in an entry. `None` if the kernel has the entry.
     pub fn exchange(&mut self, number: usize) -> Option<Exchange<'_>> {
         let (headers, payload) = self.entries.get_mut(number)?.ours()?;
-        let (header, rest) = headers.split_at_mut(HEADER);
-        let (structure, exchange) = rest.split_at_mut(STRUCTURE);
-        let payload_bytes = (word(exchange, 16) as usize).min(payload.len());
-        Some(Exchange { header, structure, payload_bytes, payload })
+        Some(Exchange::in_areas(headers.first_chunk_mut()?, payload))
     }
 
     /// Returns an entry with a reply of `payload_bytes` bytes to the kernel, at the next [`wait`](Self::wait) or

@@ -25,7 +25,8 @@ use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, JoinHandle};
-use unsent::{Unsent, is_long};
+use unsent::Unsent;
+pub(crate) use unsent::is_long;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Room for the replies to requests that come with names or data: all of them are short.

@@ -37,7 +37,7 @@ impl Unsent {
 }
 
 /// Whether a request moves so much data that others should not wait for it.
-pub(super) fn is_long(exchange: &Exchange<'_>) -> bool {
+pub(crate) fn is_long(exchange: &Exchange<'_>) -> bool {
     let opcode = InHeader::read_from_prefix(exchange.header).map_or(0, |(header, _)| header.opcode);
     let read_bytes = match opcode {
         opcode::READ => {
