@@ -133,6 +133,12 @@ def chunks_filter(side, size):
     return lambda: chunks.select(array, lambda x: x % 64 == 0).sum()
 
 
+def chunks_random(side, size):
+    array = filled(side, size)
+    places = np.random.default_rng(0).integers(0, len(array), 20_000)
+    return lambda: chunks.take(array, places).sum()
+
+
 def chunks_matmul(side, size):
     return work_matmul(side, size, lambda a, b, c: chunks.matmul(a, b, out=c))
 
@@ -169,6 +175,7 @@ CHUNKS = {
     "sum": chunks_sum,
     "add in place": chunks_add,
     "boolean filter": chunks_filter,
+    "random reads": chunks_random,
     "matmul": chunks_matmul,
 }
 
