@@ -1,10 +1,10 @@
 """The programs that python.py measures: one run of one work on one side.
 
-    python_work.py WORK SIDE SIZE LIMIT DIRECTORY     prints a report in JSON
+    python_work.py WORK SIDE SIZE LIMIT DIRECTORY CODEC     prints a report in JSON
 
 A work prepares its arrays, of SIZE bytes together, and returns the function whose time is taken; the function returns
 a number, which must be the same on all sides. Most of the numbers are as sensor readings, a slow trend and some bits of
-noise, and compress with lz4 to a third or a fourth.
+noise, and compress with lz4 to a third or a fourth, and with CODEC `numbers` to an eighth.
 
 | side | arrays |
 |---|---|
@@ -29,13 +29,13 @@ GROUPS = 1000
 class Side:
     """Where the arrays of a run are."""
 
-    def __init__(self, name, limit, size, directory):
+    def __init__(self, name, limit, size, directory, codec):
         self.name, self.directory = name, directory
         self.memory = contextlib.nullcontext()
         if name in ("pagefold", "chunks", "below"):
             import pagefold
 
-            self.memory = pagefold.numpy_memory(8 * size if name == "below" else limit)
+            self.memory = pagefold.numpy_memory(8 * size if name == "below" else limit, codec=codec)
 
     def array(self, count, dtype):
         if self.name != "memmap":
@@ -238,9 +238,9 @@ BLOSC2 = {
 
 
 def main():
-    work, name, size, limit, directory = sys.argv[1:]
+    work, name, size, limit, directory, codec = sys.argv[1:]
     size, limit = int(size), int(limit)
-    side = Side(name, limit, size, directory)
+    side = Side(name, limit, size, directory, codec)
     with side.memory:
         works = CHUNKS if name == "chunks" else WORKS
         measure = BLOSC2[work](size) if name == "blosc2" else works[work](side, size)

@@ -1,11 +1,9 @@
 //! Copies of scattered elements of an array in a region, while pages stay where they are: `pagefold.chunks.take`.
 //!
-//! Indices that follow each other in one page are read together, so that sorted indices decode each page once. The caller
-//! sorts them and divides them among threads.
+//! The caller sorts the indices, so that each page is decoded once, and divides them among threads.
 
 use crate::parts::copy;
-use pagefold_memory::{RangeError, Region};
-use pagefold_page::PAGE_SIZE;
+use pagefold_memory::Region;
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -38,17 +36,8 @@ pub(crate) fn take_items(
         unsafe { std::ptr::copy(item.as_ptr(), to, item_len) };
     };
     let in_region = |region: &Region, offset: usize| {
-        let mut bytes = Vec::new();
-        let groups = Groups { indices: &indices, offset, item_len, at: 0 };
-        for group in groups {
-            let (first, last) = (indices[group.start], indices[group.end - 1]);
-            bytes.resize((last - first + 1) * item_len, 0);
-            region.read_part(offset + first * item_len, &mut bytes)?;
-            for at in group {
-                put(places[at], &bytes[(indices[at] - first) * item_len..][..item_len]);
-            }
-        }
-        Ok::<(), RangeError>(())
+        let offsets: Vec<usize> = indices.iter().map(|index| offset + index * item_len).collect();
+        region.read_items(&offsets, item_len, |at, item| put(places[at], item))
     };
     let elsewhere = || {
         for (index, place) in indices.iter().zip(&places) {
@@ -68,34 +57,5 @@ fn numbers(py: Python<'_>, buffer: &Bound<'_, PyAny>, count: Option<usize>) -> P
     match (all, count) {
         (Some(all), Some(_)) => Ok(all),
         _ => Err(PyValueError::new_err("an index is out of bounds, or items have no bytes")),
-    }
-}
-
-/// Divides indices into groups that are in ascending order and whose elements begin in one page.
-struct Groups<'a> {
-    indices: &'a [usize],
-    /// Of the array in its region.
-    offset: usize,
-    item_len: usize,
-    at: usize,
-}
-
-impl Iterator for Groups<'_> {
-    type Item = std::ops::Range<usize>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let page = |index: usize| (self.offset + index * self.item_len) / PAGE_SIZE;
-        let (start, mut last) = (self.at, *self.indices.get(self.at)?);
-        let first_page = page(last);
-        let mut end = start + 1;
-        while let Some(index) = self.indices.get(end)
-            && *index >= last
-            && page(*index) == first_page
-        {
-            last = *index;
-            end += 1;
-        }
-        self.at = end;
-        Some(start..end)
     }
 }
