@@ -1,10 +1,10 @@
 """The programs that python.py measures: one run of one work on one side.
 
-    python_work.py WORK SIDE SIZE LIMIT DIRECTORY     prints a report in JSON
+    python_work.py WORK SIDE SIZE LIMIT DIRECTORY CODEC     prints a report in JSON
 
 A work prepares its arrays, of SIZE bytes together, and returns the function whose time is taken; the function returns
 a number, which must be the same on all sides. Most of the numbers are as sensor readings, a slow trend and some bits of
-noise, and compress with lz4 to a third or a fourth.
+noise, and compress with lz4 to a third or a fourth, and with CODEC `numbers` to an eighth.
 
 | side | arrays |
 |---|---|
@@ -29,13 +29,13 @@ GROUPS = 1000
 class Side:
     """Where the arrays of a run are."""
 
-    def __init__(self, name, limit, size, directory):
+    def __init__(self, name, limit, size, directory, codec):
         self.name, self.directory = name, directory
         self.memory = contextlib.nullcontext()
         if name in ("pagefold", "chunks", "below"):
             import pagefold
 
-            self.memory = pagefold.numpy_memory(8 * size if name == "below" else limit)
+            self.memory = pagefold.numpy_memory(8 * size if name == "below" else limit, codec=codec)
 
     def array(self, count, dtype):
         if self.name != "memmap":
@@ -133,6 +133,12 @@ def chunks_filter(side, size):
     return lambda: chunks.select(array, lambda x: x % 64 == 0).sum()
 
 
+def chunks_random(side, size):
+    array = filled(side, size)
+    places = np.random.default_rng(0).integers(0, len(array), 20_000)
+    return lambda: chunks.take(array, places).sum()
+
+
 def chunks_matmul(side, size):
     return work_matmul(side, size, lambda a, b, c: chunks.matmul(a, b, out=c))
 
@@ -169,6 +175,7 @@ CHUNKS = {
     "sum": chunks_sum,
     "add in place": chunks_add,
     "boolean filter": chunks_filter,
+    "random reads": chunks_random,
     "matmul": chunks_matmul,
 }
 
@@ -231,9 +238,9 @@ BLOSC2 = {
 
 
 def main():
-    work, name, size, limit, directory = sys.argv[1:]
+    work, name, size, limit, directory, codec = sys.argv[1:]
     size, limit = int(size), int(limit)
-    side = Side(name, limit, size, directory)
+    side = Side(name, limit, size, directory, codec)
     with side.memory:
         works = CHUNKS if name == "chunks" else WORKS
         measure = BLOSC2[work](size) if name == "blosc2" else works[work](side, size)

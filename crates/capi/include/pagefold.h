@@ -140,7 +140,7 @@ typedef struct pf_region_config {
     uint64_t max_len_bytes; /* the size up to which pf_region_resize can go, at least len_bytes; 0: len_bytes. Takes
                                address space only */
     uint64_t max_pool_bytes; /* the limit on memory of compressed pages; 0: max_pool_percent of the machine's memory */
-    const char *codec;       /* NULL: "lz4"; or "zstd", "lzo", "lzo-rle", "lz4hc", "deflate", "842" */
+    const char *codec;       /* NULL: "lz4"; or "zstd", "lzo", "lzo-rle", "lz4hc", "deflate", "842", "numbers" */
     int32_t codec_level;     /* the level, if has_codec_level is not 0 */
     uint32_t has_codec_level;
     uint32_t max_pool_percent; /* 1 to 100; 0: 20, or 100 with a budget that has no fixed limit */

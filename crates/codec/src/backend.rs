@@ -1,7 +1,7 @@
 //! The interface of a back end: the types that every back end implements and that the table lists.
 //!
 //! The modules of this crate are layered, and each uses only those below it: `codec` and `streams` (the public
-//! front), `table`, the back ends (`lz4`, `lz4hc`, `zstd`, `deflate`, `lzo`, `c842`), this module, and `error`.
+//! front), `table`, the back ends (`lz4`, `lz4hc`, `zstd`, `deflate`, `lzo`, `c842`, `numbers`, which uses `lz4`), this module, and `error`.
 
 use crate::error::CodecError;
 use pagefold_page::PAGE_SIZE;
@@ -32,6 +32,8 @@ pub struct Backend {
     pub dictionary: bool,
     /// Whether it takes window bits; see [`CodecSpec::window_bits`](crate::CodecSpec::window_bits).
     pub window_bits: bool,
+    /// Whether the kernel's zram has it too.
+    pub in_zram: bool,
     /// Prepares an algorithm with its parameters.
     pub(crate) open: Open,
 }

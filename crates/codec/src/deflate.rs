@@ -25,6 +25,7 @@ pub(crate) const BACKEND: Backend = Backend {
     levels: Some(LEVELS),
     dictionary: false,
     window_bits: true,
+    in_zram: true,
     open,
 };
 

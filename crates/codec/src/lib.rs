@@ -47,7 +47,8 @@
 //! - A call of [`Stream::compress`] or [`Stream::decompress`] borrows a source and a destination.
 //!
 //! The path of a page: [`Codec::new`] (`codec.rs`) looks the algorithm up by name, once, in the static table
-//! (`table.rs`) of [`Backend`]s (`backend.rs`): `lz4.rs`, `lz4hc.rs`, `zstd.rs`, `deflate.rs`, `lzo/`, `c842/`.
+//! (`table.rs`) of [`Backend`]s (`backend.rs`): `lz4.rs`, `lz4hc.rs`, `zstd.rs`, `deflate.rs`, `lzo/`, `c842/`,
+//! `numbers/`.
 //! [`Streams`] (`streams.rs`) holds one stream per CPU; a caller takes the stream of its CPU, compresses or decompresses,
 //! and drops the guard.
 //!
@@ -68,6 +69,7 @@
 //! | zstd | -131072 to 22; 0 is 3, the default; negative levels are faster | the same |
 //! | deflate | -1 to 9; -1 is 6, the default; 0 does not compress | up to 12; with window bits, up to 9 |
 //! | lzo, lzo-rle, 842 | ignored | none |
+//! | numbers | not in the kernel | none |
 //!
 //! Deflate takes window bits: -15 to -9 for raw streams, 9 to 15 for zlib's format, with matches up to 2^9 to 2^15
 //! bytes back. The kernel's default is -11. Without window bits matches reach back through the whole page.
@@ -94,6 +96,7 @@ mod lz4hc;
 pub mod lzo;
 #[cfg(not(feature = "testing"))]
 mod lzo;
+mod numbers;
 mod same_filled;
 mod streams;
 mod table;

@@ -26,6 +26,7 @@ pub(crate) const BACKEND: Backend = Backend {
     levels: Some(Levels { min: 1, max: 65537, default: 1 }),
     dictionary: true,
     window_bits: false,
+    in_zram: true,
     open: |params| Ok(Box::new(Lz4::new(params.level, params.dictionary)?)),
 };
 

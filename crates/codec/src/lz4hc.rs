@@ -20,6 +20,7 @@ pub(crate) const BACKEND: Backend = Backend {
     levels: Some(Levels { min: 1, max: 16, default: 9 }),
     dictionary: true,
     window_bits: false,
+    in_zram: true,
     open: |params| Ok(Box::new(Lz4Hc::new(params.level, params.dictionary)?)),
 };
 

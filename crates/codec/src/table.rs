@@ -2,7 +2,7 @@
 
 use crate::backend::Backend;
 use crate::error::CodecError;
-use crate::{c842, deflate, lz4, lz4hc, lzo, zstd};
+use crate::{c842, deflate, lz4, lz4hc, lzo, numbers, zstd};
 
 static TABLE: &[Backend] = &[
     lz4::BACKEND,
@@ -12,6 +12,7 @@ static TABLE: &[Backend] = &[
     lzo::backend::LZO_BACKEND,
     lzo::backend::LZO_RLE_BACKEND,
     c842::backend::BACKEND,
+    numbers::BACKEND,
 ];
 
 const _: () = assert!(!TABLE.is_empty());

@@ -19,6 +19,7 @@ pub(crate) const BACKEND: Backend = Backend {
     levels: Some(Levels { min: -131_072, max: 22, default: 3 }),
     dictionary: true,
     window_bits: false,
+    in_zram: true,
     open: |params| Ok(Box::new(Zstd::new(params.level, params.dictionary)?)),
 };
 

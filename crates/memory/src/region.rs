@@ -305,6 +305,22 @@ impl Region {
         self.pager().read_part(offset, to)
     }
 
+    /// Reads items of `len_bytes` bytes at many offsets, and calls `each` with the index in `offsets` and the bytes of each,
+    /// in order. Pages stay where they are, as with [`Region::read_part`]. A page is decompressed once for items that
+    /// follow each other in it, so sorted offsets take the least time. Asynchronous signals of this thread wait
+    /// until the call ends.
+    ///
+    /// After an error, which is that of `read_part`, `each` has been called for the items before.
+    pub fn read_items(
+        &self,
+        offsets: &[usize],
+        len_bytes: usize,
+        mut each: impl FnMut(usize, &[u8]),
+    ) -> Result<(), RangeError> {
+        let _masked = signal::mask_asynchronous();
+        self.pager().read_items(offsets, len_bytes, &mut each)
+    }
+
     /// Copies a buffer to the bytes from `offset` on. Whole pages that are not resident are compressed straight from the
     /// buffer, without a fault, if they were compressed before or less than an eighth of the limit is left. After an error,
     /// some of the bytes may have been changed.

@@ -37,7 +37,7 @@ class NumpyMemory:
         threshold: int | str = "1M",
         capacity: int | str | None = None,
         pool: int | str | None = None,
-        codec: str = "lz4",
+        codec: str = "numbers",
         level: int | None = None,
         system_calls: bool = True,
     ) -> None:
@@ -133,7 +133,7 @@ def numpy_memory(
     threshold: int | str = "1M",
     capacity: int | str | None = None,
     pool: int | str | None = None,
-    codec: str = "lz4",
+    codec: str = "numbers",
     level: int | None = None,
     system_calls: bool = True,
 ) -> NumpyMemory:

@@ -7,6 +7,7 @@ limit, and pages stay where they are. Arrays that are not compressed are worked 
 - `sum`, `min`, `max`, `mean`: reductions
 - `apply`: any function of elements, also in place
 - `select`: the elements that a function accepts
+- `take`: the elements at some places
 - `matmul`: the product of two matrices
 
 Chunks are one-dimensional and read-only. Functions that are passed must depend on nothing but the elements of their
@@ -28,26 +29,21 @@ import numpy as np
 
 from . import _native
 
-__all__ = ["apply", "matmul", "max", "mean", "min", "select", "sum"]
+__all__ = ["apply", "matmul", "max", "mean", "min", "select", "sum", "take"]
 
 Function = Callable[..., Any]
 
 _PAGE = 4096
+# Indices that `take` sorts at a time, and those that a thread looks up at a time.
+_TAKE_BATCH = 1 << 20
+_TAKE_PART = 1 << 12
 # Bytes of a matrix product's buffers together.
 _MATMUL_BYTES = 64 << 20
 
 
-def _chunk_bytes() -> int:
-    """Returns the bytes of a chunk: a fourth of the second-level cache, for the chunk, temporaries and the result."""
-    try:
-        cache = os.sysconf("SC_LEVEL2_CACHE_SIZE")
-    except (OSError, ValueError):
-        cache = 0
-    fourth = (cache or 1 << 20) // 4
-    return int(np.clip(fourth, 64 << 10, 512 << 10)) // _PAGE * _PAGE
-
-
-_CHUNK_BYTES = _chunk_bytes()
+# Bytes of a chunk. With chunk, temporaries and result, a CPU stays within its caches of the second and third level; a fourth
+# of this takes up to three times as long, because the interpreter's lock changes hands for each chunk.
+_CHUNK_BYTES = 1 << 20
 
 
 def _threads() -> int:
@@ -292,6 +288,67 @@ def select(array: Any, predicate: Function) -> np.ndarray:
     del target
     out.resize(state["count"], refcheck=False)
     return out
+
+
+def take(array: Any, indices: Any, out: np.ndarray | None = None) -> Any:
+    """Returns the elements at some indices of the flattened array, as `numpy.take` does, in `out` or in a new array.
+
+        some = pagefold.chunks.take(a, [5, -1, 1_000_000])
+
+    `indices` are integers of any shape, which the result has too; negative ones count from the end. They are sorted a
+    million at a time, so that a page that has several of the elements is decompressed once, and no page becomes resident.
+    `out` must be contiguous. After an `IndexError`, some of it may have been written.
+    """
+    flat, places = _Flat(_ndarray(array)), np.asarray(indices)
+    if not places.size and not isinstance(indices, np.ndarray):
+        places = places.astype(np.int64)
+    if places.dtype.kind not in "iu":
+        raise TypeError(f"indices must be integers, not {places.dtype}")
+    dtype, is_new = flat.array.dtype, out is None
+    if out is None:
+        out = np.empty(places.shape, dtype)
+    elif out.shape != places.shape or not out.flags.c_contiguous or not np.can_cast(dtype, out.dtype, "same_kind"):
+        raise ValueError(f"out must be contiguous, of shape {places.shape}, and able to have {dtype}")
+    source, target, count = _Flat(places), _Flat(out), places.size
+
+    def work() -> None:
+        _native.set_handler(None)
+        for start in range(0, count, _TAKE_BATCH):
+            stop = int(np.minimum(start + _TAKE_BATCH, count))
+            target.write(start, _take(flat, _checked(source.read(start, stop), flat.array.size)))
+
+    copy_context().run(work)
+    return out[()] if is_new else out
+
+
+def _checked(indices: np.ndarray, size: int) -> np.ndarray:
+    """Returns indices that count from the beginning. Raises an exception unless there are such elements."""
+    for index in (int(np.min(indices)), int(np.max(indices))):
+        if not -size <= index < size:
+            raise IndexError(f"index {index} is out of bounds for an array with {size} elements")
+    indices = indices.astype(np.int64)
+    indices[indices < 0] += size
+    return indices
+
+
+def _take(flat: _Flat, indices: np.ndarray) -> np.ndarray:
+    if not flat.is_compressed:
+        return flat.array[indices]
+    order = np.argsort(indices)
+    places, item = indices[order], flat.array.itemsize
+    result = np.empty(len(indices), flat.array.dtype)
+    # A page is looked up by one thread: parts end where a page does.
+    pages = (places * item + _address(flat.array) % _PAGE) // _PAGE
+    edges = np.searchsorted(pages, pages[_TAKE_PART::_TAKE_PART]).tolist()
+    edges = [0, *sorted({*edges} - {0}), len(places)]
+    array, buffer = _bytes(flat.array), _bytes(result)
+
+    def work(index: int) -> None:
+        part = slice(edges[index], edges[index + 1])
+        _native.take_items(array, item, places[part], order[part], buffer)
+
+    _run(len(edges) - 1, work)
+    return result
 
 
 def matmul(a: Any, b: Any, out: np.ndarray | None = None) -> np.ndarray:

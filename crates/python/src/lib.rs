@@ -11,6 +11,7 @@
 //! | `freed` | freed blocks that keep their memory for the next arrays |
 //! | `arena` | a region that is divided into blocks, and what a forked child may do with it |
 //! | `numpy_handler` | NumPy's memory handler (NEP 49) over an arena |
+//! | `gather` | copies of scattered elements of such arrays |
 //! | `parts` | copies between arrays in regions and buffers, and which region has an address |
 //! | `image`, `store` | `Image` and `Store` |
 //!
@@ -27,6 +28,7 @@ mod blocks;
 mod budget;
 mod errors;
 mod freed;
+mod gather;
 mod image;
 mod numpy_handler;
 mod parts;
@@ -54,6 +56,7 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(parts::is_compressed, m)?)?;
     m.add_function(wrap_pyfunction!(parts::read_part, m)?)?;
     m.add_function(wrap_pyfunction!(parts::write_part, m)?)?;
+    m.add_function(wrap_pyfunction!(gather::take_items, m)?)?;
     m.add_function(wrap_pyfunction!(numpy_handler::set_handler, m)?)?;
     m.add_function(wrap_pyfunction!(numpy_handler::get_handler, m)?)?;
     Ok(())

@@ -268,7 +268,7 @@ pub(crate) struct NumpyArena {
 #[pymethods]
 impl NumpyArena {
     #[new]
-    #[pyo3(signature = (memory, *, threshold, capacity=None, pool=None, codec="lz4", level=None, system_calls=true))]
+    #[pyo3(signature = (memory, *, threshold, capacity=None, pool=None, codec="numbers", level=None, system_calls=true))]
     #[allow(clippy::too_many_arguments, reason = "these are keywords in Python")]
     fn new(
         py: Python<'_>,

@@ -63,7 +63,7 @@ fn buffers(array: &Bound<'_, PyAny>, buffer: &Bound<'_, PyAny>) -> PyResult<(PyB
 }
 
 /// Copies bytes while `copy` does the part of a region, or as other memory if they lie in none.
-fn copy(
+pub(crate) fn copy(
     py: Python<'_>,
     array: &PyBuffer<u8>,
     in_region: impl Fn(&Region, usize) -> Result<(), RangeError> + Send + Sync,

@@ -107,7 +107,7 @@ impl PyRegion {
     /// begins with; then `size` may be 0. `system_calls=False` needs no privilege, but system calls cannot use the
     /// memory then.
     #[new]
-    #[pyo3(signature = (size, memory, *, pool=None, codec="lz4", level=None, max_size=None, file=None,
+    #[pyo3(signature = (size, memory, *, pool=None, codec="numbers", level=None, max_size=None, file=None,
                         system_calls=true))]
     #[allow(clippy::too_many_arguments, reason = "these are keywords in Python")]
     fn new(

@@ -55,6 +55,57 @@ def test_slices_are_worked_on_as_arrays_are(settings, index):
     assert (array == same).all()
 
 
+@pytest.mark.parametrize("dtype", [*DTYPES, "V24", "V5000", "M8[us]"])
+def test_take_agrees_with_numpy(settings, dtype, monkeypatch):
+    monkeypatch.setattr(chunks, "_TAKE_BATCH", 5000)
+    monkeypatch.setattr(chunks, "_TAKE_PART", 700)
+    size = np.dtype(dtype).itemsize
+    same = pattern(4 * MB // 8).view(np.uint8)[: 4 * MB // size * size].view(dtype)
+    if dtype == "?":
+        same = same.view(np.uint8) % 2 == 0
+    array, random = compressed(settings, same), np.random.default_rng(1)
+    before = faults(array)
+    for shape, kind in [((12_345,), "i8"), ((3, 40), "i4"), ((), "i8"), ((0,), "u8"), ((700,), "u8"), ((99,), "i1")]:
+        count = len(same) if kind[0] == "i" else 0
+        top = np.iinfo(kind).max
+        indices = random.integers(-min(count, top), min(len(same), top), shape).astype(kind)
+        for source, twin in [(array, same), (array[1:-1], same[1:-1]), (same, same)]:
+            places = indices if len(twin) == len(same) else indices // 2
+            expected = np.take(twin, places)
+            found = chunks.take(source, places)
+            assert type(found) is type(expected) and found.shape == expected.shape
+            assert found.dtype == expected.dtype and found.tobytes() == expected.tobytes()
+            out = compressed(settings, np.zeros(places.shape, same.dtype)) if places.size else np.empty(0, same.dtype)
+            assert chunks.take(source, places, out=out) is out and out.tobytes() == expected.tobytes()
+    assert faults(array) - before <= 2
+
+
+def test_take_refuses_what_numpy_refuses(settings):
+    array = compressed(settings, pattern(MB // 8))
+    for index in [len(array), -len(array) - 1, 1 << 40, np.uint64(1 << 63)]:
+        for source in [array, np.zeros(len(array))]:
+            with pytest.raises(IndexError, match=str(int(index))):
+                chunks.take(source, [5, index] if isinstance(index, int) else np.array([index]))
+    with pytest.raises(IndexError):
+        chunks.take(array[:0], [0])
+    for indices in [[0.5], np.array([True]), np.array([], float), ["1"]]:
+        with pytest.raises(TypeError):
+            chunks.take(array, indices)
+    assert chunks.take(array, []).shape == (0,)
+    for out in [np.empty(3), np.empty(2, np.int32)[::2], np.empty(2, bool)]:
+        with pytest.raises(ValueError):
+            chunks.take(array, [1, 2], out=out)
+
+
+def test_take_in_a_block_and_with_compressed_indices(settings):
+    with pagefold.numpy_memory("2M", threshold="64K", **settings):
+        same = pattern(8 * MB // 8)
+        places = (np.arange(500_000) * 7919) % len(same)
+        found = chunks.take(same, places)
+        assert chunks._Flat(found).is_compressed
+        assert (found == same[places]).all()
+
+
 def test_no_page_is_moved(settings):
     same = pattern(32 * MB // 8)
     array = compressed(settings, same)

@@ -12,6 +12,7 @@ pub(crate) const BACKEND: Backend = Backend {
     levels: None,
     dictionary: false,
     window_bits: false,
+    in_zram: true,
     open: |_| Ok(Box::new(C842)),
 };
 

@@ -13,6 +13,7 @@ pub(crate) const LZO_BACKEND: Backend = Backend {
     levels: None,
     dictionary: false,
     window_bits: false,
+    in_zram: true,
     open: |_| Ok(Box::new(Lzo { name: LZO, variant: Variant::Lzo })),
 };
 
@@ -22,6 +23,7 @@ pub(crate) const LZO_RLE_BACKEND: Backend = Backend {
     levels: None,
     dictionary: false,
     window_bits: false,
+    in_zram: true,
     open: |_| Ok(Box::new(Lzo { name: LZO_RLE, variant: Variant::LzoRle })),
 };
 

@@ -18,5 +18,6 @@ mod lzo_kernel;
 mod lzo_lzop;
 mod lzo_roundtrip;
 mod lzo_vectors;
+mod numbers_page;
 #[path = "../support/mod.rs"]
 mod support;

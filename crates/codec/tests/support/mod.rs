@@ -6,3 +6,4 @@ pub mod cluster;
 pub mod deflate_reference;
 pub mod lzo_kernel_content;
 pub mod lzo_reference;
+pub mod numbers_slow;

@@ -13,6 +13,8 @@
 //! or holds a slot's lock or a stream of the store: a page in a frame, and one that does not compress, go through working
 //! memory. So does a page that is written, which also makes hash and contents those of one version.
 
+mod items;
+
 use super::Pager;
 use crate::error::RangeError;
 use crate::page::{OverwriteClaim, Whereabouts};

@@ -54,6 +54,44 @@ fn data_of_many_times_the_limit_is_written_and_read_without_faults() {
 }
 
 #[test]
+fn scattered_items_are_read_without_faults() {
+    each("scattered_items", |mode| {
+        let mut region = region(mode);
+        let expected = bytes(0..PAGES);
+        region.write_part(0, &expected).unwrap();
+        let before = faults(&region);
+        // Items in pages, over their borders, of whole pages and more.
+        for len_bytes in [1, 8, 24, 4096, 5000] {
+            let mut random = Random::new(len_bytes as u64);
+            let mut offsets: Vec<usize> = (0..3000)
+                .map(|_| (random.next() % (expected.len() - len_bytes + 1) as u64) as usize)
+                .chain([0, expected.len() - len_bytes])
+                .collect();
+            for _ in 0..2 {
+                let mut next = 0;
+                let each = |at: usize, item: &[u8]| {
+                    assert_eq!(at, next);
+                    assert!(item == &expected[offsets[at]..][..len_bytes], "item {at} of {len_bytes} bytes");
+                    next += 1;
+                };
+                region.read_items(&offsets, len_bytes, each).unwrap();
+                assert_eq!(next, offsets.len());
+                offsets.sort_unstable();
+            }
+        }
+        assert!(faults(&region) - before <= 64, "{} faults: {:?}", faults(&region) - before, region.stats());
+        let mut calls = 0;
+        let result = region.read_items(&[5, expected.len() - 7, 9], 8, |_, _| calls += 1);
+        assert!(
+            matches!(result, Err(RangeError::OutOfRange { .. })) && calls == 1,
+            "{result:?}, {calls} calls"
+        );
+        let too_long = region.read_items(&[], usize::MAX, |_, _| ());
+        assert!(matches!(too_long, Err(RangeError::OutOfRange { .. })));
+    });
+}
+
+#[test]
 fn an_untouched_region_reads_as_zeroes_and_stays_untouched() {
     each("an_untouched_region", |mode| {
         let region = region(mode);

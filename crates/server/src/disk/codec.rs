@@ -65,10 +65,12 @@ pub fn default_level(name: &str) -> Option<i32> {
     pagefold_codec::backend(name).ok()?.levels.map(|levels| levels.default)
 }
 
-/// The names of all codecs, `selected` in brackets, as zram prints `comp_algorithm`, and in its order: those of lzo come
-/// first. A space follows each.
+/// The names of the kernel's codecs, `selected` in brackets, as zram prints `comp_algorithm`, and in its order: those of
+/// lzo come first. A space follows each. Scripts for zram choose from this list, so a codec that zram lacks is in it only
+/// if it is selected.
 pub fn list(selected: &str) -> String {
-    let mut names: Vec<_> = pagefold_codec::names().collect();
+    let listed = pagefold_codec::table().iter().filter(|backend| backend.in_zram || backend.name == selected);
+    let mut names: Vec<_> = listed.map(|backend| backend.name).collect();
     names.sort_by_key(|name| match *name {
         "lzo-rle" => 0,
         "lzo" => 1,
@@ -96,5 +98,10 @@ mod tests {
     #[test]
     fn the_list_is_that_of_a_kernel_with_all_algorithms() {
         assert_eq!(list("zstd"), "lzo-rle lzo lz4 lz4hc [zstd] deflate 842 ");
+    }
+
+    #[test]
+    fn a_codec_that_the_kernel_lacks_is_listed_if_it_is_selected() {
+        assert_eq!(list("numbers"), "lzo-rle lzo lz4 lz4hc zstd deflate 842 [numbers] ");
     }
 }

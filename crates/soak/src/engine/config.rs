@@ -50,7 +50,8 @@ impl Config {
             Some(frames) => random.between(frames / 2 + 1, frames * 3 + 16).min(32_768),
             None => random.doubling(1, 8192),
         };
-        let name = random.pick(&["lz4", "lz4", "lz4", "lz4hc", "zstd", "deflate", "lzo", "lzo-rle", "842"]);
+        let name = random
+            .pick(&["lz4", "lz4", "lz4", "lz4hc", "zstd", "deflate", "lzo", "lzo-rle", "842", "numbers"]);
         let codec = Codec { name, level: None, window_bits: Codec::draw_window_bits(name, random) };
         Config {
             codec,

@@ -84,7 +84,8 @@ impl Config {
         Config {
             service,
             eviction: random.pick(&evictions),
-            codec: random.pick(&["lz4", "lz4", "lz4", "lz4hc", "zstd", "deflate", "lzo", "lzo-rle", "842"]),
+            codec: random
+                .pick(&["lz4", "lz4", "lz4", "lz4hc", "zstd", "deflate", "lzo", "lzo-rle", "842", "numbers"]),
             same_filled: random.percent(80),
             neighbours: random.percent(75),
             measures: random.percent(30),

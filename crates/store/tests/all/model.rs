@@ -134,7 +134,7 @@ proptest! {
 
     #[test]
     fn any_history_agrees_with_plain_bytes_in_every_codec(steps in prop::collection::vec(step(), 1..60)) {
-        for codec in ["lz4hc", "zstd", "deflate", "lzo", "lzo-rle", "842"] {
+        for codec in ["lz4hc", "zstd", "deflate", "lzo", "lzo-rle", "842", "numbers"] {
             run(codec, steps.clone());
         }
     }
