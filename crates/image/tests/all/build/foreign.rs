@@ -13,6 +13,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{LazyLock, Once};
 use std::time::{Duration, Instant};
 
 /// A daemon that has not mounted an image after this time hangs.
@@ -89,6 +90,77 @@ fn fsck_of_erofs_utils_extracts_every_image() {
         compare(&way.name, &out, &Image::open_file(&file, Options::default()).unwrap(), true);
         fs::remove_dir_all(&out).unwrap();
     }
+}
+
+/// Compares an image of a generated tree with what fsck.erofs extracts and with what the kernel's mount shows, and has the kernel
+/// map each file, where these are available.
+pub fn assert_others_agree(what: &str, file: &Path, image: &Image, has_fragments: bool) {
+    static FSCK: LazyLock<Result<PathBuf, String>> = LazyLock::new(|| program("fsck.erofs"));
+    static SKIPPED: Once = Once::new();
+    let skip =
+        |why: &str| SKIPPED.call_once(|| skipped!("images of generated trees in other readers: {why}"));
+    let wanted = without_directory_links(walk(image, 1 << 20).unwrap());
+    let work = work();
+    let out = work.path().join("out");
+    match &*FSCK {
+        Ok(fsck) => {
+            // fsck.erofs 1.9.4 takes an empty value of an attribute for a failure.
+            let has_empty = wanted.iter().any(|entry| entry.xattrs.iter().any(|xattr| xattr.1.is_empty()));
+            let mut extract = Command::new(fsck);
+            extract.arg(if has_empty { "--no-xattrs" } else { "--xattrs" });
+            let run = extract.arg(extract_to(&out)).arg(file).output().unwrap();
+            let text = String::from_utf8_lossy(&run.stdout) + String::from_utf8_lossy(&run.stderr);
+            assert!(run.status.success() && !text.contains("<E>"), "{what}: {text}");
+            let mut wanted = wanted.clone();
+            if has_empty {
+                wanted.iter_mut().for_each(|entry| entry.xattrs.clear());
+            }
+            assert_same(what, &without_directory_links(kernel_walk(&out)), &wanted);
+        }
+        Err(why) => skip(why),
+    }
+    let at = work.path().join("at");
+    fs::create_dir(&at).unwrap();
+    let mounted = Command::new("mount").args(["-t", "erofs", "-o", "ro,loop"]).args([file, &at]).output();
+    if !mounted.is_ok_and(|run| run.status.success()) {
+        return skip(&format!("the kernel does not mount {what}"));
+    }
+    let found = without_directory_links(kernel_walk(&at));
+    let unmapped = wanted.iter().filter(|entry| entry.mode & 0o170_000 == 0o100_000);
+    let unmapped = unmapped
+        .map(|entry| at.join(entry.path.trim_start_matches("/")))
+        .filter_map(|path| wrong_mapping(&path, has_fragments))
+        .collect::<Vec<_>>();
+    assert!(Command::new("umount").arg(&at).status().unwrap().success());
+    assert_same(what, &found, &wanted);
+    assert!(unmapped.is_empty(), "{what}: {unmapped:?}");
+}
+
+/// Has the kernel tell the extents of a file, which follows the distances of the index then, and returns them if they do not begin
+/// with the file, ascend without a gap, and end with it. The kernel shows a fragment as a hole.
+fn wrong_mapping(path: &Path, has_fragments: bool) -> Option<String> {
+    let Ok(run) = Command::new("filefrag").arg("-v").arg(path).output() else { return None };
+    let text = String::from_utf8_lossy(&run.stdout);
+    // A line is "   0:        0..      12:    34..    46:     13:    encoded,eof".
+    let extents = text.lines().filter_map(|line| {
+        let (number, rest) = line.split_once(':')?;
+        number.trim().parse::<u32>().ok()?;
+        let (first, last) = rest.split_once(':')?.0.split_once("..")?;
+        // An end that is stored with the metadata is shown in bytes.
+        let unit = if line.contains("not_aligned") { 4096 } else { 1 };
+        Some((first.trim().parse::<u64>().ok()? / unit, last.trim().parse::<u64>().ok()? / unit))
+    });
+    let blocks = path.metadata().unwrap().len().div_ceil(4096);
+    let mut next = 0;
+    for (first, last) in extents {
+        if first > next + 1 && !has_fragments || last < first || last + 1 < next {
+            return Some(text.into());
+        }
+        next = next.max(last + 1);
+    }
+    // Extents begin and end at any byte, and both are rounded down.
+    let is_right = run.status.success() && next <= blocks && (has_fragments || next + 1 >= blocks);
+    (!is_right).then(|| text.into())
 }
 
 fn extract_to(out: &Path) -> String {

@@ -1,5 +1,6 @@
 //! Images of generated trees, and what the bytes of an image depend on.
 
+use super::foreign::assert_others_agree;
 use super::{build_at, open_checked, options};
 use crate::support::walk::contents;
 use pagefold_image::build::tree::{Body, split};
@@ -103,6 +104,7 @@ proptest! {
         };
         build_at(&path, &tree, &options);
         let image = open_checked(&path, compression);
+        assert_others_agree(compression, &path, &image, fragments);
         for (path, (wanted, metadata)) in &files {
             let node = image.find(path.as_bytes()).unwrap();
             prop_assert!(contents(&node, 70_000).unwrap() == *wanted, "{}", path);

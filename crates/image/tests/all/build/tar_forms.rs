@@ -189,7 +189,23 @@ fn what_extraction_refuses_is_refused_by_name() {
         ),
         (
             Tarball::default().pax(b'x', &[("uid", b"-1")]).file("x", b"").end(),
-            "pax record uid: the number '-1'",
+            "'x': pax record uid: the number '-1'",
+        ),
+        (
+            Tarball::default().file("good", b"").pax(b'x', &[("mtime", b"nan")]).file("bad", b"").end(),
+            "'bad': pax record mtime: the time 'nan'",
+        ),
+        (
+            Tarball::default().pax(b'x', &[("path", b"long"), ("mtime", b"nan")]).file("bad", b"").end(),
+            "'long': pax record mtime",
+        ),
+        (
+            Tarball::default().long(b'L', b"long").pax(b'x', &[("mtime", b"nan")]).file("bad", b"").end(),
+            "'long': pax",
+        ),
+        (
+            Tarball::default().pax(b'x', &[("mtime", b"nan")]).long(b'L', b"later").file("bad", b"").end(),
+            "'bad': pax",
         ),
         (
             Tarball::default().pax(b'x', &[("path", b"a")]).end(),

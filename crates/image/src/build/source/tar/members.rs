@@ -88,7 +88,13 @@ impl<'a> Members<'a> {
                 return Err(Fault::refused(what));
             };
             match header.letter() {
-                b'x' | b'X' => preceding.records.add(&self.payload(header)?, false)?,
+                b'x' | b'X' => {
+                    let payload = self.payload(header)?;
+                    if let Err(fault) = preceding.records.add(&payload, false) {
+                        self.current = self.name_behind(&preceding);
+                        return Err(fault);
+                    }
+                }
                 b'g' => {
                     let payload = self.payload(header)?;
                     self.globals.add(&payload, true)?;
@@ -107,6 +113,26 @@ impl<'a> Members<'a> {
             }
             preceding.is_empty = false;
         }
+    }
+
+    /// Returns the name of the member behind an extended header, for the message that this is damaged.
+    fn name_behind(&mut self, preceding: &Preceding) -> Vec<u8> {
+        let records = &preceding.records;
+        if let Some(name) =
+            records.sparse.name.as_ref().or(records.path.as_ref()).or(preceding.long_name.as_ref())
+        {
+            return name.clone();
+        }
+        while let Ok(block) = self.cursor.block()
+            && let Some(header) = Header::new(&block)
+        {
+            match header.letter() {
+                b'x' | b'X' | b'g' | b'L' | b'K' if self.payload(header).is_ok() => {}
+                b'x' | b'X' | b'g' | b'L' | b'K' => break,
+                _ => return header.name(),
+            }
+        }
+        b"/".to_vec()
     }
 
     fn nothing_precedes(&self) -> Preceding {
