@@ -160,9 +160,14 @@ pub fn stat(file: impl AsFd) -> Result<SourceStat, SysError> {
     })
 }
 
-/// The ranges of an open file of `len_bytes` that are no holes, ascending. `None`: the file system does not tell.
-pub fn data_ranges(file: &File, len_bytes: u64) -> Result<Option<Vec<Range<u64>>>, SysError> {
-    let mut ranges: Vec<Range<u64>> = Vec::new();
+/// The ranges of an open file of `len_bytes` that are no holes, ascending, `count_max` at most: in a file with more of them
+/// the shortest holes count as data. `None`: the file system does not tell.
+pub fn data_ranges(
+    file: &File,
+    len_bytes: u64,
+    count_max: usize,
+) -> Result<Option<Vec<Range<u64>>>, SysError> {
+    let mut found = DataRanges { ranges: Vec::new(), hole_bytes_min: 1, count_max };
     let mut at = 0;
     while at < len_bytes {
         let start = match fs::seek(file, SeekFrom::Data(at)) {
@@ -177,13 +182,52 @@ pub fn data_ranges(file: &File, len_bytes: u64) -> Result<Option<Vec<Range<u64>>
         if end <= at || start < at {
             return Ok(None);
         }
-        match ranges.last_mut() {
-            Some(last) if last.end == start => last.end = end,
-            _ => ranges.push(start..end),
-        }
+        found.add(start..end);
         at = end;
     }
-    Ok(Some(ranges))
+    Ok(Some(found.ranges))
+}
+
+/// Ranges of data, of which there is a bounded number.
+struct DataRanges {
+    ranges: Vec<Range<u64>>,
+    /// Shorter holes count as data, bytes.
+    hole_bytes_min: u64,
+    count_max: usize,
+}
+
+impl DataRanges {
+    /// Adds a range behind the others.
+    fn add(&mut self, range: Range<u64>) {
+        self.ranges.push(range);
+        self.close_last_hole();
+        while self.ranges.len() > self.count_max.max(1) {
+            self.hole_bytes_min = self.hole_bytes_min.saturating_mul(2);
+            self.close_all_holes();
+        }
+    }
+
+    /// Joins the last two ranges if the hole between them is short.
+    fn close_last_hole(&mut self) {
+        if let [.., before, last] = &mut self.ranges[..]
+            && last.start - before.end < self.hole_bytes_min
+        {
+            before.end = last.end;
+            self.ranges.pop();
+        }
+    }
+
+    /// Joins all ranges between which the hole is short.
+    fn close_all_holes(&mut self) {
+        let hole_bytes_min = self.hole_bytes_min;
+        self.ranges.dedup_by(|next, before| {
+            let is_short = next.start - before.end < hole_bytes_min;
+            if is_short {
+                before.end = next.end;
+            }
+            is_short
+        });
+    }
 }
 
 #[cfg(test)]
@@ -213,8 +257,34 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         file.set_len(8 << 20).unwrap();
         file.write_all_at(&[1; 4096], 4 << 20).unwrap();
-        let Some(ranges) = data_ranges(&file, 8 << 20).unwrap() else { return };
+        let Some(ranges) = data_ranges(&file, 8 << 20, 100).unwrap() else { return };
         let covers = ranges.iter().any(|range| range.start <= 4 << 20 && range.end >= (4 << 20) + 4096);
         assert!(covers && ranges.last().unwrap().end <= 8 << 20);
+    }
+
+    #[test]
+    fn of_too_many_ranges_those_with_short_holes_between_them_become_one() {
+        let mut found = DataRanges { ranges: Vec::new(), hole_bytes_min: 1, count_max: 1000 };
+        let (mut at, mut state, mut all) = (0u64, 1u64, Vec::new());
+        for _ in 0..20_000 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let (hole, len) = ((state >> 33) % 5000, 1 + (state >> 50) % 100);
+            all.push(at + hole..at + hole + len);
+            found.add(at + hole..at + hole + len);
+            at += hole + len;
+            assert!(found.ranges.len() <= 1000);
+        }
+        // The ranges that remain have long holes between them, whenever they became too many.
+        let mut wanted: Vec<Range<u64>> = Vec::new();
+        for range in all {
+            match wanted.last_mut() {
+                Some(last) if range.start - last.end < found.hole_bytes_min => last.end = range.end,
+                _ => wanted.push(range),
+            }
+        }
+        assert!(found.hole_bytes_min > 1 && found.ranges == wanted);
+        let mut one = DataRanges { ranges: Vec::new(), hole_bytes_min: 1, count_max: 1 };
+        [0..1, u64::MAX - 1..u64::MAX].into_iter().for_each(|range| one.add(range));
+        assert!(one.ranges.len() == 1 && one.ranges[0] == (0..u64::MAX));
     }
 }

@@ -1,5 +1,6 @@
 //! Compares this crate with the kernel's reading of the same images. (`crates/oracle` compares it with `erofs-rs`.)
 
+use crate::support::built::{build_at, tree, ways};
 use crate::support::features::features;
 use crate::support::walk::{assert_same, contents, sha256, walk};
 use crate::support::{Entry, reference_image, reference_names};
@@ -35,13 +36,13 @@ struct Mounted {
 
 impl Mounted {
     /// Mounts the image. Where that is impossible, prints the reason and returns `None`.
-    fn new(image: &Path, devices: &[PathBuf]) -> Option<Self> {
+    fn new(test: &str, image: &Path, devices: &[PathBuf]) -> Option<Self> {
         let at = tempfile::tempdir().unwrap();
         let mut mounted = Mounted { at, is_mounted: false, loops: Vec::new() };
         match mounted.mount(image, devices) {
             Ok(()) => Some(mounted),
             Err(why) => {
-                skipped!("every_image_equals_the_kernels_mount: {}: {why}", image.display());
+                skipped!("{test}: {}: {why}", image.display());
                 None
             }
         }
@@ -120,6 +121,7 @@ pub fn kernel_walk(root: &Path) -> Vec<Entry> {
 
 #[test]
 fn every_image_equals_the_kernels_mount() {
+    const NAME: &str = "every_image_equals_the_kernels_mount";
     if !rustix::process::geteuid().is_root() {
         skipped!("every_image_equals_the_kernels_mount: mounting needs root");
         return;
@@ -136,16 +138,33 @@ fn every_image_equals_the_kernels_mount() {
         let path = put(&feature.name, &feature.bytes);
         let device = |(i, bytes): (usize, &Vec<u8>)| put(&format!("{}.{i}", feature.name), bytes);
         let devices: Vec<PathBuf> = feature.devices.iter().enumerate().map(device).collect();
-        let Some(mounted) = Mounted::new(&path, &devices) else { continue };
+        let Some(mounted) = Mounted::new(NAME, &path, &devices) else { continue };
         let image = Image::open(feature.medium(), feature.options(Options::default())).unwrap();
         let ours = without_digest(walk(&image, 100_000).unwrap());
         assert_same(&feature.name, &kernel_walk(mounted.at.path()), &ours);
     }
     for name in reference_names() {
         let path = reference_image(name);
-        let Some(mounted) = Mounted::new(&path, &[]) else { continue };
+        let Some(mounted) = Mounted::new(NAME, &path, &[]) else { continue };
         let image = Image::open_file(&path, Options::default()).unwrap();
         assert_same(name, &kernel_walk(mounted.at.path()), &walk(&image, 100_000).unwrap());
+    }
+}
+
+#[test]
+fn the_kernel_reads_what_the_builder_writes() {
+    const NAME: &str = "the_kernel_reads_what_the_builder_writes";
+    if !rustix::process::geteuid().is_root() {
+        return skipped!("{NAME}: mounting needs root");
+    }
+    let (folder, tree) = (tempfile::tempdir().unwrap(), tree());
+    for (number, way) in ways().into_iter().enumerate() {
+        let path = folder.path().join(number.to_string());
+        build_at(&path, &tree, &way.options);
+        let Some(mounted) = Mounted::new(&format!("{NAME}: {}", way.name), &path, &[]) else { continue };
+        let image = Image::open_file(&path, Options::default()).unwrap();
+        let ours = without_digest(walk(&image, 1 << 20).unwrap());
+        assert_same(&way.name, &without_digest(kernel_walk(mounted.at.path())), &ours);
     }
 }
 

@@ -23,7 +23,8 @@ pub struct Way {
 }
 
 /// All ways: each compression with each size of clusters, with ends of files in blocks, behind the index, and in the packed
-/// file; several compressions in one image; a short window; compressed inodes and directories; the defaults for each kernel.
+/// file; several compressions in one image; a short window; compressed inodes and directories, also in another compression than all
+/// files; the defaults for each kernel.
 pub fn ways() -> Vec<Way> {
     let newest = || Options::for_target(Target::new(6, 18));
     let mut ways = Vec::new();
@@ -59,6 +60,15 @@ pub fn ways() -> Vec<Way> {
         let name = format!("compressed directories, {compression}");
         let compression = Compression::parse(compression).unwrap();
         let options = Options { compression, cluster_bytes, metadata_inodes_min: 0, ..newest() };
+        ways.push(Way { name, options });
+    }
+    for compress_metadata in [false, true] {
+        // No file has the algorithm of directories and inodes.
+        let compression = Compression::parse("zstd:3").unwrap();
+        let mut options = Options { compression, compress_metadata, metadata_inodes_min: 0, ..newest() };
+        options.rules.push("*=lzma:1").unwrap();
+        let name =
+            format!("directories in another compression than files, compressed inodes: {compress_metadata}");
         ways.push(Way { name, options });
     }
     ways.extend(

@@ -2,7 +2,7 @@
 //!
 //! They are found before anything is compressed. Contents are cut into chunks by what they contain (`gear`); a table of
 //! hashes finds runs of chunks that were met before (`index`); a run becomes a reference of one file to another
-//! (`references`). The other file begins a cluster where the reference begins. The file with the reference has extents that
+//! (`references`; `divided` and `cuts` are its tables). The other file begins a cluster where the reference begins. The file with the reference has extents that
 //! name the same clusters, of which the last is used as far as the reference goes. So which contents are shared depends on
 //! contents alone, and all of the compression is parallel.
 //!
@@ -11,10 +11,13 @@
 //!
 //! The end of a file that would be stored with its inode, or in the packed file, is never shared here.
 
+mod cuts;
+mod divided;
 mod gear;
 mod index;
 mod references;
 
+pub use divided::Divided;
 pub use gear::ChunkSizes;
 pub use index::{ChunkIndex, FoundChunk, chunk_sizes};
-pub use references::{Division, Divisions, File, Reference};
+pub use references::{Divisions, File, Reference};

@@ -10,12 +10,13 @@
 //! - The file with the contents gets a cut where the reference begins, two blocks or more from all other cuts. A cut costs
 //!   half a block, so one that is near is used again.
 
-use super::index::Run;
+use super::cuts::Cuts;
+use super::divided::{Divided, NumberedDivisions, References};
+use super::index::{Run, Runs};
 use crate::build::BuildError;
 use crate::build::options::BLOCK_BYTES;
 use crate::build::table::{Spill, Table};
 use crate::build::tree::InodeId;
-use std::collections::{BTreeSet, HashMap};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// How far behind the beginning of a run a cut may be that serves for it too, and the least distance of cuts, bytes.
@@ -23,9 +24,9 @@ const NEAR_BYTES: u64 = 2 * BLOCK;
 /// A file refers to others only if that saves this part of its length: its index becomes four times as long.
 const SAVED_PART_MIN: u64 = 512;
 
-/// References are in memory, some 150 bytes each. Beyond the first of these numbers a reference must save twice as much,
-/// and twice as much again for each further one of the second. So their number grows with the logarithm of the contents,
-/// and which there are depends on the contents alone.
+/// A reference and its cuts take some 250 bytes of tables, which may spill. Beyond the first of these numbers a reference
+/// must save twice as much, and twice as much again for each further one of the second. So their number grows with the
+/// logarithm of the contents, and which there are depends on the contents alone.
 const REFERENCES_FREE: u64 = 1 << 16;
 const REFERENCES_STEP: u64 = 1 << 15;
 
@@ -45,17 +46,6 @@ pub struct Reference {
     pub source_start: u64,
 }
 
-/// How a file is divided into its own bytes and references.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Division {
-    /// The references, ascending; they do not overlap, and do not reach the end of the file.
-    pub references: Vec<Reference>,
-    /// Positions at which extents should begin: those that references name, and the beginnings and ends of its references.
-    pub cuts: BTreeSet<u64>,
-    /// Its bytes before this are in blocks, because references name them.
-    pub in_blocks: u64,
-}
-
 /// A file whose runs become references.
 #[derive(Debug, Clone, Copy)]
 pub struct File {
@@ -72,27 +62,33 @@ pub struct File {
 pub struct Divisions {
     /// Whether a reference may begin anywhere, since clusters may have three blocks.
     begins_anywhere: bool,
-    divisions: HashMap<InodeId, Division>,
+    divided: NumberedDivisions,
+    /// The references, file after file.
+    references: References,
+    cuts: Cuts,
     /// For each inode the length of its file, bytes; 0: it was not added.
     lengths: Table<u64>,
-    /// References so far.
-    count: u64,
 }
 
 impl Divisions {
     /// Makes divisions for clusters of up to this many bytes.
     pub fn new(cluster_bytes: u32, spill: &Spill) -> Self {
-        let (begins_anywhere, lengths) = (cluster_bytes >= 3 * BLOCK_BYTES, Table::new(spill));
-        Divisions { begins_anywhere, divisions: HashMap::new(), lengths, count: 0 }
+        Divisions {
+            begins_anywhere: cluster_bytes >= 3 * BLOCK_BYTES,
+            divided: NumberedDivisions::new(spill),
+            references: References::new(spill),
+            cuts: Cuts::new(spill),
+            lengths: Table::new(spill),
+        }
     }
 
-    /// Takes the division of a file; `None` if it is undivided, and no other file refers to it.
-    pub fn take(&mut self, id: InodeId) -> Option<Division> {
-        self.divisions.remove(&id)
+    /// Ends the search: the divisions of all files.
+    pub fn finish(self) -> Result<Divided, BuildError> {
+        Divided::new(self.divided, self.references, self.cuts)
     }
 
     /// Adds a file with its runs. A reference saves at least `least_bytes`, or a multiple of it if there are many.
-    pub fn add(&mut self, file: File, runs: &[Run], least_bytes: u64) -> Result<(), BuildError> {
+    pub fn add(&mut self, file: File, runs: &Runs, least_bytes: u64) -> Result<(), BuildError> {
         let index = file.id.index();
         self.lengths.grow(index + 1, 0)?;
         self.lengths.set(index, file.len_bytes);
@@ -101,12 +97,11 @@ impl Divisions {
             return Ok(());
         }
         let mut own_start = 0;
-        for run in runs {
-            let least_bytes = least_bytes.saturating_mul(saving_factor(self.count));
-            if let Some(reference) = self.place(&file, run, own_start, least_bytes) {
+        for run in runs.iter() {
+            let least_bytes = least_bytes.saturating_mul(saving_factor(self.references.len() as u64));
+            if let Some(reference) = self.place(&file, &run, own_start, least_bytes) {
                 own_start = reference.end;
-                self.count += 1;
-                self.commit(&file, reference);
+                self.commit(&file, reference)?;
             }
         }
         Ok(())
@@ -145,57 +140,51 @@ impl Divisions {
     /// there. `None`: there is another cut shortly before.
     fn move_to_cut(&self, reference: &Reference) -> Option<u64> {
         let (owner, at) = self.owner(reference.source, reference.source_start);
-        let Some(division) = self.divisions.get(&owner) else {
-            // The beginning of a file is one of its cuts.
-            return (at == 0 || at >= NEAR_BYTES).then_some(0);
-        };
         let is_possible =
-            |cut: &&u64| self.begins_anywhere || (reference.start + (**cut - at)).is_multiple_of(BLOCK);
-        if let Some(cut) = division.cuts.range(at..at + NEAR_BYTES).find(is_possible) {
+            |cut: &u64| self.begins_anywhere || (reference.start + (*cut - at)).is_multiple_of(BLOCK);
+        if let Some(cut) = self.cuts.near(owner, at..at + NEAR_BYTES).find(is_possible) {
             return Some(cut - at);
         }
         let near = (at + 1).saturating_sub(NEAR_BYTES)..at + NEAR_BYTES;
-        (at == 0 || division.cuts.range(near).next().is_none() && at >= NEAR_BYTES).then_some(0)
+        // The beginning of a file is one of its cuts.
+        (at == 0 || at >= NEAR_BYTES && self.cuts.near(owner, near).next().is_none()).then_some(0)
     }
 
     /// Whether a reference of the file may begin here, because no cut of the file is near.
     fn has_room(&self, file: &File, start: u64) -> bool {
-        let before =
-            self.divisions.get(&file.id).and_then(|division| division.cuts.range(..start).next_back());
-        before.is_none_or(|before| start - before >= BLOCK)
+        self.cuts.near(file.id, (start + 1).saturating_sub(BLOCK)..start).next().is_none()
     }
 
     /// Notes a reference, and its cut in the file that has the contents.
-    fn commit(&mut self, file: &File, reference: Reference) {
+    fn commit(&mut self, file: &File, reference: Reference) -> Result<(), BuildError> {
         let Reference { start, end, source, source_start } = reference;
         let source_end = source_start + (end - start);
         let (owner, at) = self.owner(source, source_start);
-        self.divisions.entry(owner).or_default().cuts.insert(at);
+        self.cuts.insert(owner, at)?;
         // Equal ends of both files begin at the same place in the packed file.
         let is_known = source.index() < self.lengths.len();
         let source_len_bytes = if is_known { self.lengths.get(source.index()) } else { 0 };
         let has_same_end = source_len_bytes.checked_sub(source_end) == Some(file.len_bytes - end);
-        let source_division = self.divisions.entry(source).or_default();
-        source_division.in_blocks = source_division.in_blocks.max(source_end);
-        let last = source_division.cuts.range(..source_end + BLOCK).next_back().copied().unwrap_or(0);
-        if has_same_end && end == file.limit && last + BLOCK <= source_end {
-            source_division.cuts.insert(source_end);
+        self.divided.change(source, |division| division.in_blocks = division.in_blocks.max(source_end))?;
+        // A reference has two blocks at least, so this begins behind the first one.
+        let near = source_end + 1 - BLOCK..source_end + BLOCK;
+        if has_same_end && end == file.limit && self.cuts.near(source, near).next().is_none() {
+            self.cuts.insert(source, source_end)?;
         }
-        let division = self.divisions.entry(file.id).or_default();
-        division.references.push(reference);
-        division.cuts.extend([start, end]);
+        let number = self.references.push(&reference)? as u64;
+        self.divided.change(file.id, |division| {
+            let first = if division.has_references() { division.references.0 } else { number };
+            division.references = (first, number + 1);
+        })?;
+        self.cuts.insert(file.id, start)?;
+        self.cuts.insert(file.id, end)
     }
 
     /// Follows references to the file that stores a byte itself.
     fn owner(&self, mut id: InodeId, mut at: u64) -> (InodeId, u64) {
-        while let Some(division) = self.divisions.get(&id) {
-            let number = division.references.partition_point(|reference| reference.end <= at);
-            match division.references.get(number).filter(|reference| reference.start <= at) {
-                Some(reference) => {
-                    (id, at) = (reference.source, reference.source_start + (at - reference.start))
-                }
-                None => break,
-            }
+        let reference = |id, at| self.references.at(self.divided.get(id), at);
+        while let Some(found) = reference(id, at) {
+            (id, at) = (found.source, found.source_start + (at - found.start));
         }
         (id, at)
     }
@@ -250,11 +239,35 @@ mod tests {
         runs
     }
 
+    fn table(runs: &[Run]) -> Runs {
+        let mut table = Runs::new(&Spill::none());
+        runs.iter().for_each(|run| table.push(*run).unwrap());
+        table
+    }
+
+    fn references(divided: &Divided, id: InodeId) -> Vec<Reference> {
+        (0..).map_while(|number| divided.reference(id, number)).collect()
+    }
+
+    /// The file that stores a byte of a file, and where: the obvious twin of `Divisions::owner`.
+    fn owner(divided: &Divided, id: InodeId, at: u64) -> (InodeId, u64) {
+        let has = |reference: &Reference| reference.start <= at && at < reference.end;
+        match references(divided, id).into_iter().find(has) {
+            Some(found) => owner(divided, found.source, found.source_start + (at - found.start)),
+            None => (id, at),
+        }
+    }
+
     /// Checks a division against the rules at the head of this module.
-    fn check(divisions: &Divisions, file: &File, runs: &[Run]) -> Result<(), TestCaseError> {
-        let Some(division) = divisions.divisions.get(&file.id) else { return Ok(()) };
+    fn check(
+        divided: &Divided,
+        begins_anywhere: bool,
+        file: &File,
+        runs: &[Run],
+    ) -> Result<(), TestCaseError> {
+        let all_cuts = |id| divided.cuts(id, 0..u64::MAX).collect::<Vec<_>>();
         let mut own_start = 0;
-        for reference in &division.references {
+        for reference in &references(divided, file.id) {
             let run =
                 runs.iter().find(|run| run.start <= reference.start && reference.end <= run.end).unwrap();
             prop_assert_eq!(reference.source, run.source);
@@ -268,22 +281,17 @@ mod tests {
                 "{} bytes before",
                 own
             );
-            prop_assert!(is_aligned || divisions.begins_anywhere);
+            prop_assert!(is_aligned || begins_anywhere);
             // The file that stores the bytes begins an extent there.
-            let (owner, at) = divisions.owner(reference.source, reference.source_start);
-            let is_cut = divisions.divisions.get(&owner).is_some_and(|owner| owner.cuts.contains(&at));
-            prop_assert!(is_cut || at == 0);
+            let (owner, at) = owner(divided, reference.source, reference.source_start);
+            prop_assert!(all_cuts(owner).contains(&at) || at == 0);
             let source_end = reference.source_start + (reference.end - reference.start);
-            prop_assert!(divisions.divisions[&reference.source].in_blocks >= source_end);
+            prop_assert!(divided.of(reference.source).in_blocks >= source_end);
             prop_assert!(reference.source != file.id || source_end <= reference.start);
             own_start = reference.end;
         }
-        let cuts: Vec<_> = division.cuts.iter().collect();
-        prop_assert!(
-            cuts.windows(2).all(|pair| *pair[0] == 0 || pair[1] - pair[0] >= BLOCK),
-            "{:?}",
-            division
-        );
+        let cuts = all_cuts(file.id);
+        prop_assert!(cuts.windows(2).all(|pair| pair[0] == 0 || pair[1] - pair[0] >= BLOCK), "{:?}", cuts);
         Ok(())
     }
 
@@ -300,11 +308,12 @@ mod tests {
                 let limit = (len_bytes - 1) / BLOCK * BLOCK;
                 let file = File { id: ids[number], len_bytes: *len_bytes, limit };
                 let runs = runs(&drawn, &ids, number);
-                divisions.add(file, &runs, LEAST_BYTES).unwrap();
+                divisions.add(file, &table(&runs), LEAST_BYTES).unwrap();
                 files.push((file, runs));
             }
+            let divided = divisions.finish().unwrap();
             for (file, runs) in &files {
-                check(&divisions, file, runs)?;
+                check(&divided, cluster >= 3, file, runs)?;
             }
         }
     }
@@ -314,20 +323,25 @@ mod tests {
     fn the_number_of_references_grows_with_the_logarithm_of_the_contents() {
         let mut tree = Tree::new(Metadata::default());
         let ids = [b"a", b"b"].map(|name| tree.add_bytes(name, *b"").unwrap());
-        let mut divisions = Divisions::new(65536, &Spill::none());
+        let spill = Spill::in_directory(&std::env::temp_dir(), 0).unwrap();
+        let mut divisions = Divisions::new(65536, &spill);
         let len_bytes = 1 << 40;
         let source = File { id: ids[0], len_bytes, limit: len_bytes - BLOCK };
-        divisions.add(source, &[], LEAST_BYTES).unwrap();
+        divisions.add(source, &table(&[]), LEAST_BYTES).unwrap();
         let run = |number: u64| {
             let (start, end) = (number * 16_384, number * 16_384 + 8192);
             Run { start, end, source: ids[0], source_start: start, stored_bytes: 8192 }
         };
         let runs: Vec<_> = (0..200_000).map(run).collect();
         let file = File { id: ids[1], len_bytes: 200_000 * 16_384, limit: 199_999 * 16_384 };
-        divisions.add(file, &runs, LEAST_BYTES).unwrap();
+        divisions.add(file, &table(&runs), LEAST_BYTES).unwrap();
         // These runs save less than twice the least.
-        assert_eq!(divisions.count, REFERENCES_FREE + 1);
-        assert_eq!(divisions.take(ids[1]).unwrap().references.len() as u64, divisions.count);
+        let count = divisions.references.len();
+        assert_eq!(count as u64, REFERENCES_FREE + 1);
+        // References, two cuts each and where cuts are: 32, 24 and 32 bytes.
+        assert!(spill.mapped_bytes() > count as u64 * (32 + 2 * (24 + 32)));
+        let divided = divisions.finish().unwrap();
+        assert!(divided.reference(ids[1], count - 1).is_some() && divided.reference(ids[1], count).is_none());
         let factors = [0, 1, 2, 3].map(|steps| saving_factor(REFERENCES_FREE + steps * REFERENCES_STEP));
         assert_eq!(factors, [1, 2, 4, 8]);
         assert_eq!(saving_factor(u64::MAX), u64::MAX);
@@ -345,12 +359,12 @@ mod tests {
             let run = Run { start, end: 300_000, source: ids[0], source_start, stored_bytes: 100_000 };
             let file = File { id: ids[number], len_bytes: 400_000, limit: 399_360 };
             let runs = if number == 0 { &[] } else { std::slice::from_ref(&run) };
-            divisions.add(file, runs, LEAST_BYTES).unwrap();
+            divisions.add(file, &table(runs), LEAST_BYTES).unwrap();
         }
-        let first = divisions.take(ids[0]).unwrap();
-        let made: Vec<_> = first.cuts.iter().copied().filter(|cut| *cut < 200_000).collect();
+        let divided = divisions.finish().unwrap();
+        let made: Vec<_> = divided.cuts(ids[0], 0..200_000).collect();
         assert_eq!(made, [102_395], "the first multiple of a block behind the run's beginning in `b`");
-        let starts = ids[1..].iter().map(|id| divisions.take(*id).unwrap().references[0].start);
+        let starts = ids[1..].iter().map(|id| divided.reference(*id, 0).unwrap().start);
         assert_eq!(starts.collect::<Vec<_>>(), [102_400, 102_472]);
     }
 }

@@ -139,6 +139,7 @@ pub fn fill(
             file,
             not_stored,
             left_bytes,
+            pending_references: 0,
             sources,
             rooms,
         };
@@ -167,6 +168,8 @@ struct Filler<'w, 'a, 's> {
     not_stored: Vec<u8>,
     /// Bytes of all files that are not read yet.
     left_bytes: u64,
+    /// The references that wait, each with a block.
+    pending_references: usize,
     /// Memory for sources of segments.
     sources: Buffers,
     /// Memory for their blocks.
@@ -346,7 +349,10 @@ impl<'a> Filler<'_, 'a, '_> {
                 self.writer.report(len_bytes)
             }
             Some(Pending::Segment(segment)) => self.write_segment(&segment),
-            Some(Pending::Reference(reference)) => self.write_reference(&reference),
+            Some(Pending::Reference(reference)) => {
+                self.pending_references -= 1;
+                self.write_reference(&reference)
+            }
             Some(Pending::Packed(ticket)) => self.write_packed(ticket),
         }
     }

@@ -7,7 +7,7 @@
 use super::filled::Filled;
 use super::{Filler, Pending, PendingSegment, Source};
 use crate::build::BuildError;
-use crate::build::chunks::{Division, Reference};
+use crate::build::chunks::Reference;
 use crate::build::compress::buffers::Buffer;
 use crate::build::compress::input::Src;
 use crate::build::compress::segment::{Cut, SEGMENT_BYTES_MAX, next_segment_bytes};
@@ -24,6 +24,9 @@ const READ_BY_THREAD_BYTES_MIN: usize = 128 << 10;
 /// If this many segments wait for a thread, the builder's thread reads further ones: each that a thread reads keeps a file
 /// open.
 const WAITING_MAX: usize = 128;
+
+/// Most references that wait to be written, which take 2 MiB.
+const PENDING_REFERENCES_MAX: usize = 512;
 
 /// A part of a file that lies elsewhere.
 pub(super) struct PendingReference {
@@ -67,20 +70,13 @@ impl<'a> Filler<'_, 'a, '_> {
         reader: &mut Filled<'_>,
     ) -> Result<(), BuildError> {
         let planned = file.planned;
-        let division = self.scan.take_division(planned.id);
-        let is_original = self.scan.is_original(planned.id);
-        let is_divided = division != Division::default();
-        let in_blocks = division.in_blocks;
-        let part = |range: Range<u64>| {
-            let cuts = division.cuts.range(range.start..range.end).copied().collect();
-            OwnPart { range, is_original, is_divided, cuts, in_blocks }
-        };
-        let mut start = 0;
-        for reference in &division.references {
-            self.submit_part(file, &part(start..reference.start), reader)?;
+        let (mut start, mut number) = (0, 0);
+        while let Some(reference) = self.scan.divided.reference(planned.id, number) {
+            number += 1;
+            self.submit_part(file, &self.scanned_part(file, start..reference.start), reader)?;
             let skipped = reference.end - reference.start - BLOCK as u64;
             let hash = reader.skip(skipped, || self.writer.report(0))?;
-            let (reference, last) = (*reference, reader.read(BLOCK, Buffer::default())?.to_vec());
+            let last = reader.read(BLOCK, Buffer::default())?.to_vec();
             self.pending.push_back(Pending::Reference(PendingReference {
                 planned,
                 compression,
@@ -88,10 +84,26 @@ impl<'a> Filler<'_, 'a, '_> {
                 hash,
                 last,
             }));
+            self.pending_references += 1;
+            while self.pending_references > PENDING_REFERENCES_MAX {
+                self.write_next()?;
+            }
             self.write_ready()?;
             start = reference.end;
         }
-        self.submit_part(file, &part(start..file.len_bytes), reader)
+        self.submit_part(file, &self.scanned_part(file, start..file.len_bytes), reader)
+    }
+
+    /// A part of a file that the scan has looked at.
+    fn scanned_part(&self, file: &Source, range: Range<u64>) -> OwnPart {
+        let id = file.planned.id;
+        OwnPart {
+            is_original: self.scan.is_original(id),
+            is_divided: self.scan.divided.is_divided(id),
+            cuts: self.scan.divided.cuts(id, range.clone()).collect(),
+            in_blocks: self.scan.divided.of(id).in_blocks,
+            range,
+        }
     }
 
     /// Passes a part of a file to the threads, in segments.

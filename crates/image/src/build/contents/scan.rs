@@ -7,7 +7,7 @@
 use super::choice::Chooser;
 use super::filled::Filled;
 use crate::build::BuildError;
-use crate::build::chunks::{ChunkIndex, ChunkSizes, Division, Divisions, File, FoundChunk, chunk_sizes};
+use crate::build::chunks::{ChunkIndex, ChunkSizes, Divided, Divisions, File, FoundChunk, chunk_sizes};
 use crate::build::compress::buffers::Buffer;
 use crate::build::compress::input::Input;
 use crate::build::compress::segment::SEGMENT_BYTES_MAX;
@@ -47,17 +47,18 @@ pub struct Scan {
     duplicates: Table<u32>,
     /// For each inode whether later files have its contents: 1, or 0.
     originals: Table<u8>,
-    divisions: Divisions,
+    /// How files are divided into their own bytes and references.
+    pub divided: Divided,
 }
 
 impl Scan {
     /// Knows nothing so far.
-    fn new(cluster_bytes: u32, spill: &Spill) -> Self {
+    fn new(spill: &Spill) -> Self {
         Scan {
             read: Digests::new(spill),
             duplicates: Table::new(spill),
             originals: Table::new(spill),
-            divisions: Divisions::new(cluster_bytes, spill),
+            divided: Divided::none(spill),
         }
     }
 
@@ -94,11 +95,6 @@ impl Scan {
         self.originals.set(id.index(), 1);
         Ok(())
     }
-
-    /// Takes the division of a file.
-    pub fn take_division(&mut self, id: InodeId) -> Division {
-        self.divisions.take(id).unwrap_or_default()
-    }
 }
 
 /// Looks at the contents of files in this order. `fragment_bytes_max` is the longest end of a file with a compression that
@@ -115,7 +111,7 @@ pub fn scan(
     let is_wanted =
         options.dedupe == Dedupe::Chunks && options.target.has(incompat::DEDUPE) && writer.can_share();
     if !is_wanted {
-        return Ok(Scan::new(options.cluster_bytes, writer.tree.spill()));
+        return Ok(Scan::new(writer.tree.spill()));
     }
     let sizes = chunk_sizes(CHUNK_BYTES_MIN, writer.total_bytes());
     let queue = Queue::default();
@@ -123,7 +119,8 @@ pub fn scan(
         let workers = Workers::start(scope, &queue, threads, room_bytes, move || chunker(sizes))?;
         let (pending, chunks, index) =
             (VecDeque::new(), Table::new(writer.tree.spill()), ChunkIndex::new(writer.tree.spill()));
-        let scan = Scan::new(options.cluster_bytes, writer.tree.spill());
+        let scan = Scan::new(writer.tree.spill());
+        let divisions = Divisions::new(options.cluster_bytes, writer.tree.spill());
         let (duplicates, buffers) = (Duplicates::none(writer.tree.spill()), Vec::new());
         let tree = writer.tree;
         let total_bytes = files.iter().map(|planned| tree.content_bytes(planned.id)).sum();
@@ -135,6 +132,7 @@ pub fn scan(
             chunks,
             index,
             scan,
+            divisions,
             duplicates,
             buffers,
             pending_bytes,
@@ -159,7 +157,7 @@ pub fn scan(
         // The last files may be such that nothing is searched in them.
         scanner.done_bytes += scanner.pending_bytes;
         scanner.report()?;
-        Ok(scanner.scan)
+        Ok(Scan { divided: scanner.divisions.finish()?, ..scanner.scan })
     })
 }
 
@@ -240,6 +238,7 @@ struct Scanner<'w, 'a, 's> {
     chunks: Table<FoundChunk>,
     index: ChunkIndex,
     scan: Scan,
+    divisions: Divisions,
     duplicates: Duplicates,
     buffers: Vec<Buffer>,
     /// Bytes of the files so far that no segment under way has: the caller hears of them with the next one.
@@ -331,7 +330,7 @@ impl Scanner<'_, '_, '_> {
                 for run in runs.iter().filter(|run| run.source != file.id) {
                     self.scan.add_original(run.source)?;
                 }
-                self.scan.divisions.add(file, &runs, SAVED_BYTES_MIN)?;
+                self.divisions.add(file, &runs, SAVED_BYTES_MIN)?;
             }
         }
         self.chunks = Table::new(self.chunks.spill());

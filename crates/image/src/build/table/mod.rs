@@ -153,6 +153,17 @@ impl<T: Record> Table<T> {
         Some(record)
     }
 
+    /// The first index in a range whose record does not have a property, or the range's end: the records that have it come
+    /// first.
+    pub fn partition_point(&self, range: Range<usize>, has: impl Fn(&T) -> bool) -> usize {
+        let (mut first, mut end) = (range.start, range.end);
+        while first < end {
+            let middle = first.midpoint(end);
+            if has(&self.get(middle)) { first = middle + 1 } else { end = middle }
+        }
+        first
+    }
+
     /// Reverses the order of the records from an index on.
     pub fn reverse_from(&mut self, start: usize) {
         let (mut first, mut end) = (start, self.len);
@@ -239,6 +250,8 @@ mod tests {
             assert!(table.iter().eq(twin.iter().copied()));
             assert!(table.clone().iter().eq(twin.iter().copied()));
             assert_eq!(spill.mapped_bytes() > 0, spill.is_file());
+            let limit = |record: &Odd| record.0[0] < 1234;
+            assert_eq!(table.partition_point(3..count, limit), 3 + twin[3..count].partition_point(limit));
             table.reverse_from(5);
             twin[5..].reverse();
             for _ in 0..100_000 {

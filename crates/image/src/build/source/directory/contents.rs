@@ -10,6 +10,9 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
+/// Most ranges of data of a file, 16 bytes each. If a file has more, the builder reads its shortest holes as zeroes.
+const DATA_RANGES_MAX: usize = 1 << 16;
+
 /// The properties in which a file must still agree when it is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Identity {
@@ -120,7 +123,7 @@ impl Reader for SourceReader<'_> {
         if !self.content.identity.may_have_holes {
             return Ok(None);
         }
-        let ranges = source_tree::data_ranges(&self.file, self.content.len_bytes());
+        let ranges = source_tree::data_ranges(&self.file, self.content.len_bytes(), DATA_RANGES_MAX);
         ranges.map_err(|e| self.content.failed(e.into()))
     }
 
