@@ -51,6 +51,15 @@ pub trait BlockDevice: Send + Sync {
         false
     }
 
+    /// Returns whether a write of so many bytes, of whole pages, would wait for a medium that is slower than memory now: the
+    /// device is at its memory limit, and makes room by moving pages to the medium.
+    ///
+    /// It is a hint like that of [`waits_for_medium`](Self::waits_for_medium), and false by default.
+    fn waits_for_room(&self, len: u64) -> bool {
+        let _ = len;
+        false
+    }
+
     /// Notes that an export has answered a read or write, so long after it took the request from its queue. A layer that
     /// measures requests counts it; other devices ignore it, as this default does.
     fn note_reply(&self, operation: Operation, took: Duration) {
@@ -98,6 +107,10 @@ impl BlockDevice for Arc<dyn BlockDevice> {
 
     fn waits_for_medium(&self, offset: u64, len: u64) -> bool {
         (**self).waits_for_medium(offset, len)
+    }
+
+    fn waits_for_room(&self, len: u64) -> bool {
+        (**self).waits_for_room(len)
     }
 
     fn note_reply(&self, operation: Operation, took: Duration) {

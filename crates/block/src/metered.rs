@@ -177,6 +177,10 @@ impl<D: BlockDevice> BlockDevice for Metered<D> {
         self.inner.waits_for_medium(offset, len)
     }
 
+    fn waits_for_room(&self, len: u64) -> bool {
+        self.inner.waits_for_room(len)
+    }
+
     fn note_reply(&self, operation: Operation, took: Duration) {
         self.counters(operation).reply_latency.record(took);
     }

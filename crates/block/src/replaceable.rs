@@ -82,6 +82,10 @@ impl BlockDevice for ReplaceableDevice {
         self.with(false, |d| d.waits_for_medium(offset, len))
     }
 
+    fn waits_for_room(&self, len: u64) -> bool {
+        self.with(false, |d| d.waits_for_room(len))
+    }
+
     fn note_reply(&self, operation: Operation, took: Duration) {
         self.with((), |d| d.note_reply(operation, took));
     }

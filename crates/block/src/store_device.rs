@@ -72,4 +72,8 @@ impl BlockDevice for StoreDevice {
     fn waits_for_medium(&self, offset: u64, len: u64) -> bool {
         self.0.waits_for_medium(offset, len)
     }
+
+    fn waits_for_room(&self, len: u64) -> bool {
+        self.0.waits_for_room(len)
+    }
 }

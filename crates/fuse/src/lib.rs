@@ -91,7 +91,7 @@ pub use host::{FuseMount, Mounter, free_directory, serve};
 pub use negotiate::{Features, Offer, Settings};
 pub use request::{Changes, NameChange, Operation, Range};
 pub use ring::Rings;
-pub use session::{Serving, SessionEnd, SessionThreads, Transport};
+pub use session::{Serving, SessionEnd, SessionThreads, Transport, rings_not_offered};
 pub use types::{
     Attr, CachedAttr, Entry, Errno, FileType, Handle, Inode, OpenMode, Opened, StatFs, Time, Transfer,
 };

@@ -195,7 +195,7 @@ fn prepare_rings<F: FileSystem>(
 ) -> (Option<PreparedRings>, Option<String>) {
     let Some(wanted) = wanted else { return (None, None) };
     if !Features(init.flags).contains(Features::OVER_IO_URING) {
-        return (None, Some(not_offered()));
+        return (None, Some(rings_not_offered()));
     }
     match PreparedRings::new(session, channel.file(), wanted, settings.ring_payload_bytes()) {
         Ok(rings) => (Some(rings), None),
@@ -203,8 +203,8 @@ fn prepare_rings<F: FileSystem>(
     }
 }
 
-/// Why the kernel does not offer rings, and what an administrator can do about it.
-fn not_offered() -> String {
+/// Returns why the kernel does not offer rings to new mounts, and what an administrator can do about it.
+pub fn rings_not_offered() -> String {
     match fusering::is_known() {
         true => format!(
             "the kernel does not offer FUSE over io_uring to new mounts; root can allow it: echo Y > {}",

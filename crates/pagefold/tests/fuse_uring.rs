@@ -193,8 +193,13 @@ fn rings_that_are_wanted_and_not_offered_are_a_warning() {
     }
     use_disk(&s, device.trim_end(), &tree);
     let notes = mount(&s, &image, &at, "--fuse-uring on");
-    assert!(notes.contains("enable_uring"), "{notes}");
+    assert!(notes.contains("root can allow it: echo Y > "), "{notes}");
     assert_eq!(stats(&s, &at)["transport"], "/dev/fuse");
+    // The reason is kept, for those who did not see the note.
+    let reason = stats(&s, &at)["without_rings"].as_str().unwrap().to_string();
+    assert!(reason.contains("enable_uring"), "{reason}");
+    let text = s.ok(&format!("image stats {}", at.display()));
+    assert!(text.contains(&format!("{:<20}{reason}", "warning")) && !text.contains("\nrings"), "{text}");
     sh("diff", &["-r", tree.to_str().unwrap(), at.to_str().unwrap()]);
     s.ok(&format!("image unmount {}", at.display()));
     s.ok("disk remove wanted automatic");
@@ -215,6 +220,10 @@ fn buffers_of_rings_are_part_of_the_memory_of_a_mount() {
         println!("{memory}: {} {}", stats["transport"], stats["max_read_bytes"]);
         if memory == "64M" {
             assert_eq!(stats["transport"], "io_uring");
+            assert!(stats["without_rings"].is_null(), "{stats}");
+            assert_eq!(stats["rings"]["max_request_bytes"], stats["max_read_bytes"]);
+            let text = s.ok(&format!("image stats {}", at.display()));
+            assert!(text.contains("of buffers, part of --memory, for requests of at most"), "{text}");
         }
         s.ok(&format!("image unmount {}", at.display()));
     }

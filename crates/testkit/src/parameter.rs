@@ -1,24 +1,29 @@
 //! A parameter of the kernel that a test sets, and that has its old value again afterwards.
 
+use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::{fs, io};
 
-static LOCK: Mutex<()> = Mutex::new(());
+/// The file in the temporary folder whose lock (`flock`) the holder of a parameter has. Nothing removes it: a test that
+/// waits for a removed file's lock would not exclude one that creates the file again.
+const LOCK_FILE: &str = "pagefold-testkit-parameter.lock";
 
-/// A parameter with another value. Only one test of the program has one at a time. Dropping it restores the old value.
+/// A parameter with another value. Only one test of all programs on the machine has one at a time: another one would save
+/// this value as the old one. Dropping it restores the old value.
 #[derive(Debug)]
 pub struct Parameter {
     file: PathBuf,
     before: String,
-    _lock: MutexGuard<'static, ()>,
+    /// Closed, and so unlocked, after the old value was restored.
+    _lock: File,
 }
 
 impl Parameter {
     /// Sets the parameter in a file, such as one below `/sys/module`. Fails if the kernel does not have it, or does not
     /// let this process set it.
     pub fn set(file: &Path, value: &str) -> io::Result<Self> {
-        let lock = LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+        let lock = open_lock()?;
+        lock.lock()?;
         let before = fs::read_to_string(file)?;
         fs::write(file, value)?;
         Ok(Parameter { file: file.to_path_buf(), before, _lock: lock })
@@ -38,5 +43,36 @@ impl Parameter {
 impl Drop for Parameter {
     fn drop(&mut self) {
         self.change(self.before.trim());
+    }
+}
+
+/// Opens the file of the lock. Each descriptor of an own `open` excludes all others, those of this process too.
+fn open_lock() -> io::Result<File> {
+    File::options().create(true).truncate(false).write(true).open(std::env::temp_dir().join(LOCK_FILE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_programs_wait_until_the_old_value_is_restored() {
+        let file = std::env::temp_dir().join(format!("pagefold-parameter-{}", std::process::id()));
+        fs::write(&file, "N\n").unwrap();
+        let parameter = Parameter::set(&file, "Y").unwrap();
+        // The command opens the file as another test program does.
+        let lock_file = std::env::temp_dir().join(LOCK_FILE);
+        let is_free = || {
+            let status = std::process::Command::new("flock").arg("-n").arg(&lock_file).arg("true").status();
+            status.unwrap().success()
+        };
+        assert!(!is_free());
+        assert_eq!(fs::read_to_string(&file).unwrap(), "Y");
+        drop(parameter);
+        assert_eq!(fs::read_to_string(&file).unwrap(), "N");
+        fs::remove_file(&file).unwrap();
+        let again = open_lock().unwrap();
+        again.lock().unwrap();
+        assert!(!is_free());
     }
 }

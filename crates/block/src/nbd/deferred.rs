@@ -1,21 +1,24 @@
 //! [`Deferred`], the requests of one connection that wait for the medium, on threads beside the connection's own.
 //!
 //! A read of pages that were written back waits for a disk, and so does a write, or a write of zeroes, to a part of such
-//! a page, because the rest of the page is read. On the connection's thread they would delay the requests behind them,
-//! most of which need memory only. So the session passes such a request on, and puts out the reply when it was executed.
+//! a page, because the rest of the page is read. At the memory limit every write waits until pages were written back. On
+//! the connection's thread they would delay the requests behind them, most of which need memory only. So the session
+//! passes such a request on, and puts out the reply when it was executed.
 //! The protocol allows replies in any order, and orders two requests only if the client sends the second one after the
 //! reply to the first; a flush covers the writes that were answered before it (`doc/proto.md` of the NBD project,
 //! "Ordering of messages and writes"). A write with FUA is flushed before its reply, on the same thread.
 //!
 //! The first request that waits starts a thread, and each further one that finds all threads busy another, up to
-//! [`THREADS_MAX`]; they end with the connection. The data of the requests takes at most [`BYTES_MAX`], until it is in the
-//! output. A request beyond that is not accepted, and the session executes it itself: memory is bounded, and the client
-//! waits as it would without threads.
+//! [`THREADS_MAX`]; they end with the connection. Writes that wait for memory have [`ROOM_WRITES_MAX`] of them at most,
+//! so that they do not keep reads from a medium that answers. The data of the requests takes memory from the
+//! connection's [`Room`] until it was written or is in the output. The session executes a request that has no room
+//! itself: memory is bounded, and the client waits as it would without threads.
 
+use super::export::Export;
 use super::proto::{Request, cmd, flag};
 use super::reply_times::Arrival;
+use super::room::Room;
 use crate::{BlockDevice, BlockError};
-use pagefold_page::PAGE_SIZE;
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::VecDeque;
@@ -26,37 +29,32 @@ use std::thread::{Builder, JoinHandle};
 
 /// The most threads of a connection: requests that a medium gets at once.
 const THREADS_MAX: usize = 16;
-/// The most bytes of requests that wait for the medium or for their reply. Each counts for a page at least, so that their
-/// number is limited too.
-pub const BYTES_MAX: usize = 4 << 20;
+/// The most threads of a connection whose writes wait for memory.
+const ROOM_WRITES_MAX: usize = 8;
 
-/// A part of a page that a write changes, and its new bytes.
-pub struct Edge {
+/// A part of a write that was set aside.
+pub struct WritePart {
     /// Byte of the device where the part begins.
     pub offset: u64,
-    /// Less than a page.
+    /// The new bytes from there.
     pub data: Vec<u8>,
 }
 
-/// A request for a thread: a read, a write of zeroes, or the end of a write.
+/// A request for a thread: a read, a write of zeroes, or what is left of a write.
 pub struct Job {
     /// The request.
     pub request: Request,
     /// When it was received.
     pub arrival: Option<Arrival>,
-    /// Of a write: what is left to write. It has two ends.
-    pub edges: Vec<Edge>,
+    /// Of a write: what is left to write.
+    pub parts: Vec<WritePart>,
+    /// Whether it waits for memory, and not for the contents of pages.
+    pub waits_for_room: bool,
+    /// The memory that was reserved for it ([`Deferred::reserve`]), bytes.
+    pub charge_bytes: usize,
 }
 
 impl Job {
-    /// Bytes that the request counts for.
-    fn charge_bytes(&self) -> usize {
-        match self.request.command {
-            cmd::READ => (self.request.len as usize).max(PAGE_SIZE),
-            _ => 2 * PAGE_SIZE,
-        }
-    }
-
     /// Executes the request, and returns the data that a read replies.
     pub fn execute(&self, device: &dyn BlockDevice) -> Result<Vec<u8>, BlockError> {
         let Request { command, flags, offset, len, .. } = self.request;
@@ -67,8 +65,8 @@ impl Job {
         if command == cmd::WRITE_ZEROES {
             device.write_zeroes(offset, len.into())?;
         }
-        for edge in &self.edges {
-            device.write_at(edge.offset, &edge.data)?;
+        for part in &self.parts {
+            device.write_at(part.offset, &part.data)?;
         }
         if flags & flag::FUA != 0 {
             device.flush()?;
@@ -97,8 +95,8 @@ pub struct Deferred {
     threads: Vec<JoinHandle<()>>,
     /// Requests that were accepted and whose answers were not taken.
     count: usize,
-    /// The bytes of these, and of those whose data is not in the output.
-    len_bytes: usize,
+    /// The memory of these, of parts that are set aside, and of answers that are not in the output.
+    room: Room,
 }
 
 /// The state that the threads and the connection have in common.
@@ -113,16 +111,34 @@ struct Shared {
 #[derive(Default)]
 struct Queue {
     jobs: VecDeque<Job>,
+    /// The writes that wait for memory.
+    room_writes: VecDeque<Job>,
+    /// Threads that execute one of these.
+    room_writers: usize,
     answers: VecDeque<Answer>,
     /// Threads that wait for a request.
     idle_threads: usize,
     is_closed: bool,
 }
 
+impl Queue {
+    /// Takes a request that a thread may execute now.
+    fn take_job(&mut self) -> Option<Job> {
+        if self.room_writers < ROOM_WRITES_MAX
+            && let Some(write) = self.room_writes.pop_front()
+        {
+            self.room_writers += 1;
+            return Some(write);
+        }
+        self.jobs.pop_front()
+    }
+}
+
 impl Deferred {
-    /// Makes an empty queue, without threads.
-    pub fn new(device: Arc<dyn BlockDevice>) -> Self {
-        Deferred { device, shared: None, threads: Vec::new(), count: 0, len_bytes: 0 }
+    /// Makes an empty queue, without threads, for one connection to an export.
+    pub fn new(export: &Export) -> Self {
+        let (device, room) = (export.device().clone(), Room::new(export.shared_room().clone()));
+        Deferred { device, shared: None, threads: Vec::new(), count: 0, room }
     }
 
     /// Returns the number of requests whose answers have not been taken.
@@ -130,24 +146,31 @@ impl Deferred {
         self.count
     }
 
-    /// Passes a request to a thread. Returns it if there is no room, or no thread can be started: then the caller
-    /// executes it.
+    /// Reserves memory for a request, or for a part of one. Returns false, and reserves nothing, if there is too little.
+    pub fn reserve(&mut self, charge_bytes: usize) -> bool {
+        self.room.take(charge_bytes)
+    }
+
+    /// Passes a request to a thread. Returns it if no thread can be started: then the caller executes it, and releases
+    /// its memory.
     pub fn submit(&mut self, job: Job) -> Result<(), Job> {
-        let charge_bytes = job.charge_bytes();
-        if self.len_bytes + charge_bytes > BYTES_MAX || self.start_thread().is_err() {
+        if self.start_thread().is_err() {
             return Err(job);
         }
         let Some(shared) = &self.shared else { return Err(job) };
-        shared.queue.lock().jobs.push_back(job);
+        {
+            let mut queue = shared.queue.lock();
+            let jobs = if job.waits_for_room { &mut queue.room_writes } else { &mut queue.jobs };
+            jobs.push_back(job);
+        }
         shared.work.notify_one();
         self.count += 1;
-        self.len_bytes += charge_bytes;
         Ok(())
     }
 
-    /// Notes that the data of an answer is in the output, which makes room for other requests.
+    /// Releases the memory of a request: its reply is in the output.
     pub fn release(&mut self, charge_bytes: usize) {
-        self.len_bytes -= charge_bytes;
+        self.room.put_back(charge_bytes);
     }
 
     /// Takes an answer, if there is one. The caller releases its bytes.
@@ -183,7 +206,8 @@ impl Deferred {
         };
         {
             let queue = shared.queue.lock();
-            if queue.idle_threads > queue.jobs.len() || self.threads.len() == THREADS_MAX {
+            let waiting = queue.jobs.len() + queue.room_writes.len();
+            if queue.idle_threads > waiting || self.threads.len() == THREADS_MAX {
                 return Ok(());
             }
         }
@@ -221,7 +245,7 @@ impl Drop for Deferred {
 fn run(shared: &Shared, device: &dyn BlockDevice) {
     let mut queue = shared.queue.lock();
     loop {
-        let Some(job) = queue.jobs.pop_front() else {
+        let Some(job) = queue.take_job() else {
             if queue.is_closed {
                 return;
             }
@@ -232,9 +256,10 @@ fn run(shared: &Shared, device: &dyn BlockDevice) {
         };
         drop(queue);
         let result = job.execute(device);
-        let charge_bytes = job.charge_bytes();
-        let Job { request, arrival, .. } = job;
+        let Job { request, arrival, parts, waits_for_room, charge_bytes } = job;
+        drop(parts);
         queue = shared.queue.lock();
+        queue.room_writers -= usize::from(waits_for_room);
         queue.answers.push_back(Answer { request, arrival, result, charge_bytes });
         // Adding 1 to the counter cannot fail: the connection's thread sets it to 0 before it gets near its limit.
         let _ = rustix::io::write(&shared.has_answer, &1u64.to_ne_bytes());

@@ -2,6 +2,7 @@
 
 use super::NbdError;
 use super::proto::can;
+use super::room::SharedRoom;
 use crate::BlockDevice;
 use std::sync::Arc;
 
@@ -21,6 +22,8 @@ pub struct Export {
     description: String,
     device: Arc<dyn BlockDevice>,
     read_only: bool,
+    /// The memory that the connections to this export, and to its clones, share.
+    shared_room: Arc<SharedRoom>,
 }
 
 impl Export {
@@ -39,7 +42,7 @@ impl Export {
             end -= 1;
         }
         description.truncate(end);
-        Ok(Export { name, description, device, read_only: false })
+        Ok(Export { name, description, device, read_only: false, shared_room: Arc::default() })
     }
 
     /// Makes the export read-only: it refuses writes.
@@ -65,6 +68,11 @@ impl Export {
     /// Whether writes are refused.
     pub fn is_read_only(&self) -> bool {
         self.read_only
+    }
+
+    /// The memory for waiting requests that all connections share.
+    pub(super) fn shared_room(&self) -> &Arc<SharedRoom> {
+        &self.shared_room
     }
 
     /// Whether `name` means this export.

@@ -40,6 +40,7 @@ pub mod proto;
 mod replies;
 mod reply_times;
 mod report;
+mod room;
 mod server;
 mod tls;
 pub mod transmission;

@@ -1,13 +1,15 @@
 //! Long requests in pieces: a write as its data arrive, and a read as the output has room.
 //!
-//! A write keeps the parts of pages at its two ends back if they wait for the medium, so that a thread writes them
-//! (`deferred`): less than two pages, however long the write is.
+//! A write sets parts aside that wait for the medium, so that a thread writes them (`deferred`): the parts of pages at
+//! its two ends, whose pages are read, and at the memory limit all that arrives. If the connection has no memory for a
+//! part, it is written at once, and the connection waits.
 
 use super::ProtocolError;
 use super::buffer::Buffer;
-use super::deferred::Edge;
+use super::deferred::{Deferred, Job, WritePart};
 use super::proto::{self, Request, chunk, flag};
 use super::replies::{Refusal, put_data_header, put_error};
+use super::reply_times::Arrival;
 use crate::{BlockDevice, BlockError};
 use pagefold_page::PAGE_SIZE;
 
@@ -21,8 +23,12 @@ pub struct Writing {
     pub left: u32,
     /// The error of the reply. Once it is set, the rest of the data is skipped.
     pub failed: Option<Refusal>,
-    /// The parts of pages at the ends of the range that were not written, because that waits for the medium.
-    pub edges: Vec<Edge>,
+    /// The parts that were not written, because that waits for the medium.
+    pub parts: Vec<WritePart>,
+    /// Whether one of them waits for memory.
+    waits_for_room: bool,
+    /// The memory that was reserved for them.
+    pub charge_bytes: usize,
 }
 
 /// A read whose reply is not complete.
@@ -48,23 +54,32 @@ fn partial_pages(offset: u64, len_bytes: u64) -> (u64, u64) {
     (head, tail)
 }
 
-/// Whether a write to this range waits for the medium: it changes a part of a page that is not in memory.
-pub fn write_waits(device: &dyn BlockDevice, offset: u64, len_bytes: u64) -> bool {
+/// Whether a write of zeroes to this range waits for the medium: it changes a part of a page, and that page is not in
+/// memory, or there is no memory for the changed one. Whole pages of zeroes need no memory.
+pub fn zeroing_waits(device: &dyn BlockDevice, offset: u64, len_bytes: u64) -> bool {
     let (head, tail) = partial_pages(offset, len_bytes);
-    head > 0 && device.waits_for_medium(offset, head)
+    head + tail > 0 && device.waits_for_room(head + tail)
+        || head > 0 && device.waits_for_medium(offset, head)
         || tail > 0 && device.waits_for_medium(offset + len_bytes - tail, tail)
 }
 
 impl Writing {
     /// Makes a write of which nothing was written.
     pub fn new(request: Request, failed: Option<Refusal>) -> Self {
-        Writing { request, offset: request.offset, left: request.len, failed, edges: Vec::new() }
+        let (offset, left) = (request.offset, request.len);
+        Writing { request, offset, left, failed, parts: Vec::new(), waits_for_room: false, charge_bytes: 0 }
+    }
+
+    /// Makes the job of a thread from a write whose data have all arrived: what was set aside.
+    pub fn into_job(self, arrival: Option<Arrival>) -> Job {
+        let Writing { request, parts, waits_for_room, charge_bytes, .. } = self;
+        Job { request, arrival, parts, waits_for_room, charge_bytes }
     }
 
     /// Writes as much of `data`, the filled input, as possible, and returns the number of bytes consumed.
     ///
     /// If the rest of the request has not arrived, it writes up to a page boundary, so that every page is written once.
-    pub fn write_piece(&mut self, device: &dyn BlockDevice, data: &[u8]) -> usize {
+    pub fn write_piece(&mut self, device: &dyn BlockDevice, deferred: &mut Deferred, data: &[u8]) -> usize {
         let left = self.left as usize;
         let mut n = data.len().min(left);
         if self.failed.is_none() {
@@ -73,7 +88,7 @@ impl Writing {
                 n = n.saturating_sub((end % PAGE_SIZE as u64) as usize);
             }
             if n > 0
-                && let Err(e) = self.write_or_set_aside(device, &data[..n])
+                && let Err(e) = self.write_or_set_aside(device, deferred, &data[..n])
             {
                 self.failed = Some(e.into());
             }
@@ -86,9 +101,17 @@ impl Writing {
         n
     }
 
-    /// Writes data at the current offset, except for parts of pages whose write waits for the medium: those are kept for
-    /// the end of the request.
-    fn write_or_set_aside(&mut self, device: &dyn BlockDevice, data: &[u8]) -> Result<(), BlockError> {
+    /// Writes data at the current offset, except for what waits for the medium: that is kept for the end of the request.
+    fn write_or_set_aside(
+        &mut self,
+        device: &dyn BlockDevice,
+        deferred: &mut Deferred,
+        data: &[u8],
+    ) -> Result<(), BlockError> {
+        if device.waits_for_room(data.len() as u64) && self.set_aside(deferred, self.offset, data) {
+            self.waits_for_room = true;
+            return Ok(());
+        }
         let (head, tail) = partial_pages(self.offset, data.len() as u64);
         let tail_offset = self.offset + data.len() as u64 - tail;
         let waits = |offset, len| len > 0 && device.waits_for_medium(offset, len);
@@ -100,11 +123,23 @@ impl Writing {
             device.write_at(self.offset + head as u64, middle)?;
         }
         for (offset, part) in [(self.offset, first), (tail_offset, last)] {
-            if !part.is_empty() {
-                self.edges.push(Edge { offset, data: part.to_vec() });
+            if !part.is_empty() && !self.set_aside(deferred, offset, part) {
+                device.write_at(offset, part)?;
             }
         }
         Ok(())
+    }
+
+    /// Keeps data for the end of the request. Returns false if there is no memory for it. Each part counts for a page at
+    /// least, so that the number of parts is limited too.
+    fn set_aside(&mut self, deferred: &mut Deferred, offset: u64, data: &[u8]) -> bool {
+        let charge_bytes = data.len().max(PAGE_SIZE);
+        if !deferred.reserve(charge_bytes) {
+            return false;
+        }
+        self.charge_bytes += charge_bytes;
+        self.parts.push(WritePart { offset, data: data.to_vec() });
+        true
     }
 }
 

@@ -8,14 +8,14 @@
 //! buffers.
 //!
 //! The requests of one connection are executed in the order in which they arrive, but for those that wait for the
-//! medium, which other threads execute (`deferred`). The machine stops at [`OUTPUT_HIGH_WATER`] bytes of unsent replies,
-//! and goes on when the driver has sent some of them.
+//! medium, which other threads execute (`deferred`), with the data that they need in separate memory (`room`). The
+//! machine stops at [`OUTPUT_HIGH_WATER`] bytes of unsent replies, and goes on when the driver has sent some of them.
 
 use super::buffer::Buffer;
-use super::deferred::{Answer, BYTES_MAX, Deferred, Edge, Job};
+use super::deferred::{Answer, Deferred, Job};
 use super::export::{Export, MAX_DATA};
 use super::handshake::Negotiated;
-use super::pieces::{MAX_CHUNK_DATA, Reading, Writing, write_waits};
+use super::pieces::{MAX_CHUNK_DATA, Reading, Writing, zeroing_waits};
 use super::proto::{self, Request, chunk, cmd, err, flag};
 use super::replies::{MAX_MESSAGE, Refusal, put_data_header, put_error};
 use super::reply_times::{Arrival, ReplyTimes};
@@ -86,7 +86,7 @@ enum State {
 impl<'e> Session<'e> {
     /// Makes the session of a client whose handshake ended in `negotiated`.
     pub fn new(export: &'e Export, negotiated: Negotiated) -> Self {
-        let deferred = Deferred::new(export.device().clone());
+        let deferred = Deferred::new(export);
         let (device, state) = (export.device().as_ref(), State::Idle);
         let (answering, times) = (None, ReplyTimes::new());
         Session { export, device, negotiated, state, deferred, answering, times, has_begun: false }
@@ -153,7 +153,7 @@ impl<'e> Session<'e> {
                 }
                 State::Writing(_) if input.is_empty() => return Ok(Status::NeedInput),
                 State::Writing(w) => {
-                    let n = w.write_piece(self.device, input.filled());
+                    let n = w.write_piece(self.device, &mut self.deferred, input.filled());
                     input.consume(n);
                     if w.left == 0 {
                         self.finish_write(output);
@@ -198,9 +198,12 @@ impl<'e> Session<'e> {
             cmd::DISC => self.state = State::Closed,
             cmd::BLOCK_STATUS if checked.is_ok() => self.block_status(&request, output),
             cmd::WRITE_ZEROES
-                if checked.is_ok() && write_waits(self.device, request.offset, request.len.into()) =>
+                if checked.is_ok()
+                    && zeroing_waits(self.device, request.offset, request.len.into())
+                    && self.deferred.reserve(PAGE_SIZE) =>
             {
-                self.defer(request, Vec::new(), output);
+                let job = self.job(request, PAGE_SIZE);
+                self.defer(job, output);
             }
             _ => {
                 let result = checked.and_then(|()| self.execute(&request));
@@ -267,12 +270,13 @@ impl<'e> Session<'e> {
     fn begin_read(&mut self, request: Request, output: &mut Buffer) {
         let Request { cookie, offset, len, .. } = request;
         let n = len as usize;
-        if (1..=BYTES_MAX).contains(&n) && self.device.waits_for_medium(offset, len.into()) {
-            let job = Job { request, arrival: self.times.current(), edges: Vec::new() };
-            if self.deferred.submit(job).is_ok() {
+        let charge_bytes = n.max(PAGE_SIZE);
+        if n > 0 && self.device.waits_for_medium(offset, len.into()) && self.deferred.reserve(charge_bytes) {
+            if self.deferred.submit(self.job(request, charge_bytes)).is_ok() {
                 self.times.leave_current();
                 return;
             }
+            self.deferred.release(charge_bytes);
         }
         let max_whole = if self.negotiated.structured { MAX_CHUNK_DATA } else { MAX_CHECKED_SIMPLE };
         if n > max_whole {
@@ -295,13 +299,20 @@ impl<'e> Session<'e> {
         }
     }
 
-    /// Passes a write of zeroes, or the end of a write, to another thread, and executes it if there is no room.
-    fn defer(&mut self, request: Request, edges: Vec<Edge>, output: &mut Buffer) {
-        match self.deferred.submit(Job { request, arrival: self.times.current(), edges }) {
+    /// Makes the job of a thread from the request in progress, which has no data.
+    fn job(&self, request: Request, charge_bytes: usize) -> Job {
+        let arrival = self.times.current();
+        Job { request, arrival, parts: Vec::new(), waits_for_room: false, charge_bytes }
+    }
+
+    /// Passes a write of zeroes, or the rest of a write, to another thread, and executes it if there is none.
+    fn defer(&mut self, job: Job, output: &mut Buffer) {
+        match self.deferred.submit(job) {
             Ok(()) => self.times.leave_current(),
             Err(job) => {
                 let result = job.execute(self.device);
-                self.reply(&request, result.map(|_| ()).map_err(Refusal::from), output);
+                self.deferred.release(job.charge_bytes);
+                self.reply(&job.request, result.map(|_| ()).map_err(Refusal::from), output);
             }
         }
     }
@@ -334,9 +345,10 @@ impl<'e> Session<'e> {
     fn finish_write(&mut self, output: &mut Buffer) {
         if let State::Writing(w) = std::mem::replace(&mut self.state, State::Idle) {
             output.make_room(REPLY_SLACK);
-            if w.failed.is_none() && !w.edges.is_empty() {
-                return self.defer(w.request, w.edges, output);
+            if w.failed.is_none() && !w.parts.is_empty() {
+                return self.defer(w.into_job(self.times.current()), output);
             }
+            self.deferred.release(w.charge_bytes);
             let mut result = w.failed.map_or(Ok(()), Err);
             if result.is_ok() && w.request.flags & flag::FUA != 0 {
                 result = self.device.flush().map_err(Refusal::from);

@@ -29,14 +29,20 @@ struct State {
     answers: bool,
     /// Writes wait too: to parts of pages, for the rest of the page.
     holds_writes: bool,
+    /// The device is at its memory limit: every write waits until the medium has taken other pages.
+    is_full: bool,
     /// The writes of parts of pages, and the flushes, that the device has executed, in their order.
     executed: Vec<&'static str>,
 }
 
 impl Medium {
     fn new() -> Arc<Self> {
-        let ram = RamDevice::new(DEVICE_LEN);
-        let data: Vec<u8> = (0..DEVICE_LEN / 8).flat_map(|word| word.to_le_bytes()).collect();
+        Self::of_len(DEVICE_LEN)
+    }
+
+    fn of_len(len: u64) -> Arc<Self> {
+        let ram = RamDevice::new(len);
+        let data: Vec<u8> = (0..len / 8).flat_map(|word| word.to_le_bytes()).collect();
         ram.write_at(0, &data).unwrap();
         Arc::new(Medium { ram, state: Mutex::default(), changed: Condvar::new() })
     }
@@ -67,6 +73,17 @@ impl Medium {
             self.wait();
         }
         self.state.lock().unwrap().executed.push("part");
+    }
+
+    /// Waits for memory.
+    fn wait_for_room(&self, len: u64) {
+        if self.waits_for_room(len) {
+            self.wait();
+        }
+    }
+
+    fn fill_up(&self) {
+        self.state.lock().unwrap().is_full = true;
     }
 
     fn hold_writes(&self) {
@@ -115,6 +132,7 @@ impl BlockDevice for Medium {
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), BlockError> {
+        self.wait_for_room(data.len() as u64);
         self.wait_for_parts(offset, data.len() as u64);
         self.ram.write_at(offset, data)
     }
@@ -124,6 +142,7 @@ impl BlockDevice for Medium {
     }
 
     fn write_zeroes(&self, offset: u64, len: u64) -> Result<(), BlockError> {
+        self.wait_for_room(len);
         self.wait_for_parts(offset, len);
         self.ram.write_zeroes(offset, len)
     }
@@ -135,6 +154,11 @@ impl BlockDevice for Medium {
 
     fn waits_for_medium(&self, offset: u64, len: u64) -> bool {
         offset + len > SLOW
+    }
+
+    fn waits_for_room(&self, _: u64) -> bool {
+        let state = self.state.lock().unwrap();
+        state.is_full && !state.answers
     }
 }
 
@@ -183,14 +207,15 @@ fn reads_beyond_the_room_are_executed_in_their_order() {
     let medium = Medium::new();
     let (served, _end) = served(&medium);
     let mut c = served.open(false);
-    // Four reads of 1 MiB have room, and the fifth holds up what follows.
-    let len = 1 << 20;
-    let slow: Vec<u64> = (0..5).map(|i| c.send(0, cmd::READ, SLOW - len + 1 + i, len as u32, b"")).collect();
-    medium.wait_for(5);
+    // 36 reads of 1 MiB have room, and the next one holds up what follows.
+    let (len, beyond) = (1 << 20, 36);
+    let slow: Vec<u64> =
+        (0..=beyond as u64).map(|i| c.send(0, cmd::READ, SLOW - len + 1 + i, len as u32, b"")).collect();
+    medium.wait_for(THREADS + 1);
     let behind = c.send(0, cmd::READ, 0, 16, b"");
     medium.let_answer();
     let mut cookies = Vec::new();
-    for _ in 0..6 {
+    for _ in 0..slow.len() + 1 {
         let (error, cookie) = c.simple();
         assert_eq!(error, 0);
         let (offset, len) = match slow.iter().position(|slow| *slow == cookie) {
@@ -201,7 +226,7 @@ fn reads_beyond_the_room_are_executed_in_their_order() {
         cookies.push(cookie);
     }
     let place = |cookie| cookies.iter().position(|c| *c == cookie).unwrap();
-    assert!(place(slow[4]) < place(behind), "{cookies:?}");
+    assert!(place(slow[beyond]) < place(behind), "{cookies:?}");
 }
 
 #[test]
@@ -350,7 +375,7 @@ fn the_number_of_short_reads_that_wait_is_limited() {
     let (served, _end) = served(&medium);
     let mut c = served.open(false);
     // As many as there are pages in the room for data. The connection's thread executes the next one.
-    let count = (4 << 20) / 4096 + 1;
+    let count = (36 << 20) / 4096 + 1;
     for _ in 0..count {
         c.send(0, cmd::READ, SLOW, 1, b"");
     }
@@ -359,5 +384,91 @@ fn the_number_of_short_reads_that_wait_is_limited() {
     for _ in 0..count {
         assert_eq!(c.simple().0, 0);
         c.take(1);
+    }
+}
+
+#[test]
+fn requests_behind_writes_that_wait_for_memory_are_answered_first() {
+    let medium = Medium::new();
+    medium.fill_up();
+    let (served, _end) = served(&medium);
+    let mut c = served.open(false);
+    let len = 1 << 20;
+    let data = |i: u64| -> Vec<u8> { (0..len).map(|byte| (byte % 251) as u8 ^ i as u8).collect() };
+    // Each begins and ends inside of a page, so that parts meet at both kinds of borders.
+    let offset = |i: u64| i * len + 100;
+    let mut left = Vec::new();
+    for i in 0..16 {
+        left.push(c.send(flag::FUA, cmd::WRITE, offset(i % 2), len as u32, &data(i % 2)));
+    }
+    medium.wait_for(8);
+    let before = medium.bytes(4096, 100);
+    assert_eq!(c.read(4096, 100), before);
+    assert_eq!(c.call(0, cmd::FLUSH, 0, 0, b""), 0);
+    // Half of the threads are left for requests that do not wait for memory to write whole pages.
+    let read = c.send(0, cmd::READ, BAD + 8192, 100, b"");
+    left.push(c.send(0, cmd::WRITE_ZEROES, DEVICE_LEN - 600, 100, b""));
+    medium.wait_for(10);
+    assert_eq!(c.read(4096, 100), before);
+    medium.let_answer();
+    left.push(read);
+    while !left.is_empty() {
+        let (error, cookie) = c.simple();
+        assert_eq!(error, 0);
+        if cookie == read {
+            c.take(100);
+        }
+        left.swap_remove(left.iter().position(|sent| *sent == cookie).unwrap());
+    }
+    for i in 0..2 {
+        assert!(medium.bytes(offset(i), len as u32) == data(i), "{i}");
+    }
+    assert_eq!(medium.bytes(DEVICE_LEN - 600, 100), [0; 100]);
+    // The flush of the client, and one for each write with FUA.
+    assert_eq!(medium.state.lock().unwrap().executed.iter().filter(|e| **e == "flush").count(), 17);
+}
+
+#[test]
+fn writes_beyond_the_room_are_executed_in_their_order() {
+    let medium = Medium::new();
+    medium.fill_up();
+    let (served, _end) = served(&medium);
+    let mut c = served.open(false);
+    let data = vec![9; 1 << 20];
+    for _ in 0..36 {
+        c.send(0, cmd::WRITE, 0, data.len() as u32, &data);
+    }
+    // Another connection has its own room, but no more.
+    let mut other = served.open(false);
+    for _ in 0..4 {
+        other.send(0, cmd::WRITE, 0, data.len() as u32, &data);
+    }
+    medium.wait_for(8 + 4);
+    assert_eq!(other.read(SLOW - 4096, 8), medium.bytes(SLOW - 4096, 8));
+    for c in [&mut c, &mut other] {
+        c.send(0, cmd::WRITE, 4096, 4096, &data[..4096]);
+    }
+    // Their connections' threads wait.
+    medium.wait_for(8 + 4 + 2);
+    medium.let_answer();
+    for (mut c, count) in [(c, 37), (other, 5)] {
+        (0..count).for_each(|_| assert_eq!(c.simple().0, 0));
+        assert_eq!(c.read(0, 8), [9; 8]);
+    }
+}
+
+#[test]
+fn requests_behind_the_longest_read_that_waits_are_answered_first() {
+    let medium = Medium::of_len(36 << 20);
+    let (served, _end) = served(&medium);
+    for (structured, flags) in [(false, 0), (true, 0), (true, flag::DF)] {
+        medium.state.lock().unwrap().answers = false;
+        let mut c = served.open(structured);
+        let (offset, len) = (BAD + 4096, 32 << 20);
+        let slow = c.send(flags, cmd::READ, offset, len, b"");
+        medium.wait_for(1);
+        assert_eq!(c.read(0, 4096), medium.bytes(0, 4096));
+        medium.let_answer();
+        assert!(c.read_reply(slow, flags, offset, len).unwrap() == medium.bytes(offset, len));
     }
 }

@@ -163,7 +163,7 @@ impl State {
         match &self.export {
             Some(ExportState::Nbd { uri }) => uri.clone(),
             Some(ExportState::Loop { device: Some(device), .. }) => device.display().to_string(),
-            _ => String::new(),
+            Some(ExportState::Loop { device: None, .. }) | None => String::new(),
         }
     }
 
@@ -175,7 +175,7 @@ impl State {
                 let expected = LoopIdentity { lo_device: backing.device, lo_inode: backing.inode };
                 loopdev::identity(device).is_ok_and(|found| found == Some(expected)).then(|| device.clone())
             }
-            _ => None,
+            Some(ExportState::Loop { .. } | ExportState::Nbd { .. }) | None => None,
         }
     }
 }

@@ -89,6 +89,7 @@ fn remove_backing(dir: &InstanceDir) -> Result<()> {
 pub fn remove_export(dir: &InstanceDir) -> Result<()> {
     match dir.read_state().and_then(|s| s.export) {
         Some(ExportState::Loop { backing, mount_point, .. }) => loop_device::clean_up(backing, &mount_point),
-        _ => Ok(()),
+        // Its socket is removed with the folder.
+        Some(ExportState::Nbd { .. }) | None => Ok(()),
     }
 }

@@ -1,5 +1,6 @@
 //! The report on a mounted image: the JSON of `image stats`, documented in `docs/json.md`.
 
+use super::disk::RingsReport;
 use super::{LatencyReport, ServerReport};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -18,6 +19,12 @@ pub struct MountReport {
     /// `/dev/fuse` or `io_uring`: how FUSE requests reach the server.
     #[serde(default)]
     pub transport: String,
+    /// The reason that io_uring does not serve although it was wanted (`--fuse-uring on`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub without_rings: Option<String>,
+    /// The buffers of the rings, if io_uring serves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rings: Option<RingsReport>,
     /// The longest read request, bytes.
     pub max_read_bytes: usize,
     /// FUSE requests of all kinds that the kernel has sent.

@@ -24,7 +24,7 @@ use buffer::ReplyMemory;
 use fs::ImageFs;
 pub use pagefold_fuse::MOUNT_NAME;
 pub use pagefold_fuse::Transport;
-use pagefold_fuse::{FuseError, FuseMount, Mounter, Rings, Serving, free_directory};
+use pagefold_fuse::{FuseError, FuseMount, Mounter, Rings, Serving, free_directory, rings_not_offered};
 use pagefold_sys::fusermount::HelperError;
 use pagefold_sys::{SysError, cpu};
 use pagefold_sys::{fusedev, fusering};
@@ -266,7 +266,7 @@ impl Planned {
     fn new(image: &Image, threads: usize, uring: bool) -> Result<Self, MountError> {
         let queues = match uring {
             false => Err(None),
-            true if !fusering::is_enabled() => Err(Some(format!("{} is not set", fusering::ENABLED))),
+            true if !fusering::is_enabled() => Err(Some(rings_not_offered())),
             true => fusering::queues().map_err(|e| Some(e.to_string())),
         };
         let planned = match queues {

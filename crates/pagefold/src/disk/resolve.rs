@@ -77,19 +77,22 @@ fn mounted_device(mount: &mounts::Mount) -> DeviceNumber {
 
 fn is_of(dir: &InstanceDir, target: &Target) -> bool {
     let Some(state) = dir.read_state() else { return false };
-    match (target, &state.export) {
-        (Target::Uri(wanted), Some(ExportState::Nbd { uri })) => {
+    let Some(export) = &state.export else { return false };
+    // Every export is named, so that a further one has to say which targets name it.
+    match (target, export) {
+        (Target::Uri(wanted), ExportState::Nbd { uri }) => {
             *wanted == uri.as_str() || socket_of(wanted).is_some_and(|socket| socket_of(uri) == Some(socket))
         }
-        (Target::Socket { device, inode }, Some(ExportState::Nbd { .. })) => {
+        (Target::Socket { device, inode }, ExportState::Nbd { .. }) => {
             let socket = dir.nbd_path().symlink_metadata();
             socket.is_ok_and(|socket| (socket.dev(), socket.ino()) == (*device, *inode))
         }
-        (Target::Device(number), Some(ExportState::Loop { .. })) => {
+        (Target::Device(number), ExportState::Loop { .. }) => {
             let device = state.loop_device().and_then(|device| blockuse::device_number(&device).ok());
             device == Some(*number)
         }
-        _ => false,
+        (Target::Device(_), ExportState::Nbd { .. })
+        | (Target::Uri(_) | Target::Socket { .. }, ExportState::Loop { .. }) => false,
     }
 }
 

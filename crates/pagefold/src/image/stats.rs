@@ -120,10 +120,20 @@ fn text(report: &MountReport) -> String {
         ("read ahead", format!("{} clusters, {} dropped", reads.readahead_issued, reads.readahead_dropped)),
     ];
     let remote = report.remote.as_ref().map(remote_lines).unwrap_or_default();
-    let lines = lines.into_iter().chain(remote).chain(startup_lines(report));
+    let lines = lines.into_iter().chain(rings_lines(report)).chain(remote).chain(startup_lines(report));
     let mut text: String = lines.map(|(name, value)| format!("{name:<20}{value}\n")).collect();
     text.push_str(&latency(&report.latency));
     text
+}
+
+/// The buffers of rings, or the reason that there are none although they were wanted.
+fn rings_lines(report: &MountReport) -> Vec<(&'static str, String)> {
+    let rings = report.rings.as_ref().map(|rings| {
+        let (buffers, request) = (Human(rings.buffer_bytes), Human(rings.max_request_bytes));
+        ("rings", format!("{buffers} of buffers, part of --memory, for requests of at most {request}"))
+    });
+    let warning = report.without_rings.clone().map(|warning| ("warning", warning));
+    rings.into_iter().chain(warning).collect()
 }
 
 /// The time of the first read, and the start-up lists.

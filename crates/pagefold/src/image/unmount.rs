@@ -64,6 +64,8 @@ fn unmount(path: &Path, force: bool) -> Result<()> {
     if found.fs_type != format!("fuse.{MOUNT_NAME}") {
         return Err(find::not_found(path));
     }
+    // A refused runtime folder is reported before the image is unmounted: without it nothing could be cleaned up.
+    RuntimeDir::open_images()?;
     let abort = force || served_mounts::is_dead(path)?;
     let result = if abort { fusedev::abort_and_unmount(path) } else { umount(path, false) };
     match result {

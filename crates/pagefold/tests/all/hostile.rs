@@ -56,6 +56,32 @@ fn a_runtime_folder_below_a_shared_folder_is_refused() {
     assert_refused(&s, "writable by other users");
 }
 
+#[test]
+fn nothing_is_unmounted_while_the_runtime_folder_is_refused() {
+    if !is_root() {
+        pagefold_testkit::skipped!("nothing_is_unmounted_while_the_runtime_folder_is_refused: needs root");
+        return;
+    }
+    let s = Sandbox::new();
+    let (tree, image, at) = (s.path("tree"), s.path("x.erofs"), s.path("mounted"));
+    create_folder(&tree, 0o755);
+    create_folder(&at, 0o755);
+    std::fs::write(tree.join("file"), "contents").unwrap();
+    s.ok(&format!("image build {} {}", tree.display(), image.display()));
+    s.ok(&format!("image mount {} {}", image.display(), at.display()));
+    let set_mode = |mode| {
+        std::fs::set_permissions(s.path(""), std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    set_mode(0o777);
+    for force in ["", "--force"] {
+        let ran = s.run(&format!("image unmount {force} {}", at.display()));
+        ran.fails(5, "is refused");
+        assert_eq!(std::fs::read_to_string(at.join("file")).unwrap(), "contents", "{force}");
+    }
+    set_mode(0o755);
+    s.ok(&format!("image unmount {}", at.display()));
+}
+
 /// A sandbox of a user other than root, who always has /run/pagefold.
 fn ordinary_user() -> Sandbox {
     if is_root() { Sandbox::for_user(65534) } else { Sandbox::new() }

@@ -164,6 +164,10 @@ impl BlockDevice for RefusalTracker {
     fn waits_for_medium(&self, offset: u64, len: u64) -> bool {
         self.inner.waits_for_medium(offset, len)
     }
+
+    fn waits_for_room(&self, len: u64) -> bool {
+        self.inner.waits_for_room(len)
+    }
 }
 
 #[cfg(test)]

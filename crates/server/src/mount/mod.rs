@@ -84,15 +84,17 @@ pub fn run(config: &MountConfig, dir: &InstanceDir, channel: StartupChannel) -> 
         // Not before: the helper that mounts for users looks at this process.
         privileges::forbid_dumps()?;
     }
-    if config.fuse_uring == FuseUring::On {
-        warnings.extend(crate::transport::warning(mount.transport()));
-    }
+    let without_rings =
+        crate::transport::warning(mount.transport()).filter(|_| config.fuse_uring == FuseUring::On);
+    warnings.extend(without_rings.clone());
     let handler = StatusHandler {
         config: config.clone(),
         image,
         session: MountSession {
             threads: mount.threads(),
             transport: crate::transport::name(mount.transport()),
+            without_rings,
+            rings: crate::transport::rings(mount.transport()),
             max_read_bytes: mount.read_bytes(),
             requests: mount.requests(),
             remote,

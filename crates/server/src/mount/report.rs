@@ -3,6 +3,7 @@
 use super::cache::OpenedCache;
 use super::lists::{Prefetch, Recording};
 use pagefold_control::config::MountConfig;
+use pagefold_control::report::disk::RingsReport;
 use pagefold_control::report::mount::{BudgetReport, MountReport, ReadsReport, RemoteReport};
 use pagefold_control::report::{LatencyReport, ServerReport};
 use pagefold_image::{Image, ImageStats, ReadStats};
@@ -18,6 +19,10 @@ pub struct MountSession {
     pub threads: usize,
     /// How requests reach them.
     pub transport: &'static str,
+    /// The warning that rings do not serve although they were wanted.
+    pub without_rings: Option<String>,
+    /// The buffers of rings, if they serve.
+    pub rings: Option<RingsReport>,
     /// The longest read request, bytes.
     pub max_read_bytes: usize,
     /// Requests that the kernel has sent so far.
@@ -46,6 +51,8 @@ pub fn report(config: &MountConfig, image: &Image, session: &MountSession) -> Mo
         server: ServerReport::of_this_process(),
         threads: session.threads,
         transport: session.transport.to_string(),
+        without_rings: session.without_rings.clone(),
+        rings: session.rings,
         max_read_bytes: session.max_read_bytes,
         requests: session.requests.load(Ordering::Relaxed),
         budget: BudgetReport {

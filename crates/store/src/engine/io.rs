@@ -13,6 +13,9 @@ use pagefold_codec::fill;
 use pagefold_page::{PAGE_SIZE, Page, PageIndex, Span, spans};
 use pagefold_sys::cpu;
 
+/// Memory that a write may take beyond its bytes, bytes: frames that objects share with others, and a part of the slot
+/// table.
+const WRITE_OVERHEAD_BYTES: u64 = 64 << 10;
 /// The most slots that one call of [`Store::extent`] examines.
 const EXTENT_PAGES_MAX: usize = 1 << 16;
 
@@ -47,6 +50,18 @@ impl Store {
         let pages = PageIndex::containing(offset).0..=PageIndex::containing(offset + len_bytes - 1).0;
         let is_written_back = |slot: &Slot| slot.snapshot().is_written_back();
         pages.into_iter().any(|index| self.pages.table.get(PageIndex(index)).is_some_and(is_written_back))
+    }
+
+    /// Returns whether a write of so many bytes would wait for writeback to free memory: it may need more than there is
+    /// below the limit, and there is a writeback thread.
+    ///
+    /// Takes no lock: the memory in use may change at once. The answer assumes that the pages do not compress.
+    pub fn waits_for_room(&self, len_bytes: u64) -> bool {
+        let Some(writeback) = &self.writeback else { return false };
+        let arena = self.pages.pool.source().arena();
+        let needed_bytes = len_bytes.saturating_add(WRITE_OVERHEAD_BYTES);
+        arena.in_use_bytes().saturating_add(needed_bytes) > arena.limit_bytes()
+            && writeback.policy().state().throttle().is_running()
     }
 
     /// Stores `data` at byte `offset`.

@@ -48,8 +48,9 @@ pub struct Throttle {
     room: Condvar,
     /// The writeback thread waits on it.
     work: Condvar,
-    /// A copy of the state's flag that is read without the lock.
+    /// Copies of the state's flags that are read without the lock.
     stopping: AtomicBool,
+    running: AtomicBool,
     stall_timeout: Duration,
     recheck_interval: Duration,
     writes: AtomicU64,
@@ -92,6 +93,7 @@ impl Throttle {
             room: Condvar::new(),
             work: Condvar::new(),
             stopping: AtomicBool::new(false),
+            running: AtomicBool::new(false),
             stall_timeout,
             recheck_interval,
             writes: AtomicU64::new(0),
@@ -175,6 +177,7 @@ impl Throttle {
         }
         *state = State { running: true, can_free: true, waiting: state.waiting, ..State::default() };
         self.stopping.store(false, Relaxed);
+        self.running.store(true, Relaxed);
         true
     }
 
@@ -182,6 +185,7 @@ impl Throttle {
     pub fn unregister_thread(&self) {
         let mut state = self.state();
         (state.running, state.can_free) = (false, false);
+        self.running.store(false, Relaxed);
         self.room.notify_all();
     }
 
@@ -197,6 +201,11 @@ impl Throttle {
     /// Whether the writeback thread has been stopped.
     pub fn is_stopping(&self) -> bool {
         self.stopping.load(Relaxed)
+    }
+
+    /// Whether there is a writeback thread, for which writers wait.
+    pub fn is_running(&self) -> bool {
+        self.running.load(Relaxed) && !self.is_stopping()
     }
 
     /// For the writeback thread: reports that memory was freed, and wakes the waiting writers.

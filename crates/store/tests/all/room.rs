@@ -242,3 +242,23 @@ fn the_cleaner_waits_for_readers_of_segments_that_it_has_emptied() {
         );
     }
 }
+
+#[test]
+fn writes_wait_for_room_near_the_limit_while_there_is_a_writeback_thread() {
+    let mut store = Store::new(config(1024, 2 << 20)).unwrap();
+    let backing = Arc::new(MemoryBacking::new(segments(16)));
+    store.attach(WritebackConfig { backing, layout: LayoutKind::Log }).unwrap();
+    let store = Arc::new(store);
+    assert!(!store.waits_for_room(2 << 20), "there is no writeback thread");
+    let thread = WritebackThread::start(store.clone()).unwrap();
+    assert!(
+        !store.waits_for_room(1 << 20) && store.waits_for_room(2 << 20) && store.waits_for_room(u64::MAX)
+    );
+    // Below the high mark, so that nothing is written back.
+    (0..256).for_each(|index| write(&store, index, &raw_page(index, 0)));
+    assert!(!store.waits_for_room(512 << 10) && store.waits_for_room(1 << 20));
+    drop(thread);
+    assert!(!store.waits_for_room(2 << 20), "without the thread a write is refused at once");
+    let without = Store::new(config(1024, 2 << 20)).unwrap();
+    assert!(!without.waits_for_room(2 << 20));
+}
