@@ -4,15 +4,16 @@
 //! in the command's file.
 
 use crate::cli::style::{ColorArg, set_color};
-use crate::cli::{output, style};
+use crate::cli::{output, printable, style};
 use crate::disk::{self, DiskCommand};
 use crate::docs;
 use crate::image::{self, ImageCommand};
 use crate::zram;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use pagefold_control::error::{EXITS, Exit, Result};
+use pagefold_control::error::{CliError, EXITS, Exit, Result};
 use pagefold_control::instance::location;
 use pagefold_control::startup::SERVE;
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 /// Compresses 4 KiB pages in user space, behind RAM disks and read-only images
@@ -83,15 +84,22 @@ pub fn run() -> ExitCode {
         return pagefold_server::serve_from_stdin()
             .map_or_else(|e| finish(Err(e)), |exit| ExitCode::from(exit as u8));
     }
-    let parsed = command().try_get_matches().and_then(|m| Cli::from_arg_matches(&m));
-    match parsed {
+    match parse(std::env::args_os()) {
         Ok(cli) => {
             set_color(cli.color);
             output::set_quiet(cli.quiet);
             finish(dispatch(&cli.command))
         }
-        Err(e) => print_clap_error(&e),
+        // Parsing escaped arguments fails in the same way, with a message that a terminal does not interpret.
+        Err(e) => match parse(std::env::args_os().map(printable::argument)) {
+            Err(escaped) => print_clap_error(&escaped),
+            Ok(_) => finish(Err(CliError::usage(e.to_string()))),
+        },
     }
+}
+
+fn parse(arguments: impl Iterator<Item = OsString>) -> std::result::Result<Cli, clap::Error> {
+    command().try_get_matches_from(arguments).and_then(|m| Cli::from_arg_matches(&m))
 }
 
 fn finish(result: Result<ExitCode>) -> ExitCode {
@@ -108,7 +116,7 @@ fn finish(result: Result<ExitCode>) -> ExitCode {
 /// error.
 fn print_clap_error(e: &clap::Error) -> ExitCode {
     match e.to_string().strip_prefix("error: ") {
-        Some(_) => output::error(&without_label(e)),
+        Some(_) => output::parser_error(&without_label(e)),
         // If this cannot be printed, there is no other place to report it.
         None => drop(e.print()),
     }

@@ -7,6 +7,7 @@
 //! | `progress`, `chart` | progress bars; histograms of latencies |
 //! | `page` | text in sections, with rows of a name and a value |
 //! | `output` | all writing to standard output and standard error |
+//! | `printable` | text with names that other people chose, escaped for terminals |
 //! | `numbers`, `style` | digits in groups; colours |
 
 pub mod chart;
@@ -16,5 +17,6 @@ pub mod list;
 pub mod numbers;
 pub mod output;
 pub mod page;
+pub mod printable;
 pub mod progress;
 pub mod style;

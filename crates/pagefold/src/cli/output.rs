@@ -6,8 +6,10 @@
 //! no other place to report it.
 //!
 //! A reader that closes its end of a pipe early, such as `head`, is no error. Colours are used on terminals only,
-//! unless the variable `NO_COLOR` is set. `--quiet` silences notes, here and nowhere else.
+//! unless the variable `NO_COLOR` is set. `--quiet` silences notes, here and nowhere else. Notes and errors are escaped
+//! here ([`printable`]), so commands put names into them as they are.
 
+use super::printable;
 use super::style::{self, ERROR, HEADING};
 use anstyle::Style;
 use pagefold_control::error::{CliError, Result};
@@ -124,13 +126,19 @@ pub fn stream_json(value: &impl Serialize) -> Result<()> {
 /// Prints a note for the user on standard error, unless `--quiet`.
 pub fn note(note: &str) {
     if !is_quiet() {
-        labelled("note", HEADING, note);
+        labelled("note", HEADING, &printable::message(note));
     }
 }
 
 /// Prints the error of a command on standard error.
 pub fn error(message: &str) {
-    labelled("error", ERROR, message);
+    labelled("error", ERROR, &printable::message(message));
+}
+
+/// Prints an error of the parser of the command line on standard error. Its text has lines and colours of the parser, so
+/// it is printed as it is: arguments in it have to be escaped.
+pub fn parser_error(text: &str) {
+    labelled("error", ERROR, text);
 }
 
 fn labelled(kind: &str, label: Style, message: &str) {

@@ -1,19 +1,24 @@
 //! Progress bars of writeback passes and of walks over images. `--quiet` hides them.
 
 use super::output;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use pagefold_control::report::writeback::PassProgress;
 use pagefold_control::text;
 use pagefold_image::build::{Phase, Progress};
 use pagefold_page::size::Human;
 use std::io::IsTerminal;
+use std::time::Duration;
 
 const RUNNING: &str = "{bar:30} {percent:>3} %  {msg}  {elapsed}";
-const BYTES: &str = "{bar:30} {percent:>3} %  {msg}  {binary_bytes_per_sec}  {eta} left";
+const BYTES: &str = "{bar:30} {percent:>3} %  {msg}  {binary_bytes_per_sec}{left}";
 const UNKNOWN: &str = "{msg}  {binary_bytes_per_sec}  {elapsed}";
 const WAITING: &str = "{msg}  {elapsed}";
 /// The number of files that are found is shown in steps of this.
 const FOUND_STEP: u64 = 1000;
+/// The time that is left appears after this part of the work, in percent ...
+const RATE_PERCENT: u64 = 3;
+/// ... or after this time: a rate of less says little.
+const RATE_TIME: Duration = Duration::from_secs(5);
 
 /// The progress bar of a pass, on standard error if that is a terminal.
 pub struct PassBar {
@@ -127,7 +132,7 @@ impl BytesBar {
             self.bar.set_draw_target(ProgressDrawTarget::stderr());
             self.bar.reset_elapsed();
             if let Ok(style) = ProgressStyle::with_template(template) {
-                self.bar.set_style(style.progress_chars("##-"));
+                self.bar.set_style(style.progress_chars("##-").with_key("left", write_time_left));
             }
         }
         self.bar.set_length(total.max(done));
@@ -245,6 +250,20 @@ impl ExtractBar {
     }
 }
 
+/// Writes the column of the time that is left.
+fn write_time_left(state: &ProgressState, out: &mut dyn std::fmt::Write) {
+    if has_rate(state.pos(), state.len().unwrap_or_default(), state.elapsed()) {
+        // A bar has no way to report an error, and a string takes all text.
+        let _ = write!(out, "  {:#} left", HumanDuration(state.eta()));
+    }
+}
+
+/// Whether `done` of `total` units in this time say how long the rest takes.
+fn has_rate(done: u64, total: u64, elapsed: Duration) -> bool {
+    let percent = u128::from(done) * 100 / u128::from(total.max(1));
+    done > 0 && (percent >= u128::from(RATE_PERCENT) || elapsed >= RATE_TIME)
+}
+
 fn progress_text(files: u64, bytes: u64, of_files: Option<u64>, of_bytes: Option<u64>) -> String {
     let of_files = of_files.map(|n| format!(" of {}", text::grouped(n))).unwrap_or_default();
     let of_bytes = of_bytes.map(|n| format!(" of {}", Human(n))).unwrap_or_default();
@@ -264,6 +283,15 @@ mod tests {
         for template in [RUNNING, BYTES, UNKNOWN, WAITING] {
             ProgressStyle::with_template(template).unwrap();
         }
+    }
+
+    #[test]
+    fn the_time_that_is_left_appears_when_there_is_a_rate() {
+        let seconds = Duration::from_secs;
+        assert!(!has_rate(0, 0, seconds(0)) && !has_rate(0, 1000, seconds(60)));
+        assert!(!has_rate(1, 1000, seconds(0)) && !has_rate(29, 1000, seconds(4)));
+        assert!(has_rate(30, 1000, seconds(0)) && has_rate(1, u64::MAX, seconds(5)));
+        assert!(has_rate(u64::MAX, u64::MAX, seconds(0)));
     }
 
     #[test]

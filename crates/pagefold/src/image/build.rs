@@ -399,10 +399,10 @@ fn options(args: &BuildArgs) -> Result<(Options, Option<RunningKernel>)> {
 
 /// The time of creation that the environment gives (reproducible-builds.org).
 fn source_date_epoch() -> Result<Option<i64>> {
-    match std::env::var("SOURCE_DATE_EPOCH") {
-        Ok(text) => text.parse().map(Some).map_err(|_| {
-            CliError::usage(format!("SOURCE_DATE_EPOCH is '{text}'; it has to be seconds since 1970"))
-        }),
-        Err(_) => Ok(None),
-    }
+    let Some(text) = std::env::var_os("SOURCE_DATE_EPOCH") else { return Ok(None) };
+    let seconds = text.to_str().and_then(|text| text.parse().ok());
+    seconds.map(Some).ok_or_else(|| {
+        let text = text.display();
+        CliError::usage(format!("SOURCE_DATE_EPOCH is '{text}'; it has to be seconds since 1970"))
+    })
 }

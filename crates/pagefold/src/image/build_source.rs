@@ -290,6 +290,11 @@ pub fn failure(error: BuildError) -> CliError {
         BuildError::Write { ref source, .. } | BuildError::Spool { ref source } => {
             CliError::io(error.to_string(), source)
         }
+        BuildError::Changed { ref path } if is_pseudo(path) => CliError::failed(format!(
+            "'{}' is on a file system of the kernel, whose files do not have the length that it states; leave it out \
+             with --exclude, or with --one-file-system if it is mounted inside the source",
+            path.display()
+        )),
         BuildError::Changed { .. } => CliError::new(Exit::Busy, error.to_string()),
         BuildError::Archive { .. } | BuildError::Stream { .. } => {
             CliError::new(Exit::Damaged, error.to_string())
@@ -298,5 +303,46 @@ pub fn failure(error: BuildError) -> CliError {
             image_failure(format_args!("'{}' of the image", path.display()), source)
         }
         error => CliError::failed(pagefold_image::with_causes(&error)),
+    }
+}
+
+/// Types of file systems whose files the kernel makes when they are read, so that the length it states says nothing
+/// (the numbers are those of statfs(2) and of the kernel's header magic.h).
+const PSEUDO: [u64; 10] = [
+    0x9fa0,      // proc
+    0x6265_6572, // sysfs
+    0x6462_6720, // debugfs
+    0x7472_6163, // tracefs
+    0x7363_6673, // securityfs
+    0x0027_e0eb, // cgroup
+    0x6367_7270, // cgroup2
+    0xcafe_4a11, // bpf
+    0x6265_6570, // configfs
+    0xde5e_81e4, // efivarfs
+];
+
+/// Whether a file is on a file system whose files do not have the length that the kernel states.
+fn is_pseudo(path: &Path) -> bool {
+    // Some architectures have a signed type of 32 bits: only these bits count.
+    let kind = rustix::fs::statfs(path).map(|stat| stat.f_type as u64 & 0xffff_ffff);
+    kind.is_ok_and(|kind| PSEUDO.contains(&kind))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_the_kernel_is_not_said_to_have_changed() {
+        let error = |path: &Path| failure(BuildError::Changed { path: path.into() });
+        let pseudo = error(Path::new("/proc/self/status"));
+        assert!(
+            pseudo.message.starts_with("'/proc/self/status' is on a file system of the kernel"),
+            "{pseudo}"
+        );
+        assert!(pseudo.exit == Exit::Failed && pseudo.message.contains("--exclude"), "{pseudo}");
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let changed = error(file.path());
+        assert!(changed.exit == Exit::Busy && changed.message.contains("changed"), "{changed}");
     }
 }

@@ -1,5 +1,6 @@
 //! Names from untrusted images: escaped on a terminal, exact in JSON.
 
+use crate::cli::printable::is_interpreted;
 use serde_json::{Map, Value, json};
 use std::io::IsTerminal;
 
@@ -15,18 +16,13 @@ pub fn escaped(name: &[u8]) -> String {
         for c in chunk.valid().chars() {
             match c {
                 '\\' => text.push_str("\\\\"),
-                c if c.is_control() || is_directional(c) => text.extend(c.escape_default()),
+                c if is_interpreted(c) => text.extend(c.escape_default()),
                 c => text.push(c),
             }
         }
         text.extend(chunk.invalid().iter().map(|byte| format!("\\x{byte:02x}")));
     }
     text
-}
-
-/// Whether a character changes the direction of the text around it.
-fn is_directional(c: char) -> bool {
-    matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// A name as bytes for standard output.

@@ -10,6 +10,7 @@
 use super::open::path_failure;
 use pagefold_control::error::{CliError, Result};
 use pagefold_image::build::source::directory::OutputFolder;
+use pagefold_sys::entropy::random_u64;
 use pagefold_sys::signal::{Termination, ignore_file_size_signal};
 use std::cell::Cell;
 use std::fs::{File, OpenOptions};
@@ -39,10 +40,12 @@ fn output_folder(metadata: std::fs::Metadata) -> OutputFolder {
     }
 }
 
-/// A file with a temporary name. Removes it when dropped.
+/// A file with a temporary name. Removes it when dropped, unless it has been renamed.
 struct Unnamed {
     temporary: PathBuf,
     path: PathBuf,
+    /// Whether `temporary` is no longer a name of the file: another process may use it.
+    is_renamed: bool,
     /// The folder of both, as it was before.
     folder: Option<OutputFolder>,
     signals: Termination,
@@ -81,7 +84,7 @@ impl Target {
                 let folder = path.parent().and_then(|folder| folder.metadata().ok()).map(output_folder);
                 let (file, temporary) = create_beside(&path, existing.is_some()).map_err(failed)?;
                 // From here on, every failure removes the file.
-                let unnamed = Unnamed { temporary, path, folder, signals };
+                let unnamed = Unnamed { temporary, path, is_renamed: false, folder, signals };
                 if let Some(replaced) = existing {
                     file.set_permissions(replaced.permissions()).map_err(failed)?;
                 }
@@ -148,22 +151,24 @@ impl Target {
 
     /// Does what [`complete`](Self::complete) does, by these calls, which tests let fail.
     fn complete_by(
-        self,
+        mut self,
         sync: impl FnOnce(&File) -> std::io::Result<()>,
         rename: impl FnOnce(&Path, &Path) -> std::io::Result<()>,
     ) -> Result<()> {
-        let Some(unnamed) = &self.unnamed else { return Ok(()) };
+        let Some(unnamed) = &mut self.unnamed else { return Ok(()) };
         // Errors of writing that the system has deferred must show before the old file is replaced.
         let renamed = sync(&self.file).and_then(|()| rename(&unnamed.temporary, &unnamed.path));
+        unnamed.is_renamed = renamed.is_ok();
         renamed.map_err(|e| CliError::io(format!("writing '{}'", self.shown.display()), &e))
     }
 }
 
 impl Drop for Unnamed {
     fn drop(&mut self) {
-        // After the file got its name there is nothing to remove. If removing fails, a file with a temporary name
-        // stays; the command reports why the file is not complete.
-        let _ = std::fs::remove_file(&self.temporary);
+        if !self.is_renamed {
+            // If removing fails, a file with a temporary name stays; the command reports why the file is not complete.
+            let _ = std::fs::remove_file(&self.temporary);
+        }
     }
 }
 
@@ -197,15 +202,16 @@ fn target_of_link(path: &Path) -> std::io::Result<PathBuf> {
 }
 
 /// Creates a file with a temporary name in the directory of `path`. Only its owner may use it if it `replaces` a file,
-/// whose permissions it gets next.
+/// whose permissions it gets next. The name is random: processes of several containers may have the same number, and
+/// write to the same folder.
 fn create_beside(path: &Path, replaces: bool) -> std::io::Result<(File, PathBuf)> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create_new(true).mode(if replaces { 0o600 } else { 0o666 });
+    let random = || random_u64().map_err(|e| Error::from_raw_os_error(e.errno));
     let mut tried = 0;
     loop {
-        let temporary = path.with_file_name(format!(".pagefold-{}-{tried}.part", std::process::id()));
+        let temporary = path.with_file_name(format!(".pagefold-{:016x}.part", random()?));
         match options.open(&temporary) {
-            // A process that was killed has left it.
             Err(e) if e.kind() == ErrorKind::AlreadyExists && tried < MAX_NAMES => tried += 1,
             Err(e) => return Err(e),
             Ok(file) => return Ok((file, temporary)),
@@ -247,6 +253,27 @@ mod tests {
         Output(&target).write_all(b"after").unwrap();
         target.complete().unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"after");
+    }
+
+    /// Another builder may take the temporary name as soon as it is free.
+    #[test]
+    fn a_file_that_got_its_name_leaves_the_temporary_name_to_others() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("image");
+        let targets = [(); 2].map(|()| Target::open_image(&path).unwrap());
+        let temporary = targets.each_ref().map(|target| target.path().to_path_buf());
+        assert_ne!(temporary[0], temporary[1]);
+        let own = format!(".pagefold-{}-", std::process::id());
+        assert!(!temporary[0].to_str().unwrap().contains(&own), "{temporary:?}");
+        let [first, second] = targets;
+        let renamed = first.complete_by(File::sync_all, |from, to| {
+            std::fs::rename(from, to)?;
+            std::fs::write(from, "another")
+        });
+        renamed.unwrap();
+        assert_eq!(std::fs::read(&temporary[0]).unwrap(), b"another");
+        drop(second);
+        assert!(path.exists() && !temporary[1].exists());
     }
 
     #[test]

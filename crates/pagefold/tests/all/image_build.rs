@@ -187,8 +187,11 @@ fn the_same_source_gives_the_same_image() {
         let shows = s.ok(&format!("image show {}", s.path("dated").display()));
         assert!(shows.contains(&format!("{shown} UTC")), "{shows}");
     }
-    let bad = s.command(&command).env("SOURCE_DATE_EPOCH", "yesterday").output().unwrap();
-    assert_eq!(bad.status.code(), Some(2));
+    for bad in [&b"yesterday"[..], b"", b"5\xff"] {
+        let bad: &std::ffi::OsStr = std::os::unix::ffi::OsStrExt::from_bytes(bad);
+        let ran = s.command(&command).env("SOURCE_DATE_EPOCH", bad).output().unwrap();
+        assert_eq!(ran.status.code(), Some(2), "{bad:?}");
+    }
 }
 
 #[test]

@@ -29,6 +29,51 @@ fn errors_of_all_kinds_have_one_label() {
     );
 }
 
+/// A terminal would set its title, and a log would have a forged message.
+#[test]
+fn names_in_messages_are_escaped() {
+    let s = Sandbox::new();
+    let hostile = "a\x1b]0;pwn\x07\x1b[31mred\npagefold: error: b";
+    let escaped = "a\\u{1b}]0;pwn\\u{7}\\u{1b}[31mred\\npagefold: error: b";
+    let mut header = [0; 512];
+    let name = format!("../{hostile}");
+    header[..name.len()].copy_from_slice(name.as_bytes());
+    header[100..108].copy_from_slice(b"0000644\0");
+    header[124..136].copy_from_slice(b"00000000000\0");
+    header[148..156].copy_from_slice(b"        ");
+    header[156..157].copy_from_slice(b"0");
+    header[257..265].copy_from_slice(b"ustar\x0000");
+    let sum: u32 = header.iter().map(|&byte| u32::from(byte)).sum();
+    header[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+    std::fs::write(s.path("esc.tar"), [&header[..], &[0; 1024]].concat()).unwrap();
+    let (archive, out) = (s.path("esc.tar"), s.path("o"));
+    let archive = archive.to_str().unwrap();
+    for words in [
+        &["image", "build", archive, out.to_str().unwrap()][..],
+        &["image", "show", &s.path(hostile).display().to_string()],
+        &["image", "build", &format!("--memory={hostile}"), "x", "y"],
+        &["image", hostile],
+    ] {
+        let ran = Ran::new("hostile", s.command("").args(words).output().unwrap());
+        assert!(ran.code != 0 && ran.err.contains(escaped), "{ran:?}");
+        assert!(!ran.err.contains(|c: char| c.is_control() && c != '\n'), "{ran:?}");
+        assert_eq!(ran.err.lines().filter(|line| line.starts_with("pagefold: ")).count(), 1, "{ran:?}");
+    }
+    // Notes, and arguments in coloured errors.
+    let mut coloured = s.command("image");
+    coloured.arg(hostile).env("CLICOLOR_FORCE", "1");
+    let ran = Ran::new("coloured", coloured.output().unwrap());
+    assert!(ran.err.contains(escaped) && !ran.err.contains("\x1b]0"), "{ran:?}");
+    std::fs::create_dir(s.path("empty")).unwrap();
+    let mut build = s.command("image build");
+    // A bracket would begin a class of the pattern.
+    let [hostile, escaped] = [hostile, escaped].map(|text| text.replace('[', ""));
+    build.args([s.path("empty"), out, format!("--exclude={hostile}").into()]);
+    let ran = Ran::new("note", build.output().unwrap());
+    let note = format!("pagefold: note: --exclude '{escaped}' matched nothing\n");
+    assert!(ran.code == 0 && ran.err == note, "{ran:?}");
+}
+
 #[test]
 fn quiet_silences_notes_before_and_after_the_command_but_no_results_and_errors() {
     let s = Sandbox::new();
