@@ -66,6 +66,8 @@ fn every_option_of_help_is_in_the_manual_and_the_completions() {
 fn the_table_of_exports_in_the_guide_and_the_help_are_those_of_the_program() {
     let guide = include_str!("../../../../docs/disk.md");
     let help = Sandbox::new().ok("disk create --help");
+    let json = include_str!("../../../../docs/json.md");
+    let names = json.lines().find(|line| line.starts_with("| `export` | text |")).unwrap();
     for facts in ExportKind::ALL.map(ExportKind::facts) {
         let swap = if facts.is_for_swap { "yes" } else { "no" };
         let row = format!(
@@ -74,6 +76,7 @@ fn the_table_of_exports_in_the_guide_and_the_help_are_those_of_the_program() {
         );
         assert!(guide.contains(&row), "the table of exports in docs/disk.md has no row\n{row}");
         assert!(help.contains(&format!("- {}:", facts.name)), "{help}");
+        assert!(names.contains(&format!("`{}`", facts.name)), "docs/json.md: {names}");
     }
 }
 
