@@ -17,10 +17,16 @@ use std::ops::Range;
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Holes of fewer bytes in all are not worth a different layout.
 const HOLE_BYTES_MIN: u64 = 1 << 20;
-/// Entries of a file at most, as far as the chunks can be larger.
+/// Entries of a file at most, as long as its chunks are short.
 const ENTRIES_MAX: u64 = 1 << 16;
-/// Largest chunk, as a power of two in blocks: 8 MiB.
-const CHUNK_BITS_MAX: u32 = 11;
+/// Largest short chunk, as a power of two in blocks: 8 MiB. Around a byte of data, a chunk of zeroes is stored.
+const SHORT_CHUNK_BITS_MAX: u32 = 11;
+/// Entries of any file at most: they are in memory while it is written.
+const LONG_ENTRIES_MAX: u64 = 1 << 20;
+/// Largest chunk of the format, as a power of two in blocks.
+const CHUNK_BITS_MAX: u32 = 31;
+/// Bytes that are read at once.
+const PIECE_BYTES: usize = 8 << 20;
 
 /// Whether a file with these ranges of data is stored in chunks.
 pub fn is_worth(target: Target, len_bytes: u64, data: &[Range<u64>]) -> bool {
@@ -51,13 +57,15 @@ pub fn write(
             true => {
                 reader.skip(start - at)?;
                 at = end;
-                let mut bytes = vec![0; (end - start) as usize];
-                reader.read_exact(&mut bytes)?;
-                hash.iter_mut().for_each(|hash| hash.write(&bytes));
-                bytes.resize(bytes.len().next_multiple_of(BLOCK as usize), 0);
                 let block = writer.out.next_block();
-                writer.out.append(&bytes)?;
-                stored_bytes += bytes.len() as u64;
+                for piece in (start..end).step_by(PIECE_BYTES) {
+                    let mut bytes = vec![0; (end - piece).min(PIECE_BYTES as u64) as usize];
+                    reader.read_exact(&mut bytes)?;
+                    hash.iter_mut().for_each(|hash| hash.write(&bytes));
+                    bytes.resize(bytes.len().next_multiple_of(BLOCK as usize), 0);
+                    writer.out.append(&bytes)?;
+                    stored_bytes += bytes.len() as u64;
+                }
                 block
             }
         };
@@ -106,9 +114,10 @@ fn data_len(data: &[Range<u64>], chunk: u64, len_bytes: u64) -> u64 {
 
 /// The smallest chunk with which a file has a bounded number of entries.
 fn chunk_bits(len_bytes: u64) -> u32 {
-    (0..CHUNK_BITS_MAX)
-        .find(|bits| len_bytes.div_ceil(BLOCK << bits) <= ENTRIES_MAX)
-        .unwrap_or(CHUNK_BITS_MAX)
+    let entries = |bits: &u32| len_bytes.div_ceil(BLOCK << bits);
+    let short = (0..SHORT_CHUNK_BITS_MAX).find(|bits| entries(bits) <= ENTRIES_MAX);
+    let long = || (SHORT_CHUNK_BITS_MAX..CHUNK_BITS_MAX).find(|bits| entries(bits) <= LONG_ENTRIES_MAX);
+    short.or_else(long).unwrap_or(CHUNK_BITS_MAX)
 }
 
 #[cfg(test)]
@@ -128,7 +137,10 @@ mod tests {
     #[test]
     fn chunks_grow_with_the_file() {
         assert_eq!((chunk_bits(1), chunk_bits(256 << 20), chunk_bits((256 << 20) + 1)), (0, 0, 1));
-        assert_eq!(chunk_bits(1 << 50), CHUNK_BITS_MAX);
+        assert_eq!(
+            [1 << 39, (1 << 39) + 1, 1 << 43, (1 << 43) + 1, 1 << 47, u64::MAX].map(chunk_bits),
+            [11, 11, 11, 12, 15, CHUNK_BITS_MAX]
+        );
     }
 
     #[test]
