@@ -2,6 +2,7 @@
 
 import multiprocessing
 import pickle
+import time
 
 import numpy as np
 import pytest
@@ -28,7 +29,13 @@ def test_arrays_share_a_limit(settings):
 
 def test_a_region_without_a_limit_follows_the_machine(settings):
     budget = pagefold.Budget()
-    assert budget.follows_pressure and budget.memory > MB and "follows the pressure" in repr(budget)
+    assert budget.follows_pressure and "follows the pressure" in repr(budget)
+    # Other programs may leave no memory for a while.
+    deadline = time.monotonic() + 60
+    while budget.memory <= MB:
+        assert time.monotonic() < deadline, repr(budget)
+        time.sleep(0.2)
+        budget = pagefold.Budget()
     one = pagefold.zeros(MB, "u1", None, **settings)
     two = pagefold.zeros(MB, "u1", budget, **settings)
     one[:] = two[:] = 5
