@@ -234,8 +234,8 @@ fn overwrite(mode: usize) {
     let tried = || (0..PAGES / 2).step_by(3);
     // The accesses poison pages. They fail for other pages too where the faulting thread serves faults.
     let failed: Vec<_> = tried().filter(|page| !system_reads(&region, *page)).collect();
-    // Until the threads that served these faults are idle.
-    std::thread::sleep(Duration::from_millis(200));
+    // The threads that serve faults may still have pages: a pin waits for them.
+    failed.iter().for_each(|page| drop(region.pin(bytes_of(*page, 1))));
     let mut copy = [0; 4096];
     let mut is_lost = |page: &u64| {
         region.read_part(*page as usize * 4096, &mut copy) == Err(RangeError::Lost { page: *page })

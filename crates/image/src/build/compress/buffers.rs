@@ -32,7 +32,7 @@ impl PartialEq for Buffer {
 impl Eq for Buffer {}
 
 impl Buffer {
-    /// Makes it `len` bytes long, which it was or more.
+    /// Makes it `len` bytes long if it is longer.
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
