@@ -5,7 +5,8 @@
 //!
 //! - [`proto`]: numbers and encodings;
 //! - [`handshake`], [`transmission`]: the protocol as state machines over bytes, without I/O; `meta`: block status;
-//!   `pieces`: long requests; `replies`: data and errors in replies; `deferred`: reads that wait for the medium;
+//!   `pieces`: long requests; `replies`: data and errors in replies; `deferred`: requests that wait for the medium, and `room`,
+//!   the memory that they may take;
 //! - [`buffer`], `transport`, `tls`, `connection`: the I/O of one client;
 //! - `listen`, `server`, `client_table`: sockets, threads, and the limits of clients;
 //! - `report`: rate-limited reports for a log.
@@ -14,7 +15,7 @@
 //! encodes the reply -> `connection` sends the reply.
 //!
 //! Each listener has a thread that accepts clients (`listen`), and each client a thread that serves it until it
-//! disconnects (`connection`); reads that wait for the medium have threads of their client beside it (`deferred`). The
+//! disconnects (`connection`); requests that wait for the medium have threads of their client beside it (`deferred`). The
 //! server has one lock for the table of clients and one for the list of its
 //! listeners; the list's is taken first. Neither is held while a device is called or a socket is read or written.
 //! `report` has another lock, which may be taken under the table's.

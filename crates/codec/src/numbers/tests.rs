@@ -9,17 +9,7 @@ use super::isa::Isa;
 use super::lane::{self, ROW_LEN};
 use pagefold_page::{PAGE_SIZE, Page};
 use proptest::prelude::*;
-use slow::Packing;
-
-fn noise(seed: u64) -> impl FnMut() -> u64 {
-    let mut state = seed.wrapping_mul(2).wrapping_add(0x9e37_79b9_7f4a_7c15);
-    move || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-}
+use slow::{Packing, noise};
 
 fn page_of(numbers: impl IntoIterator<Item = u64>, lane_len: usize) -> Page {
     let bytes: Vec<u8> = numbers

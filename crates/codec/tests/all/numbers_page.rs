@@ -1,6 +1,6 @@
 //! The codec `numbers`: which pages it packs, and that the others are LZ4 blocks, byte for byte.
 
-use crate::support::numbers_slow;
+use crate::support::numbers_slow::{self, noise};
 use pagefold_codec::{COMPRESS_BUF_LEN, Codec, CodecError, CodecSpec, Stream};
 use pagefold_page::PAGE_SIZE;
 use proptest::prelude::*;
@@ -34,16 +34,6 @@ fn compress_checked(page: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn random(seed: u64) -> impl FnMut() -> u64 {
-    let mut state = seed.wrapping_mul(2).wrapping_add(0x9e37_79b9_7f4a_7c15);
-    move || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-}
-
 fn page_of<const N: usize>(number: impl FnMut(u64) -> [u8; N]) -> Vec<u8> {
     (0..(PAGE_SIZE / N) as u64).flat_map(number).collect()
 }
@@ -51,7 +41,7 @@ fn page_of<const N: usize>(number: impl FnMut(u64) -> [u8; N]) -> Vec<u8> {
 /// Pages of arrays are packed, to about the bits that their numbers have.
 #[test]
 fn pages_of_numbers_are_packed() {
-    let mut random = random(1);
+    let mut random = noise(1);
     let (mut time, mut sorted) = (1_700_000_000_000_000_000_u64, 0_u64);
     let cases: Vec<(&str, u8, usize, Vec<u8>)> = vec![
         ("noise of 8 bits", 4, 524, page_of(|_| (1 << 40 | random() >> 56).to_le_bytes())),
@@ -96,7 +86,7 @@ fn pages_of_numbers_are_packed() {
 /// Pages that LZ4 makes smaller are LZ4 blocks, although their numbers are small.
 #[test]
 fn pages_that_repeat_or_are_sparse_are_lz4_blocks() {
-    let mut random = random(2);
+    let mut random = noise(2);
     let pages: Vec<(&str, Vec<u8>)> = vec![
         ("sparse", page_of(|at| if at % 20 == 0 { random() >> 40 } else { 0 }.to_le_bytes())),
         ("half", page_of(|at| if at < 256 { 0 } else { random() >> 24 }.to_le_bytes())),
@@ -148,7 +138,7 @@ proptest! {
     fn pages_of_any_numbers_round_trip(
         seed: u64, bits in 0_u32..64, step in 0_u64..2000, lane_log in 0..4_u32, zeros in 0_u64..4, period in 1_u64..600,
     ) {
-        let mut random = random(seed);
+        let mut random = noise(seed);
         let mut past: Vec<u64> = Vec::new();
         let numbers = (0..4096_u64).map(|at| {
             let number = match past.len().checked_sub(period as usize) {
@@ -170,7 +160,7 @@ proptest! {
     ) {
         let lane_len = 1 << ((kind - 1) % 4);
         let len = 3 + lane_len + if kind > 4 { 64 } else { 0 } + 512 / lane_len * usize::from(width) + more;
-        let mut random = random(seed);
+        let mut random = noise(seed);
         let mut bytes = vec![kind, shift, width];
         bytes.resize_with(len, || random() as u8);
         let mut page = vec![0; PAGE_SIZE];

@@ -102,3 +102,15 @@ pub fn decode(bytes: &[u8]) -> Option<Vec<u8>> {
     }
     Some(numbers.iter().flat_map(|number| number.to_le_bytes()[..lane_len].to_vec()).collect())
 }
+
+/// Numbers without a pattern, from a seed.
+#[allow(dead_code, reason = "the fuzz target has its own bytes")]
+pub fn noise(seed: u64) -> impl FnMut() -> u64 {
+    let mut state = seed.wrapping_mul(2).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+}
