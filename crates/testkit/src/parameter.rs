@@ -4,12 +4,9 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The file in the temporary folder whose lock (`flock`) the holder of a parameter has. Nothing removes it: a test that
-/// waits for a removed file's lock would not exclude one that creates the file again.
-const LOCK_FILE: &str = "pagefold-testkit-parameter.lock";
-
-/// A parameter with another value. Only one test of all programs on the machine has one at a time: another one would save
-/// this value as the old one. Dropping it restores the old value.
+/// A parameter with another value. Its holder has the lock (`flock`) of the parameter's file, so that only one test of
+/// all programs on the machine sets it at a time: another one would save this value as the old one. Dropping it restores
+/// the old value.
 #[derive(Debug)]
 pub struct Parameter {
     file: PathBuf,
@@ -22,7 +19,7 @@ impl Parameter {
     /// Sets the parameter in a file, such as one below `/sys/module`. Fails if the kernel does not have it, or does not
     /// let this process set it.
     pub fn set(file: &Path, value: &str) -> io::Result<Self> {
-        let lock = open_lock()?;
+        let lock = File::open(file)?;
         lock.lock()?;
         let before = fs::read_to_string(file)?;
         fs::write(file, value)?;
@@ -46,11 +43,6 @@ impl Drop for Parameter {
     }
 }
 
-/// Opens the file of the lock. Each descriptor of an own `open` excludes all others, those of this process too.
-fn open_lock() -> io::Result<File> {
-    File::options().create(true).truncate(false).write(true).open(std::env::temp_dir().join(LOCK_FILE))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -61,18 +53,15 @@ mod tests {
         fs::write(&file, "N\n").unwrap();
         let parameter = Parameter::set(&file, "Y").unwrap();
         // The command opens the file as another test program does.
-        let lock_file = std::env::temp_dir().join(LOCK_FILE);
         let is_free = || {
-            let status = std::process::Command::new("flock").arg("-n").arg(&lock_file).arg("true").status();
+            let status = std::process::Command::new("flock").arg("-n").arg(&file).arg("true").status();
             status.unwrap().success()
         };
         assert!(!is_free());
         assert_eq!(fs::read_to_string(&file).unwrap(), "Y");
         drop(parameter);
         assert_eq!(fs::read_to_string(&file).unwrap(), "N");
+        assert!(is_free());
         fs::remove_file(&file).unwrap();
-        let again = open_lock().unwrap();
-        again.lock().unwrap();
-        assert!(!is_free());
     }
 }
