@@ -1,46 +1,17 @@
 #!/usr/bin/env python3
-"""Finds private names and clipped sentences: what a stranger who knows Linux would not understand.
+"""Finds clipped sentences and private words: prose that a stranger who knows Linux would have to read twice.
 
     .ci/words.py [PATH...]      check these files and folders, or all that git knows
 
-Rust is cut into code, comments and strings. NAMES are checked against the identifiers of code, PROSE against comments,
-strings and documents. A standard term stands beside each. A line
-that has to use one (a name of the kernel's or of a crate) ends its comment with `words: allow`.
+PROSE is checked against documents, and against the comments and strings of Rust; a better word stands beside each
+pattern. Identifiers are not checked. A line that has to use such a word (a name of the kernel's or of a crate) ends its
+comment with `words: allow`.
 """
 
 import re
 import subprocess
 import sys
 from pathlib import Path
-
-# Identifier (or a part of one between underscores, where it ends in "_*") and what to write instead.
-NAMES = {
-    "Park Parked Parking Parker": "Writeback",
-    "Door Doors DoorError": "Export",
-    "tray trays Tray Trays": "FrameBatch, batch",
-    "stock Stock": "backed_frames",
-    "holds let_go": "references, put_ref",
-    "Peek Stamp Selected": "SlotSnapshot, AccessTime, UnderWriteback",
-    "Shares": "StatDelta",
-    "Dry relieve truce": "NotReady, shrink, refill_paused",
-    "news Trouble Quiet Walks Haste Course": "progress_epoch, RetryBackoff, PressureGate, ScanPacer, Urgency, SweepState",
-    "tend": "run_maintenance",
-    "doubted read_now": "unverified, read_signal_safe",
-    "Books Turns Aside aside": "AllocatorState or CacheState, WaitQueue, Reservation",
-    "MemoryLeft memory_left go_beyond": "ResidentBudget, resident_budget, overcommit",
-    "Seen Touch": "ObservedWord, FaultClaim",
-    "Executor": "PerCpuStream",
-    "Muster Roll": "ThreadWarmup",
-    "Pilot land": "single-flight leader, complete",
-    "beside kept": "decode_bounced, decode_to_cache",
-    "Unit Part": "ClusterExtent, ReadRange",
-    "dress Place": "apply_metadata, PendingDir or Mapping",
-    "Forge Survey survey NoWay": "TestImage, TreeStats, ParentNotDirectory",
-    "give tell": "uncharge or enqueue, report",
-    "Agreed Leave": "Negotiated, ConnectionGuard",
-    "Until Line Said Handed Teller teller": "DeadlineReader, StartupChannel, StartupReply, PassedFds, StatusHandler",
-    "DiskDir DiskName Failure Outcome": "InstanceDir, InstanceName, CliError, Result",
-}
 
 # Pattern and what is wrong with it.
 PROSE = [
@@ -58,46 +29,38 @@ PROSE = [
     (r"\blets? go of\b", "release"),
 ]
 PROSE = [(re.compile(pattern), instead) for pattern, instead in PROSE]
-NAME_OF = {name: instead for names, instead in NAMES.items() for name in names.split()}
-# Names of others: traits, crates, the kernel.
-FOREIGN = re.compile(r"parking_lot\w*|thread::park|unpark")
 ALLOW = "words: allow"
 SUFFIXES = {".rs", ".md", ".py", ".sh", ".toml"}
 SKIPPED = ("fuzz/corpus/", "Cargo.lock", ".ci/words.py", "tests/fixtures/")
 
 
-def rust_parts(text):
-    """The parts of Rust source: (offset, kind, text), kind being code, comment or string."""
-    at = start = 0
+def rust_prose(text):
+    """The comments and strings of Rust source, each with its offset."""
+    at = 0
     raw = re.compile(r'b?r(#*)"')
     char = re.compile(r"'(?:\\.[^']*|[^\\'])'")
     while at < len(text):
-        end = kind = None
+        end = at + 1
+        is_prose = True
         if text.startswith("//", at):
-            end, kind = (text.find("\n", at) + 1 or len(text) + 1) - 1, "comment"
+            end = (text.find("\n", at) + 1 or len(text) + 1) - 1
         elif text.startswith("/*", at):
-            end, kind = (text.find("*/", at) + 2 if "*/" in text[at:] else len(text)), "comment"
+            end = text.find("*/", at) + 2 if "*/" in text[at:] else len(text)
         elif (m := raw.match(text, at)) and not (at and (text[at - 1].isalnum() or text[at - 1] == "_")):
             close = '"' + m.group(1)
             found = text.find(close, m.end())
-            end, kind = (found + len(close) if found >= 0 else len(text)), "string"
+            end = found + len(close) if found >= 0 else len(text)
         elif text[at] == '"':
-            end = at + 1
             while end < len(text) and text[end] != '"':
                 end += 2 if text[end] == "\\" else 1
-            end, kind = end + 1, "string"
-        elif text[at] == "'" and (m := char.match(text, at)):
-            at = m.end()
-            continue
-        if end is None:
-            at += 1
-            continue
-        if at > start:
-            yield start, "code", text[start:at]
-        yield at, kind, text[at:end]
-        at = start = end
-    if start < len(text):
-        yield start, "code", text[start:]
+            end += 1
+        else:
+            is_prose = False
+            if text[at] == "'" and (m := char.match(text, at)):
+                end = m.end()
+        if is_prose:
+            yield at, text[at:end]
+        at = end
 
 
 def prose_faults(text):
@@ -111,13 +74,6 @@ def prose_faults(text):
                 yield number, m.group().strip(" .:;"), instead
 
 
-def code_faults(text):
-    text = FOREIGN.sub("", text)
-    for m in re.finditer(r"[A-Za-z_]\w*", text):
-        if m.group() in NAME_OF:
-            yield text.count("\n", 0, m.start()), m.group(), NAME_OF[m.group()]
-
-
 def faults(path):
     text = path.read_text(encoding="utf-8", errors="replace")
     if path.suffix != ".rs":
@@ -126,10 +82,9 @@ def faults(path):
         yield from prose_faults(text)
         return
     lines = text.split("\n")
-    for offset, kind, part in rust_parts(text):
+    for offset, part in rust_prose(text):
         first = text.count("\n", 0, offset)
-        found = code_faults(part) if kind == "code" else prose_faults(part)
-        for number, what, instead in found:
+        for number, what, instead in prose_faults(part):
             if ALLOW not in lines[first + number]:
                 yield first + number, what, instead
 
