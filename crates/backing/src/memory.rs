@@ -1,4 +1,4 @@
-//! A medium of plain memory, for tests.
+//! A medium of plain memory: for examples, tests and measurements, and for callers whose bytes are in memory.
 
 use crate::{Backing, BackingError, Buffers, ByteSource, Queue, SyncQueue};
 use std::sync::{PoisonError, RwLock};

@@ -53,8 +53,9 @@
 //! - [`nbd`]: the thread of the client's connection receives it (`nbd/connection.rs`), and `nbd/transmission.rs`
 //!   decodes it and calls the device.
 //!
-//! The thread that receives a request executes it; no thread of this crate hands requests to another. No lock of this
-//! crate is held while the device is called, but that of a [`ReplaceableDevice`], for reading.
+//! The thread that receives a request executes it. Only NBD passes requests on: those that would wait for the medium or
+//! for memory go to further threads of their connection (`nbd/deferred.rs`). No lock of this crate is held while the
+//! device is called, but that of a [`ReplaceableDevice`], for reading.
 
 // Printing panics when it cannot write. Only the binary prints, in one file.
 #![deny(clippy::print_stdout, clippy::print_stderr)]

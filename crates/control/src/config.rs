@@ -61,7 +61,7 @@ impl DiskConfig {
 /// The backing of a disk, and how pages are written back to it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BackingConfig {
-    /// The absolute path, for messages: the server never opens it.
+    /// The absolute path, for messages: the server gets the open file from the command.
     pub path: PathBuf,
     /// The identity of the file, if it was created for this disk and is to be removed with it.
     pub created: Option<CreatedFile>,

@@ -94,7 +94,8 @@
 //!
 //! # Limits
 //!
-//! - [`build`](mod@build) keeps names, metadata and indexes in memory, and does not share data between files.
+//! - [`build`](mod@build) stores equal files and equal parts of files once, unless its options say otherwise. Tables that
+//!   exceed the memory of the options go to a file without a name.
 //! - Images have no checksums of contents: damage is found if it contradicts the format or does not decode.
 //! - At the limit of the budget, the cache is evicted first; then read-ahead skips clusters, and readers wait for
 //!   memory.
@@ -114,7 +115,7 @@
 //! *Threads.* Reads run in the caller's thread. An image has read-ahead threads (`clusters/prefetch.rs`), a [`mount`]
 //! has threads that serve FUSE requests, and the tools have workers. *Locks:* those that a read takes are leaves, held
 //! for a few operations on a list or table and never while a thread decodes, does I/O or waits for memory; `clusters`
-//! and `mount` list them.
+//! and `mount` list them. Only the account of a tool charges the budget under its lock, which may evict from the cache.
 //!
 //! [`walk`] serves [`check`], [`extract`] and [`tar`]; `runs` and `pieces` cut files for them, and `queue` distributes
 //! work to threads. The crate has no global state: many images may be open in one process.

@@ -72,8 +72,8 @@
 //! *Threads and locks.* All operations run in the caller's thread; only a [`Reserve`] has threads. Each size class has
 //! a lock, held for list operations and for moving objects, not for compression. While it holds a class's lock, the
 //! pool may take the lock of the arena's free lists (to take or release frames). It also calls [`Relocate::relocate`]
-//! while it holds the class's lock; `relocate` must not wait for a thread that uses the pool. No lock of the pool is
-//! held while a thread waits for memory.
+//! while it holds the class's lock; `relocate` must not wait for a thread that uses the pool. No lock of a class is held
+//! while a thread waits for memory: writers wait for an empty reserve in its queue (`arena`).
 
 // Printing panics when it cannot write. Only the binary prints, in one file.
 #![deny(clippy::print_stdout, clippy::print_stderr)]

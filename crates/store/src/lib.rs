@@ -98,6 +98,22 @@
 //! | `recompress` | compressing pages in memory again, with a denser codec |
 //! | `engine` | the public `Store` |
 //!
+//! Arrows point down only:
+//!
+//! ```text
+//! engine            the public Store: byte ranges, writing, reading and loading a page, passes on request, the two threads
+//!   |    \
+//!   |  recompress     uses pages and slot, and writeback's words for pages
+//!   |     |
+//! writeback |       passes, cleaner, maintenance, fetching records; the ring
+//!   |  \    |
+//!   |  policy       when and what to write back; writers at the limit wait in its throttle
+//!   |    |
+//! layout | pages    places on the backing; slots and objects in memory (neither uses the other)
+//!   \    |  /
+//!     slot          states of one page, and their lock          (error, report, sync: plain types that all use)
+//! ```
+//!
 //! *Paths.* A write goes through `engine/io.rs` (cuts the range into pages), `engine/fold.rs` (compresses the page and
 //! publishes it in its slot) and `pages/mod.rs`; at the limit it waits in `policy/throttle.rs`. A read goes through
 //! `engine/io.rs`, `engine/read.rs` and, for a written-back page, `writeback/fetch.rs`.
@@ -107,12 +123,14 @@
 //! [`WritebackThread`], and that of automatic recompression, if it starts a [`RecompressThread`]; and the further
 //! workers of a pass of [`Store::recompress`], which end with it.
 //!
-//! *Locks.* A pass of writeback or the cleaner holds the lock of passes in `writeback`, so one runs at a time; passes
-//! of recompression need no such lock, and may run beside it and beside each other. The pool takes the lock of a size
-//! class. Under it, it tries a slot's lock and releases it again, or takes the lock of its frame source. The holder of a
-//! slot's lock takes no other lock, never waits for I/O and runs no codec. The remaining locks (the free lists of
-//! `layout`, the cache of read-ahead, the throttle, the report of a pass of recompression) are held for a few
-//! instructions, and no other lock is taken under them.
+//! *Locks*, in their order (`ARCHITECTURE.md` has those of all crates). A pass of writeback or the cleaner holds the lock of
+//! passes in `writeback`, so one runs at a time, and the cleaner takes that of read-ahead under it; passes of recompression
+//! need no such lock, and may run beside it and beside each other. A page is compressed, and its object put into the pool,
+//! with the lock of a CPU's stream. The pool takes the lock of a size class. Under it, it tries a slot's lock and releases
+//! it again, or takes the lock of its frame source. The holder of a slot's lock takes no other lock, never waits for I/O
+//! and runs no codec. The remaining locks (the free lists of `layout`, the cache of read-ahead, the throttle and the
+//! condition of `policy`, the report of a pass of recompression) are held for a few instructions, and no other lock is
+//! taken under them.
 
 // Printing panics when it cannot write. Only the binary prints, in one file.
 #![deny(clippy::print_stdout, clippy::print_stderr)]

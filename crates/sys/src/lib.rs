@@ -15,15 +15,16 @@
 //! cannot break memory safety; the others state their conditions. Calls go through the `rustix` crate if that has a
 //! safe wrapper, and through `libc` otherwise.
 //!
-//! It holds no policy: it does not decide which memory to lock, which pages to drop, or which process to signal. A
-//! failure is returned with the operation that failed and the kernel's error number; limits are the kernel's.
+//! Which memory to lock, which pages to drop and which process to signal is decided by callers. A failure is returned with
+//! the operation that failed and the kernel's error number; limits are the kernel's. Three modules hold policy, which
+//! all servers share: [`spin`] and [`awake`] decide from the requests that they see whether a thread tries again before it
+//! sleeps, and whether idle CPUs stay awake; [`polling`] chooses between both.
 //!
-//! Few modules use others, and only in one direction: those for block devices, swap, FUSE mounts and control groups
-//! use `mounts`; `blockuse` uses `swap`; `fusermount` uses `fusedev` and `handover`; `beneath` uses `pathhandle`;
-//! `cachedir` uses `beneath`; `forkmark`, `pagemap`, `spool` and `uffd` use `mem`; `memroom` uses `mem` and `memcg`;
-//! `memstall` uses `memroom` and `pressure`. The crate itself starts no threads (`signal` starts masked threads for
-//! its callers). It has one lock, which serialises the installation of the SIGBUS handler. Functions that a signal
-//! handler may call say so; they allocate nothing and take no locks.
+//! Few modules use others, and no circle arises: most of these use `mounts` or `mem`.
+//!
+//! [`awake`] starts a thread while a server polls, and [`signal`] starts masked threads for its callers. The locks are
+//! leaves: the installation of the handler of SIGBUS, the states of [`awake`] and of each [`spool::Spool`]. Functions
+//! that a signal handler may call say so; they allocate nothing and take no locks.
 
 // Printing panics when it cannot write. Only the binary prints, in one file.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
