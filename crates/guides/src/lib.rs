@@ -2,7 +2,8 @@
 //!
 //! This is a separate crate because the examples use several crates, and none of these depends on all others. The
 //! examples run in this folder, which has the image `app.erofs` that they open. The test `guides` of the binary runs
-//! the commands of the same documents, and fails if one of them is missing here.
+//! the commands of the same documents, and fails if one of them is missing here. A test here looks for the files that
+//! `ARCHITECTURE.md` names.
 
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
