@@ -2,7 +2,7 @@
 """Measures the exports: pagefold's NBD server and loop device against their peers, in one table.
 
     bench/exports.py [--pagefold BINARY] [--size SIZE_MIB] [--rounds N] [--seconds S] [--pairs N] [--short]
-                     [--only WORD] [--job WORD]
+                     [--only WORD] [--job WORD] [--record NAME]
 
 Both sides of a row are first filled with the same captured pages (bench/capture.py), which are read back and
 compared; then they are measured alternately, A, B, A, B, with the same fio job. A row contains the medians, the
@@ -10,6 +10,10 @@ median of the rounds' ratios, and whether the target is met. A row whose tools a
 the reason; a missed target is printed and is no failure. Two equal disks differ by some percent for as long as they live
 (the row "another disk"), so --pairs measures each row on so many pairs, and has the rounds of all. Read jobs read the captured pages. Write jobs write
 fio's compressible data, the same on both sides, because fio cannot write captured pages.
+
+Each side is measured with the engine of fio that serves it best, which the row names: psync at depth 1; at larger depths
+io_uring or libaio, whichever is faster for that side in the warm-up round. The kernel's zram takes io_uring's requests
+through worker threads, which is several times slower than psync.
 """
 
 import argparse
@@ -26,6 +30,7 @@ import tempfile
 import time
 
 import fuse_uring
+import results
 
 BENCH = os.path.dirname(os.path.abspath(__file__))
 ZRAM = "/sys/block/zram0"
@@ -170,9 +175,9 @@ class Bench:
         if digest.hexdigest() != self.digest:
             sys.exit(f"{target} returned other bytes than were written to it")
 
-    def fio(self, target, rw, bs, depth):
+    def fio(self, target, engine, rw, bs, depth):
         """Runs fio once. Returns requests per second, and their mean and 99th percentile of latency in us."""
-        how = ["--ioengine=nbd", f"--uri={target}"] if target.startswith("nbd") else ["--ioengine=io_uring", f"--filename={target}"]
+        how = [f"--ioengine={engine}", f"--uri={target}" if engine == "nbd" else f"--filename={target}"]
         command = [
             "fio", "--name=job", "--output-format=json", *how, f"--rw={rw}", f"--bs={bs}", f"--iodepth={depth}",
             "--direct=1", f"--size={self.size}", "--time_based", f"--runtime={self.args.seconds}", "--norandommap",
@@ -188,17 +193,25 @@ class Bench:
         """Runs alternating rounds of each job on both sides. Returns (ours, peer) lists by job."""
         self.fill(ours)
         self.fill(peer)
-        results = {}
+        figures = {}
         for job in jobs:
-            results[job] = ([], [])
-            # A warm-up round fills caches and, for writes, allocates the memory of the new data.
-            for round_number in range(self.args.rounds + 1):
-                sides = [(ours, results[job][0]), (peer, results[job][1])]
-                for target, figures in sides if round_number % 2 else reversed(sides):
-                    figure = self.fio(target, *job)
-                    if round_number or not self.args.rounds:
-                        figures.append(figure)
-        return results
+            figures[job] = ([], [])
+            # The warm-up rounds fill caches and, for writes, allocate the memory of the new data.
+            engines = [self.best_engine(target, job) for target in (ours, peer)]
+            for round_number in range(self.args.rounds):
+                sides = list(zip((ours, peer), engines, figures[job]))
+                for target, engine, side in sides if round_number % 2 else reversed(sides):
+                    side.append({**self.fio(target, engine, *job), "engine": engine})
+        return figures
+
+    def best_engine(self, target, job):
+        """Returns the engine of fio that serves a target best, after one round with each of the possible ones."""
+        if target.startswith("nbd"):
+            engines = ["nbd"]
+        else:
+            engines = ["psync"] if job[2] == 1 else ["libaio", "io_uring"]
+        speeds = {engine: self.fio(target, engine, *job)["speed"] for engine in engines}
+        return max(speeds, key=speeds.get)
 
 
 SEQUENTIAL = [(rw, "128k", depth) for rw in ("read", "write") for depth in (8, 1)]
@@ -206,11 +219,15 @@ LONG = [(rw, *shape) for shape in (("128k", 8), ("1m", 4)) for rw in ("read", "w
 # Latency at depth 1, as targets of the mean and of the 99th percentile.
 LATENCY = {"mean": 0.55, "p99": 0.55}
 REPORTED = {"mean": None, "p99": None}
+MEAN = {"mean": None}
 # Export, peer, sides, jobs with the target of the ratio of speeds, or of latencies. None: reported without a target.
 ROWS = [
     ("NBD", "nbdkit sparse", lambda b: (b.pagefold("nbd"), b.nbdkit("sparse")), {("randread", "4k", 32): 1.0}),
     ("NBD", "nbdkit zstd", lambda b: (b.pagefold("nbd"), b.nbdkit("zstd")), {("randwrite", "4k", 32): 10.0}),
-    ("loop", "kernel zram", lambda b: (b.pagefold("loop"), b.zram()), {j: 0.9 if j[2] == 8 else None for j in SEQUENTIAL}),
+    ("loop", "kernel zram", lambda b: (b.pagefold("loop", "--fuse-uring", "off"), b.zram()), {
+        ("randread", "4k", 1): MEAN, ("randwrite", "4k", 1): MEAN, ("randread", "4k", 32): None,
+        **{j: 0.9 if j[2] == 8 else None for j in SEQUENTIAL},
+    }),
     ("loop", "uncompressed", lambda b: (b.pagefold("loop"), b.pagefold("loop", "--uncompressed")), {("randread", "4k", 32): 0.7}),
     ("rings", "/dev/fuse", lambda b: (b.rings(), b.pagefold("loop", "--fuse-uring", "off", "--poll-us", "0")), {
         ("randread", "4k", 1): LATENCY, ("randwrite", "4k", 1): LATENCY, ("randread", "4k", 32): 1.1,
@@ -269,12 +286,18 @@ def described(job):
 
 
 def print_job(export, peer, job, targets, ours, theirs):
-    for measure, target in targets.items() if isinstance(targets, dict) else [("speed", targets)]:
-        print_measure(export, peer, job, measure, target, *([figure[measure] for figure in side] for side in (ours, theirs)))
+    """Prints the rows of a job, and returns them as data."""
+    engines = [side[0]["engine"] for side in (ours, theirs)]
+    named = f"{export} ({engines[0]})", f"{peer} ({engines[1]})"
+    return [
+        print_measure(*named, job, measure, target, *([figure[measure] for figure in side] for side in (ours, theirs)))
+        for measure, target in (targets.items() if isinstance(targets, dict) else [("speed", targets)])
+    ]
 
 
 def print_measure(export, peer, job, measure, target, ours, theirs):
-    ratio = statistics.median(a / b for a, b in zip(ours, theirs))
+    ratios = [a / b for a, b in zip(ours, theirs)]
+    ratio = statistics.median(ratios)
     if measure != "speed":
         unit, scale = f"{measure} us", 1
     else:
@@ -285,7 +308,12 @@ def print_measure(export, peer, job, measure, target, ours, theirs):
     verdict = "" if target is None else "met" if is_met else "MISSED"
     wanted = "report" if target is None else f"{'>=' if is_speed else '<='} {target}"
     title = f"{export}, {described(job)}, {unit}"
-    print(f"{title:38} {figures[0]:26} {peer:14} {figures[1]:26} {ratio:6.2f}  {wanted:8} {verdict}", flush=True)
+    print(f"{title:48} {figures[0]:26} {peer:24} {figures[1]:26} {ratio:6.2f}  {wanted:8} {verdict}", flush=True)
+    return {
+        "row": title.rsplit(",", 1)[0] + ("" if is_speed else f", {measure}"), "peer": peer, "measure": "speed" if is_speed else "time",
+        "ours": statistics.median(ours) * scale, "theirs": statistics.median(theirs) * scale, "unit": unit.removeprefix(measure).strip(),
+        "ratio": ratio, "min": min(ratios), "max": max(ratios), "rounds": len(ratios),
+    }
 
 
 def main():
@@ -298,6 +326,7 @@ def main():
     parser.add_argument("--short", action="store_true", help="64 MiB, one round of a second: shows that it works")
     parser.add_argument("--only", default="", help="only rows whose export or peer contains this")
     parser.add_argument("--job", default="", help="only jobs whose text, as in '4k randread, depth 1', contains this")
+    parser.add_argument("--record", metavar="NAME", help="write the rows to bench/results/NAME.json")
     args = parser.parse_args()
     if args.short:
         args.size, args.rounds, args.seconds = 64, 1, 1
@@ -310,7 +339,8 @@ def main():
         print(f"note: the nice value is {nice}, which the servers inherit; the kernel's workers have 0, so long requests have other figures")
     with tempfile.TemporaryDirectory(prefix="pagefold-exports-") as folder:
         bench = Bench(args, folder)
-        print(f"{'job':38} {'pagefold':26} {'against':14} {'peer':26} {'ratio':>6}  target")
+        print(f"{'job':48} {'pagefold':26} {'against':24} {'peer':26} {'ratio':>6}  target")
+        rows = []
         for export, peer, sides, jobs in ROWS:
             if args.only not in f"{export} {peer}" or not any(args.job in described(job) for job in jobs):
                 continue
@@ -323,7 +353,7 @@ def main():
                             for all_pairs, pair in zip(figures[job], sides_of_pair):
                                 all_pairs.extend(pair)
                 for job, (ours, theirs) in figures.items():
-                    print_job(export, peer, job, jobs[job], ours, theirs)
+                    rows += print_job(export, peer, job, jobs[job], ours, theirs)
             except Skip as reason:
                 print(f"SKIPPED {export} against {peer}: {reason}", flush=True)
         if args.only in "costs":
@@ -331,6 +361,8 @@ def main():
                 costs(bench)
             except Skip as reason:
                 print(f"SKIPPED costs: {reason}", flush=True)
+        if args.record:
+            results.save(args.record, rows, "bench/exports.py " + " ".join(sys.argv[1:]))
         if args.short:
             print("note: a short run shows that everything works; its figures mean nothing")
 

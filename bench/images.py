@@ -4,7 +4,7 @@
     bench/images.py [--pagefold BINARY] [--tree DIR] [--mkfs MKFS.EROFS] [--fsck FSCK.EROFS] [--fuse EROFSFUSE]
                     [--mksquashfs MKSQUASHFS]
                     [--image NAME=FILE]... [--rounds N] [--memory 64M] [--files 100000] [--build-size MIB]
-                    [--build COMPRESSION]... [--fuse-uring on|off] [--short] [--only WORD]
+                    [--build COMPRESSION]... [--fuse-uring on|off] [--short] [--only WORD] [--record NAME]
 
 mkfs.erofs makes images of the tree (LZ4 and, if it supports it, zstd, clusters of 64 KiB), unless --image names one for
 "lz4" or "zstd". Both sides of a row read the same image file and are measured alternately, A, B, A, B, with caches dropped before
@@ -27,6 +27,7 @@ import threading
 import time
 
 import fuse_uring
+import results
 from image_build import rows_of_building
 from image_presets import rows_of_presets
 
@@ -74,6 +75,8 @@ class Bench:
         self.rounds = 1 if args.short else args.rounds
         self.images = dict(pair.split("=", 1) for pair in args.image)
         self.rows, self.count = [], 0
+        # The rows that compare times, for the data file.
+        self.data = []
 
     def image(self, name):
         """Returns the path of the image with this name, and makes the image on the first call."""
@@ -141,9 +144,14 @@ class Bench:
         times = []
         for _ in range(self.rounds):
             times.append((ours(), theirs()))
-        ratio = statistics.median(t / o for o, t in times)
+        ratios = [t / o for o, t in times]
+        ratio = statistics.median(ratios)
         mine, other = (statistics.median(column) for column in zip(*times))
         self.row(title, f"{mine:.3f} s", f"{peer} {other:.3f} s", ratio, target, unit, note() if callable(note) else note)
+        self.data.append({
+            "row": title, "peer": peer, "measure": "speed", "ours": mine, "theirs": other, "unit": "s", "ratio": ratio,
+            "min": min(ratios), "max": max(ratios), "rounds": len(ratios),
+        })
 
     def row(self, title, mine, other, ratio, target, unit="", note=""):
         met = "" if target is None else ("met" if ratio >= target else "MISSED")
@@ -428,6 +436,7 @@ def main():
     parser.add_argument("--trees", action="append", default=[], metavar="NAME", help="only this tree of the presets, as in libraries")
     parser.add_argument("--short", action="store_true", help="one round: shows that it works")
     parser.add_argument("--only", choices=sorted(ROWS), action="append")
+    parser.add_argument("--record", metavar="NAME", help="write the rows to bench/results/NAME.json")
     args = parser.parse_args()
     args.pagefold = os.path.abspath(args.pagefold)
     if os.geteuid() != 0:
@@ -440,6 +449,8 @@ def main():
         for name, rows in ROWS.items():
             if not args.only or name in args.only:
                 rows(bench)
+        if args.record:
+            results.save(args.record, bench.data, "bench/images.py " + " ".join(sys.argv[1:]))
         print("\n| row | ours | peer | ratio | target | |\n|---|---|---|---|---|---|")
         for title, mine, other, ratio, target, met, note in bench.rows:
             print(f"| {title} {note} | {mine} | {other} | {ratio} | {target} | {met} |")
