@@ -6,7 +6,8 @@
     bench/results.py check                              fail if the table, or a quoted figure, differs from the data
 
 bench/exports.py and bench/images.py write their data files themselves (--record NAME). Sentences elsewhere that quote a
-figure are listed in bench/results/quotes.json with the row that they quote. What no program measured is in no table.
+figure are listed in bench/results/quotes.json with the row that they quote. Figures that no program measured are in no
+table.
 """
 
 import argparse
