@@ -41,10 +41,13 @@ impl Store {
     /// Marks as idle the pages in memory whose last access was at least `age_s` seconds ago, and unmarks younger
     /// ones; 0 marks all. Ages above [`AccessTime::AGE_MAX_S`], 8192 s, count as that. An access clears the mark; a read does so only in a store that keeps access times.
     pub fn mark_idle(&self, age_s: u64) {
-        let (now, age_s) = (self.pages.tick(), age_s.min(AccessTime::AGE_MAX_S));
+        self.pages.tick();
+        let age_s = age_s.min(AccessTime::AGE_MAX_S);
         self.pages.each_slot(|_, slot, seen| {
             if seen.is_object() {
                 let mut guard = slot.lock();
+                // The present time: this thread may be stopped for any time.
+                let now = self.pages.clock.now();
                 let idle = age_s == 0 || guard.last_access().age_s(now) >= age_s;
                 guard.set_idle(idle);
             }
