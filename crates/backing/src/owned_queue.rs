@@ -46,6 +46,10 @@ impl Queue for OwnedQueue {
     fn is_degraded(&self) -> bool {
         self.queue.is_degraded()
     }
+
+    fn register_again(&mut self) {
+        self.queue.register_again();
+    }
 }
 
 #[cfg(test)]

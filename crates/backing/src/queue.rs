@@ -75,6 +75,11 @@ pub trait Queue: Send {
     fn is_degraded(&self) -> bool {
         false
     }
+
+    /// Tries again to register the buffers with the kernel, if it has refused that. For the owner of a long-lived queue
+    /// that has replaced another: while both existed, they were more than the kernel lets a user lock. No request is in
+    /// flight.
+    fn register_again(&mut self) {}
 }
 
 /// A queue without asynchronous I/O: `complete` runs the requests one after the other in the calling thread.

@@ -41,7 +41,7 @@
 //!
 //! # Limits
 //!
-//! A device at its memory limit fails the write with [`BlockError::NoSpace`], which both exports return to the client
+//! A device at its memory limit fails a write that needs more memory than what it replaces with [`BlockError::NoSpace`], which both exports return to the client
 //! as ENOSPC. This crate does not parse command lines, keep runtime folders, or know codecs.
 //!
 //! # How it works

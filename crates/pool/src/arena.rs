@@ -14,8 +14,11 @@
 //! writers queue for an empty reserve. Lock order: `returning` or `reserve_queue` first, then `free`.
 //! [`Reserve`](crate::Reserve) decides how many frames are kept ready for a device used as swap.
 
-use crate::frame::{FRAME_LEN, FrameId};
+use crate::frame::{FRAME_LEN, Frame, FrameId};
+#[cfg(miri)]
+use crate::heap::{DiscardBatch, Reservation};
 use crate::source::{Frames, PageSource, Purpose, SourceError, Take};
+#[cfg(not(miri))]
 use pagefold_sys::mem::{DiscardBatch, Reservation};
 use parking_lot::{Condvar, FairMutex, Mutex, MutexGuard};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -37,9 +40,19 @@ const LINK_LEN: usize = 8;
 const NO_LIMIT: u64 = u64::MAX / FRAME_LEN as u64;
 /// How long a write waits for an empty reserve to which no frame is added, before it fails.
 const RESERVE_WAIT: Duration = Duration::from_secs(1);
+/// The longest part of that wait in one sleep. A sleep that took longer, because the process was stopped, counts as two.
+const RESERVE_SLEEP: Duration = Duration::from_millis(50);
+
+/// The number of the next arena.
+static NEXT_NUMBER: AtomicU32 = AtomicU32::new(0);
 
 /// The address space of frames, and the lists of free ones.
 pub struct Arena {
+    /// Which arena of the process it is: frames are of one arena.
+    number: u32,
+    /// In debug builds a byte for each frame: 1 while it is taken.
+    #[cfg(debug_assertions)]
+    taken: Reservation,
     frames: Reservation,
     links: Reservation,
     capacity: u32,
@@ -126,6 +139,9 @@ impl Arena {
         let capacity = (len_bytes / FRAME_LEN as u64 + 1).next_multiple_of(step);
         let capacity = capacity.min(u64::from(u32::MAX) / step * step) as u32;
         Ok(Arena {
+            number: NEXT_NUMBER.fetch_add(1, Relaxed),
+            #[cfg(debug_assertions)]
+            taken: Reservation::new(capacity as usize)?,
             frames: Reservation::new(capacity as usize * FRAME_LEN)?,
             links: Reservation::new(capacity as usize * LINK_LEN)?,
             capacity,
@@ -211,8 +227,29 @@ impl Arena {
     #[inline]
     pub fn frame_ptr(&self, frame: FrameId) -> *mut u8 {
         debug_assert!(frame.0 < self.capacity);
-        // SAFETY: all frame numbers are below `capacity`, so the byte is inside the reservation.
-        unsafe { self.frames.base().as_ptr().add(frame.0 as usize * FRAME_LEN) }
+        // Not `add`: safe code may have the number of a frame of another arena. Each access has its own proof.
+        self.frames.base().as_ptr().wrapping_add(frame.0 as usize * FRAME_LEN)
+    }
+
+    /// The number of this arena among all of the process.
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Records in debug builds that a frame is taken, or not any more. Panics if it was so already: then two owners
+    /// would have it.
+    #[inline]
+    fn set_taken(&self, frame: FrameId, is_taken: bool) {
+        #[cfg(debug_assertions)]
+        {
+            // SAFETY: frame numbers are below `capacity`, the length of the reservation.
+            let at = unsafe { self.taken.base().as_ptr().add(frame.0 as usize) };
+            // SAFETY: zeroed by the kernel, accessed only as an atomic here, and valid as long as `self`.
+            let was = unsafe { AtomicBool::from_ptr(at.cast()) }.swap(is_taken, Relaxed);
+            assert_ne!(was, is_taken, "{frame:?}");
+        }
+        #[cfg(not(debug_assertions))]
+        let _ = (frame, is_taken);
     }
 
     /// The number of frames in the range.
@@ -262,13 +299,24 @@ impl Arena {
     fn pop_ready(&self, free: &mut Free, count: usize) -> Frames {
         let mut frames = Frames::none();
         for _ in 0..count {
-            frames.push(free.ready);
-            free.ready = self.next(free.ready);
+            let frame = free.ready;
+            free.ready = self.next(frame);
+            self.set_taken(frame, true);
+            // SAFETY: it was on the ready list of this arena, whose frames nothing owns, and is on none now.
+            frames.push(unsafe { Frame::new(frame, self.number) });
         }
         free.ready_len -= count as u32;
         frames
     }
 
+    /// Puts a frame that was taken on the ready list.
+    fn put_back(&self, free: &mut Free, frame: Frame) {
+        let frame = frame.into_id(self);
+        self.set_taken(frame, false);
+        self.push_ready(free, frame);
+    }
+
+    /// Puts a frame on the ready list that nothing owns.
     fn push_ready(&self, free: &mut Free, frame: FrameId) {
         self.set_next(frame, free.ready);
         free.ready = frame;
@@ -296,7 +344,7 @@ impl Arena {
                 Err(error) => {
                     let mut free = self.free.lock();
                     while let Some(frame) = obtained.pop() {
-                        self.push_ready(&mut free, frame);
+                        self.put_back(&mut free, frame);
                     }
                     return Err(error);
                 }
@@ -308,11 +356,11 @@ impl Arena {
     /// its write may be needed to free memory. Queues behind earlier writers, and then waits as long as frames are
     /// being added.
     fn obtain_reserved(&self, count: usize) -> Result<Frames, SourceError> {
-        let (mut additions, mut since) = {
+        let (mut additions, mut waited) = {
             let mut free = self.free.lock();
             free.waiting += 1;
             self.ready_changed.notify_all();
-            (free.additions, Instant::now())
+            (free.additions, Duration::ZERO)
         };
         let place = self.reserve_queue.lock();
         let mut free = self.free.lock();
@@ -321,13 +369,14 @@ impl Arena {
                 break Ok(self.pop_ready(&mut free, count));
             }
             if free.additions != additions {
-                (additions, since) = (free.additions, Instant::now());
+                (additions, waited) = (free.additions, Duration::ZERO);
             }
-            let waited = since.elapsed();
             if waited >= RESERVE_WAIT || free.reserve_target == 0 {
                 break Err(SourceError::ReserveEmpty);
             }
-            self.ready_changed.wait_for(&mut free, RESERVE_WAIT - waited);
+            let slept_from = Instant::now();
+            self.ready_changed.wait_for(&mut free, RESERVE_SLEEP);
+            waited += slept_from.elapsed().min(2 * RESERVE_SLEEP);
         };
         free.waiting -= 1;
         drop((free, place));
@@ -477,9 +526,9 @@ unsafe impl PageSource for Arena {
         if self.has_reserve() { self.obtain_reserved(count) } else { self.obtain_unreserved(count) }
     }
 
-    fn release(&self, frame: FrameId, purpose: Purpose) {
+    fn release(&self, frame: Frame, purpose: Purpose) {
         let mut free = self.free.lock();
-        self.push_ready(&mut free, frame);
+        self.put_back(&mut free, frame);
         self.refund(purpose, 1);
         if free.waiting > 0 {
             self.ready_changed.notify_all();

@@ -8,7 +8,7 @@
 //! hole shifted left over kind 0.
 
 use crate::arena::Arena;
-use crate::frame::{FRAME_LEN, FrameId, Pos};
+use crate::frame::{FRAME_LEN, Frame, FrameId, Pos};
 use crate::pool::{Owner, OwnerKind};
 use crate::source::{Frames, PageSource, Purpose, SourceError, Take};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -147,14 +147,16 @@ impl Class {
         };
         let mut first = if fresh_start { FrameId::NIL } else { self.tail };
         for frame in std::iter::from_fn(|| backed.pop().or_else(|| fresh.pop())).take(need) {
-            self.append(source.arena(), frame);
-            first = if first.is_nil() { frame } else { first };
+            let id = self.append(source.arena(), frame);
+            first = if first.is_nil() { id } else { first };
         }
         self.tail_end = (end - 1) % FRAME_LEN + 1;
         Ok(Pos::new(first, start))
     }
 
-    fn append(&mut self, arena: &Arena, frame: FrameId) {
+    /// Appends a frame to the chain, which owns it from then on.
+    fn append(&mut self, arena: &Arena, frame: Frame) -> FrameId {
+        let frame = frame.into_id(arena);
         if !self.tail.is_nil() {
             arena.set_next(self.tail, frame);
         }
@@ -162,6 +164,7 @@ impl Class {
         arena.set_next(frame, FrameId::NIL);
         self.tail = frame;
         self.frames += 1;
+        frame
     }
 
     /// The last object or hole of the chain.
@@ -188,9 +191,12 @@ impl Class {
     }
 
     fn drop_tail(&mut self, source: &dyn PageSource) {
-        let frame = self.tail;
-        self.tail = source.arena().prev(frame);
+        let (frame, arena) = (self.tail, source.arena());
+        self.tail = arena.prev(frame);
         self.frames -= 1;
+        // SAFETY: the chain owned the frame since `append`, which checked its arena, and no longer contains it; no
+        // object is left in it.
+        let frame = unsafe { Frame::new(frame, arena.number()) };
         source.release(frame, Purpose::Objects);
     }
 

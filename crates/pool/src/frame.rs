@@ -1,5 +1,6 @@
 //! Frame numbers, positions in frames, and handles of objects.
 
+use crate::arena::Arena;
 use std::fmt;
 
 /// Bytes in a frame, the unit in which the pool takes memory.
@@ -15,6 +16,38 @@ impl FrameId {
 
     pub(crate) fn is_nil(self) -> bool {
         self == Self::NIL
+    }
+}
+
+/// A frame that the holder of the value owns: no other value stands for it until it was released.
+///
+/// A token without a destructor: dropping it leaks the frame.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "a frame that is dropped is leaked"]
+pub struct Frame {
+    id: FrameId,
+    /// The number of its arena.
+    arena: u32,
+}
+
+impl Frame {
+    /// # Safety
+    /// The frame belongs to the arena of this number, and nothing else owns it.
+    pub(crate) unsafe fn new(id: FrameId, arena: u32) -> Self {
+        Frame { id, arena }
+    }
+
+    /// The number of the frame in its arena.
+    pub fn id(&self) -> FrameId {
+        self.id
+    }
+
+    /// Takes the number out of the token. From then on the caller owns the frame without a value that says so.
+    ///
+    /// Panics if the frame is not one of `arena`: memory of another pool would be used under its number.
+    pub fn into_id(self, arena: &Arena) -> FrameId {
+        assert!(self.arena == arena.number(), "a frame of another arena");
+        self.id
     }
 }
 

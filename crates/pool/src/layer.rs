@@ -1,6 +1,6 @@
 //! A frame source that refuses chosen requests, for fault tests.
 
-use crate::{Arena, FrameId, Frames, PageSource, Purpose, SourceError, Take};
+use crate::{Arena, Frame, Frames, PageSource, Purpose, SourceError, Take};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Passes requests to another source, but refuses the `n`-th request for a frame, counted from 0, and all later ones
@@ -68,7 +68,7 @@ unsafe impl<S: PageSource> PageSource for RefuseNth<S> {
         self.inner.obtain(count)
     }
 
-    fn release(&self, frame: FrameId, purpose: Purpose) {
+    fn release(&self, frame: Frame, purpose: Purpose) {
         self.inner.release(frame, purpose);
     }
 

@@ -65,7 +65,8 @@
 //! |---|---|
 //! | `pool`, `class`, `size_class` | the operations; one size class; the sizes of the classes |
 //! | `source`, `layer` | [`PageSource`], the interface to take frames; a source for fault tests (feature `testing`) |
-//! | `arena`, `frame` | [`Arena`], the real source: one range of address space; frame numbers, positions, handles |
+//! | `arena`, `frame` | [`Arena`], the real source: one range of address space; frames and their numbers, positions, handles |
+//! | `heap` | the memory of an arena under Miri |
 //! | `backed_frames` | frames that a writer takes before it stores an object |
 //! | `reserve` | the threads that keep locked frames ready for devices used as swap |
 //!
@@ -82,6 +83,8 @@ mod arena;
 mod backed_frames;
 mod class;
 mod frame;
+#[cfg(miri)]
+mod heap;
 #[cfg(feature = "testing")]
 mod layer;
 mod pool;
@@ -91,10 +94,10 @@ mod source;
 
 pub use arena::{Arena, ArenaStats};
 pub use backed_frames::BackedFrames;
-pub use frame::{FRAME_LEN, FrameId, Handle};
+pub use frame::{FRAME_LEN, Frame, FrameId, Handle};
 #[cfg(feature = "testing")]
 pub use layer::RefuseNth;
-pub use pool::{ClassStats, Owner, OwnerKind, Pool, PutError, Relocate};
+pub use pool::{ClassStats, Compaction, ObjectFit, Owner, OwnerKind, Pool, PutError, Relocate};
 pub use reserve::Reserve;
 pub use size_class::{OBJECT_LEN_MAX, is_smaller_class};
 pub use source::{FRAMES_MAX, Frames, PageSource, Purpose, REPLACEMENT_FRAMES_MAX, SourceError, Take};

@@ -94,6 +94,26 @@ pub enum PutError {
     },
 }
 
+/// How an object's place fits another object; see [`Pool::fit`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ObjectFit {
+    /// It is too short.
+    TooShort,
+    /// The other object would have a place of the same length.
+    Same,
+    /// The other object fits, and a shorter place would do.
+    Longer,
+}
+
+/// The result of [`Pool::compact`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Compaction {
+    /// Frames that became free.
+    pub freed_frames: u64,
+    /// Holes were left, because other threads were using the objects that would have filled them.
+    pub is_hindered: bool,
+}
+
 /// The counts of one size class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClassStats {
@@ -153,18 +173,66 @@ impl Pool {
             Some(source) => PutError::NoMemory { frames: e.frames, source },
         })?;
         let arena = self.source.arena();
+        // SAFETY: the place was just allocated and is marked busy, so no other thread accesses it, and objects of its
+        // class have at least so many bytes.
+        unsafe { self.copy_in(pos, bytes) };
+        // Release: a thread that reads the owner word sees the object's bytes (`Class::move_last`).
+        word(arena, pos).store(owner.to_bits(), Ordering::Release);
+        Ok(Handle::new(index, pos))
+    }
+
+    /// Whether the place of an object is long enough for an object of `len_bytes`, and whether a place of a smaller
+    /// class is.
+    pub fn fit(&self, handle: Handle, len_bytes: usize) -> ObjectFit {
+        match class_index(len_bytes).cmp(&handle.class_index()) {
+            std::cmp::Ordering::Less => ObjectFit::Longer,
+            std::cmp::Ordering::Equal => ObjectFit::Same,
+            std::cmp::Ordering::Greater => ObjectFit::TooShort,
+        }
+    }
+
+    /// Overwrites the bytes of an object with `bytes`, which fit its place, see [`Pool::fit`]. Takes no memory and never
+    /// sleeps.
+    ///
+    /// `lock_owner` is called first, with the lock of the object's class held: it must not call into the pool, and must
+    /// not wait. It locks the owner if that still has the handle, and returns the guard, which is returned when the
+    /// bytes are written. If it returns `None`, nothing is changed.
+    ///
+    /// # Safety
+    /// `handle` came from this pool; it may be outdated. Its place is long enough. If `lock_owner` returns a guard, the object is live, and until
+    /// the guard is dropped no other thread reads or frees it, and [`Relocate::relocate`] refuses to move it.
+    pub unsafe fn overwrite<G>(
+        &self,
+        handle: Handle,
+        bytes: &[u8],
+        lock_owner: impl FnOnce() -> Option<G>,
+    ) -> Option<G> {
+        debug_assert!(self.fit(handle, bytes.len()) != ObjectFit::TooShort);
+        // Locked, so that no move of the object is between its copy and its exchange, and would bring the old bytes
+        // back.
+        let _class = self.classes[handle.class_index()].lock();
+        let guard = lock_owner()?;
+        // SAFETY: the object is live, and its owner and its class are locked, so no other thread accesses its bytes;
+        // its place is long enough.
+        unsafe { self.copy_in(handle.pos(), bytes) };
+        Some(guard)
+    }
+
+    /// Copies `bytes` into the place at `pos`, behind the owner word.
+    ///
+    /// # Safety
+    /// The place belongs to a class whose objects have at least so many bytes, and no other thread accesses these.
+    #[inline]
+    unsafe fn copy_in(&self, pos: Pos, bytes: &[u8]) {
         let mut at = 0;
-        for (piece, len) in pieces(arena, pos, OWNER_LEN, bytes.len()) {
+        for (piece, len) in pieces(self.source.arena(), pos, OWNER_LEN, bytes.len()) {
             if len > 0 {
-                // SAFETY: the place was just allocated and is marked busy, so no other thread accesses it;
-                // the piece is `len` bytes inside a frame, and the source slice has as many.
+                // SAFETY: no other thread accesses the bytes (the caller's duty); the piece is `len` bytes inside a
+                // frame, and the source slice has as many.
                 unsafe { std::ptr::copy_nonoverlapping(bytes[at..at + len].as_ptr(), piece, len) };
             }
             at += len;
         }
-        // Release: a thread that reads the owner word sees the object's bytes (`Class::move_last`).
-        word(arena, pos).store(owner.to_bits(), Ordering::Release);
-        Ok(Handle::new(index, pos))
     }
 
     /// Copies the object's first `dst.len()` bytes out and returns them.
@@ -246,30 +314,36 @@ impl Pool {
         }
     }
 
-    /// Compacts all classes: closes all holes that can be closed now. Returns the frames that this freed.
+    /// Compacts all classes: closes all holes that can be closed now.
     ///
     /// Runs concurrently with all other operations, and holds a class's lock for a few moves at a time.
     ///
     /// # Safety
     /// `owners` are the owners of this pool's objects, not of another's.
-    pub unsafe fn compact(&self, owners: &dyn Relocate) -> u64 {
-        let mut emptied = 0;
+    pub unsafe fn compact(&self, owners: &dyn Relocate) -> Compaction {
+        let mut done = Compaction::default();
         for index in 0..self.classes.len() {
-            while self.compact_some(index, owners, &mut emptied) {
+            while self.compact_some(index, owners, &mut done) {
                 std::thread::yield_now();
             }
             self.source.shrink();
         }
-        self.frames_compacted.fetch_add(emptied, Ordering::Relaxed);
-        emptied
+        self.frames_compacted.fetch_add(done.freed_frames, Ordering::Relaxed);
+        done
     }
 
-    /// Makes a few moves in one class. Returns whether more may be possible.
-    fn compact_some(&self, index: usize, owners: &dyn Relocate, emptied: &mut u64) -> bool {
+    /// Makes a few moves in one class. Returns whether more may be possible now.
+    fn compact_some(&self, index: usize, owners: &dyn Relocate, done: &mut Compaction) -> bool {
         let mut class = self.classes[index].lock();
         for _ in 0..MOVES_PER_LOCK {
-            let MoveResult::Moved = self.move_last(&mut class, index, owners) else { return false };
-            *emptied += class.trim(&*self.source);
+            match self.move_last(&mut class, index, owners) {
+                MoveResult::Moved => done.freed_frames += class.trim(&*self.source),
+                MoveResult::NothingToMove => return false,
+                MoveResult::Busy => {
+                    done.is_hindered = true;
+                    return false;
+                }
+            }
         }
         true
     }

@@ -1,6 +1,6 @@
 //! The interface through which the pool takes memory.
 
-use crate::{Arena, FrameId};
+use crate::{Arena, Frame};
 use pagefold_page::size::Human;
 
 /// The reason why no frame was taken.
@@ -51,7 +51,8 @@ pub enum Purpose {
     Slots,
 }
 
-/// Frames by which replacements are meant to exceed the limit, or the present use if that is higher.
+/// Frames by which replacements may exceed the limit, all of them together. Recompression may exceed the present use by
+/// as many if that is higher, because the limit was lowered.
 pub const REPLACEMENT_FRAMES_MAX: u64 = 16;
 
 /// The most frames per request: an object straddles at most two.
@@ -59,40 +60,42 @@ pub const FRAMES_MAX: usize = 2;
 
 /// Up to [`FRAMES_MAX`] frames that the owner of the value has taken.
 ///
-/// A plain value without a destructor: dropping it leaks its frames. [`BackedFrames`](crate::BackedFrames) releases
-/// them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Frames {
-    ids: [FrameId; FRAMES_MAX],
-    len: usize,
-}
+/// A value without a destructor, that cannot be copied: dropping it leaks its frames.
+/// [`BackedFrames`](crate::BackedFrames) releases them.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Frames([Option<Frame>; FRAMES_MAX]);
 
 impl Frames {
     /// An empty set.
     #[inline]
     pub const fn none() -> Self {
-        Frames { ids: [FrameId::NIL; FRAMES_MAX], len: 0 }
+        Frames([const { None }; FRAMES_MAX])
     }
 
     /// The number of frames.
     pub fn len(&self) -> usize {
-        self.len
+        self.0.iter().flatten().count()
     }
 
     /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.0.iter().all(Option::is_none)
     }
 
-    pub(crate) fn push(&mut self, frame: FrameId) {
-        self.ids[self.len] = frame;
-        self.len += 1;
+    /// Adds a frame. Panics if there is no room for it.
+    pub(crate) fn push(&mut self, frame: Frame) {
+        let len = self.len();
+        self.0[len] = Some(frame);
     }
 
     /// Takes one frame out.
-    pub fn pop(&mut self) -> Option<FrameId> {
-        self.len = self.len.checked_sub(1)?;
-        Some(self.ids[self.len])
+    pub fn pop(&mut self) -> Option<Frame> {
+        self.0.iter_mut().rev().find_map(Option::take)
+    }
+
+    /// The numbers of the frames.
+    pub fn ids(&self) -> impl Iterator<Item = crate::FrameId> + '_ {
+        self.0.iter().flatten().map(Frame::id)
     }
 }
 
@@ -137,7 +140,7 @@ pub unsafe trait PageSource: Send + Sync {
     fn obtain(&self, count: usize) -> Result<Frames, SourceError>;
 
     /// Releases a frame that was taken for `purpose`; its contents are lost. Never sleeps and never fails.
-    fn release(&self, frame: FrameId, purpose: Purpose);
+    fn release(&self, frame: Frame, purpose: Purpose);
 
     /// Returns surplus ready frames to the kernel. Makes system calls that interrupt other CPUs, so the caller holds
     /// no lock.
@@ -165,7 +168,7 @@ unsafe impl<S: PageSource + ?Sized> PageSource for std::sync::Arc<S> {
         (**self).obtain(count)
     }
 
-    fn release(&self, frame: FrameId, purpose: Purpose) {
+    fn release(&self, frame: Frame, purpose: Purpose) {
         (**self).release(frame, purpose);
     }
 

@@ -8,7 +8,9 @@ use crate::verdict::Fault;
 use pagefold_backing::layer::{
     Action, DelayLayer, DelayOptions, ErrorControl, ErrorLayer, FaultRule, SystemClock, When,
 };
-use pagefold_backing::{Backing, FileBacking, FileOptions, MemoryBacking};
+use pagefold_backing::{
+    Backing, BackingError, Buffers, ByteSource, FileBacking, FileOptions, MemoryBacking, Queue,
+};
 use pagefold_page::PageIndex;
 use pagefold_store::writeback::{LayoutKind, Selection, Which, WritebackConfig};
 use std::sync::Arc;
@@ -30,8 +32,49 @@ pub struct BackingConfig {
     pub blocks: bool,
     /// Delay of each request in microseconds; the actual delay is up to twice as long.
     pub delay_us: u64,
+    /// How long each discard blocks its caller, milliseconds.
+    pub discard_ms: u64,
     /// Requests that fail, if any.
     pub failing: Option<Failing>,
+}
+
+/// A medium whose discards take long, as those of some flash do.
+struct SlowDiscards<B> {
+    inner: B,
+    time: Duration,
+}
+
+impl<B: Backing> ByteSource for SlowDiscards<B> {
+    fn len_bytes(&self) -> u64 {
+        self.inner.len_bytes()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), BackingError> {
+        self.inner.read_at(offset, buf)
+    }
+
+    fn describe(&self) -> String {
+        self.inner.describe()
+    }
+}
+
+impl<B: Backing> Backing for SlowDiscards<B> {
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), BackingError> {
+        self.inner.write_at(offset, data)
+    }
+
+    fn flush(&self) -> Result<(), BackingError> {
+        self.inner.flush()
+    }
+
+    fn discard(&self, offset: u64, len_bytes: u64) -> Result<(), BackingError> {
+        std::thread::sleep(self.time);
+        self.inner.discard(offset, len_bytes)
+    }
+
+    fn queue<'a>(&'a self, depth: usize, buffers: &'a Buffers) -> Result<Box<dyn Queue + 'a>, BackingError> {
+        self.inner.queue(depth, buffers)
+    }
 }
 
 /// Requests that fail on purpose.
@@ -72,6 +115,7 @@ impl BackingConfig {
             is_file: random.percent(20),
             blocks: random.percent(15),
             delay_us: random.pick(&[0, 0, 0, 50, 200, 1000, 5000]),
+            discard_ms: random.pick(&[0, 0, 0, 1, 20, 200]),
             failing: random.percent(20).then(|| random.pick(&failing)),
         }
     }
@@ -110,6 +154,7 @@ impl BackingConfig {
     }
 
     fn delayed(&self, inner: impl Backing + 'static, seed: u64) -> Arc<dyn Backing> {
+        let inner = SlowDiscards { inner, time: Duration::from_millis(self.discard_ms) };
         if self.delay_us == 0 {
             return Arc::new(inner);
         }

@@ -18,7 +18,7 @@
 //!   read that promotes a page from the backing; a write to a part of a page does both. Together with the old objects
 //!   that they replace, requests can occupy a whole limit of eight frames for each of them. A worker of recompression
 //!   has such an object too.
-//! - Objects of recompression count as memory in use, and may exceed the limit by 64 KiB. So memory can be at its
+//! - Objects of recompression and of pages that become shorter count as memory in use, and may exceed the limit by 64 KiB. So memory can be at its
 //!   limit because of them, for as long as a worker has an object that it has not exchanged yet.
 //! - Writers wait half a minute for a backing that makes no progress. The model leaves out machines that are too
 //!   busy, and media that are too slow, to write one page in that time: no case delays a medium by more than a tenth

@@ -9,7 +9,7 @@ use std::fmt;
 
 /// Further codecs of a store: those of priority 1, 2 and 3.
 pub const FURTHER_MAX: usize = 3;
-/// Bytes by which recompression may exceed the memory limit.
+/// Bytes by which recompression and pages that become shorter may exceed the memory limit.
 pub const BEYOND_LIMIT_BYTES: u64 = 64 << 10;
 /// Pages are stored raw from this length on; a threshold must be lower.
 pub const THRESHOLD_END: u64 = 3968;

@@ -78,8 +78,8 @@
 //! # Limits and failures
 //!
 //! A write that finds no memory below the limit waits until writeback has freed some. If writeback cannot free any, or
-//! no writeback thread runs, the pool is compacted; if that is not enough, the write fails with
-//! [`StoreError::NoMemory`]. A write that fails leaves the page's old contents. A page leaves memory only after its
+//! no writeback thread runs, the pool is compacted; if that is not enough, the write overwrites the page's old bytes, and
+//! fails with [`StoreError::NoMemory`] if it needs more memory than these. A write that fails leaves the page's old contents. A page leaves memory only after its
 //! record has been written to the backing; if that write fails, the page stays in memory. Pages on the backing have
 //! checksums and are not encrypted.
 //!

@@ -192,12 +192,8 @@ struct RecordingSource {
 }
 
 impl RecordingSource {
-    fn note(&self, frames: Frames) {
-        let all = std::iter::repeat_with({
-            let mut frames = frames;
-            move || frames.pop()
-        });
-        for frame in all.map_while(|frame| frame) {
+    fn note(&self, frames: &Frames) {
+        for frame in frames.ids() {
             self.frames.lock().unwrap().push(self.arena.frame_ptr(frame).expose_provenance());
         }
     }
@@ -208,7 +204,7 @@ unsafe impl PageSource for RecordingSource {
     fn try_take(&self, purpose: Purpose, count: usize) -> Take {
         let take = self.arena.try_take(purpose, count);
         if let (Take::Frames(frames), Purpose::Objects) = (&take, purpose) {
-            self.note(*frames);
+            self.note(frames);
         }
         take
     }
@@ -222,11 +218,11 @@ unsafe impl PageSource for RecordingSource {
     fn obtain(&self, count: usize) -> Result<Frames, SourceError> {
         let obtained = self.arena.obtain(count)?;
         if *self.charged.lock().unwrap() == Some(Purpose::Objects) {
-            self.note(obtained);
+            self.note(&obtained);
         }
         Ok(obtained)
     }
-    fn release(&self, frame: pagefold_pool::FrameId, purpose: Purpose) {
+    fn release(&self, frame: pagefold_pool::Frame, purpose: Purpose) {
         self.arena.release(frame, purpose);
     }
     fn shrink(&self) {}

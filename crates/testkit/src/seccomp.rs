@@ -6,12 +6,20 @@
 /// # Panics
 /// If the kernel refuses the filter.
 pub fn forbid(call: libc::c_long) {
+    fail(call, libc::EPERM);
+}
+
+/// As [`forbid`], with another error number.
+///
+/// # Panics
+/// If the kernel refuses the filter.
+pub fn fail(call: libc::c_long, errno: i32) {
     let op = |code, jf, k| libc::sock_filter { code, jt: 0, jf, k };
-    // Load the call's number; unless it is this one, skip the next; refuse with EPERM; allow.
+    // Load the call's number; unless it is this one, skip the next; refuse; allow.
     let mut program = [
         op(0x20, 0, 0),
         op(0x15, 1, call as u32),
-        op(0x06, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        op(0x06, 0, libc::SECCOMP_RET_ERRNO | errno as u32),
         op(0x06, 0, libc::SECCOMP_RET_ALLOW),
     ];
     let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };

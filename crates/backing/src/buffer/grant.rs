@@ -188,7 +188,7 @@ impl Budget {
     /// It leaves the bytes for required grants alone, so it may succeed while a required grant waits.
     pub fn try_charge(&self, len_bytes: u64) -> Option<Charge> {
         self.refused_by_test(len_bytes, Demand::BestEffort).ok()?;
-        self.try_for(len_bytes, false).ok().map(Charge)
+        self.try_for(len_bytes, false).ok().map(Charge::of)
     }
 
     /// Takes `len_bytes` out of the budget for memory that is held permanently, such as a thread's buffers. Waits as a
@@ -310,6 +310,7 @@ impl Budget {
         state.count(len_bytes);
         if lifetime == Lifetime::Permanent {
             state.reserved_bytes += len_bytes;
+            self.0.return_free_memory(state);
         }
         Grant { shared: self.0.clone(), left_bytes: len_bytes }
     }
@@ -337,17 +338,22 @@ impl Grant {
     /// those of [`Buffers::get`](super::Buffers::get).
     pub fn buffer(&mut self, len_bytes: usize) -> Option<Buffer> {
         self.left_bytes = self.left_bytes.checked_sub(footprint(len_bytes))?;
-        let taken = self.shared.take(&mut self.shared.state(), len_bytes);
+        let mut state = self.shared.state();
+        if let Some(buffer) = self.shared.take(&mut state, len_bytes) {
+            return Some(buffer);
+        }
         // If the region is so fragmented that no run of free units is long enough, the heap serves the buffer. That is
         // rare, and the limit bounds it all the same.
-        Some(taken.unwrap_or_else(|| Buffer::on_heap(len_bytes, Some(self.shared.clone()))))
+        self.shared.add_elsewhere(&mut state, footprint(len_bytes));
+        drop(state);
+        Some(Buffer::on_heap(len_bytes, Some(self.shared.clone())))
     }
 
     /// Charges `len_bytes` of memory that is allocated elsewhere, until the charge is dropped; `None` if too little is
     /// left.
     pub fn charge(&mut self, len_bytes: u64) -> Option<Charge> {
         self.left_bytes = self.left_bytes.checked_sub(len_bytes)?;
-        Some(Charge(Grant { shared: self.shared.clone(), left_bytes: len_bytes }))
+        Some(Charge::of(Grant { shared: self.shared.clone(), left_bytes: len_bytes }))
     }
 }
 
@@ -377,4 +383,18 @@ impl Drop for BudgetReservation {
 
 /// Bytes of a budget that account for memory allocated elsewhere. Dropping it returns them.
 #[derive(Debug)]
-pub struct Charge(#[expect(dead_code, reason = "held for its drop")] Grant);
+pub struct Charge(Grant);
+
+impl Charge {
+    /// Turns all of a grant into a charge.
+    fn of(grant: Grant) -> Self {
+        grant.shared.add_elsewhere(&mut grant.shared.state(), grant.left_bytes);
+        Charge(grant)
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.0.shared.release_elsewhere(std::mem::take(&mut self.0.left_bytes));
+    }
+}

@@ -88,6 +88,8 @@ struct AllocatorState {
     required_only_bytes: u64,
     /// Bytes of [`BudgetReservation`]s: in use permanently, so that no grant can ever have them.
     reserved_bytes: u64,
+    /// Bytes of charges and of heap buffers: memory that is counted here and lies outside the region.
+    elsewhere_bytes: u64,
     wait_queue: WaitQueue,
     stats: BufferStats,
 }
@@ -116,6 +118,7 @@ impl Shared {
                 .then(|| ResidentUnits { map: UnitMap::new(unit_count), count: 0 }),
             required_only_bytes: required_only_bytes as u64,
             reserved_bytes: 0,
+            elsewhere_bytes: 0,
             wait_queue: WaitQueue::default(),
             stats: BufferStats { limit_bytes: limit_bytes as u64, ..BufferStats::default() },
         };
@@ -141,13 +144,26 @@ impl Shared {
         })
     }
 
-    /// Marks units that are about to be used as resident, and returns memory of free units to the kernel while the
-    /// region holds more than the limit.
+    /// Marks units that are about to be used as resident.
     fn mark_resident(&self, state: &mut AllocatorState, first_unit: usize, unit_count: usize) {
-        let limit_units = state.stats.limit_bytes as usize / BUFFER_ALIGN_BYTES;
-        let AllocatorState { units, resident: Some(resident), .. } = state else { return };
+        let Some(resident) = &mut state.resident else { return };
         resident.count += resident.map.mark_all(first_unit, unit_count);
-        while resident.count > limit_units {
+        self.return_free_memory(state);
+    }
+
+    /// Counts memory outside the region, which its user is about to allocate.
+    fn add_elsewhere(&self, state: &mut AllocatorState, len_bytes: u64) {
+        state.elsewhere_bytes += len_bytes;
+        self.return_free_memory(state);
+    }
+
+    /// Returns memory of free units to the kernel while the region and the memory elsewhere are more than the limit.
+    fn return_free_memory(&self, state: &mut AllocatorState) {
+        let elsewhere_bytes = state.elsewhere_bytes + state.reserved_bytes;
+        let region_bytes = state.stats.limit_bytes.saturating_sub(elsewhere_bytes);
+        let units_max = region_bytes as usize / BUFFER_ALIGN_BYTES;
+        let AllocatorState { units, resident: Some(resident), .. } = state else { return };
+        while resident.count > units_max {
             let Some((first, count)) = resident.map.last_run_outside(units) else { return };
             let (offset, len) = (first * BUFFER_ALIGN_BYTES, count * BUFFER_ALIGN_BYTES);
             // SAFETY: the units are free, and stay free while the state is locked: no buffer refers to them. No ring
@@ -173,6 +189,13 @@ impl Shared {
 
     fn release(&self, len_bytes: u64) {
         self.release_in(self.state(), len_bytes);
+    }
+
+    /// Releases memory that [`Shared::add_elsewhere`] has counted.
+    fn release_elsewhere(&self, len_bytes: u64) {
+        let mut state = self.state();
+        state.elsewhere_bytes -= len_bytes;
+        self.release_in(state, len_bytes);
     }
 
     fn release_in(&self, mut state: MutexGuard<'_, AllocatorState>, len_bytes: u64) {
@@ -231,6 +254,7 @@ impl Buffers {
             let mut state = self.0.state();
             state.stats.overflows += 1;
             state.count(footprint(len_bytes));
+            self.0.add_elsewhere(&mut state, footprint(len_bytes));
             drop(state);
             Buffer::on_heap(len_bytes, Some(self.0.clone()))
         })

@@ -87,7 +87,7 @@ impl Drop for Buffer {
                 // SAFETY: allocated in `on_heap` with the same layout, and not used after this.
                 unsafe { std::alloc::dealloc(self.bytes.as_ptr(), layout) };
                 if let Some(shared) = counted_by {
-                    shared.release(layout.size() as u64);
+                    shared.release_elsewhere(layout.size() as u64);
                 }
             }
             Origin::Region { shared, first_unit, unit_count } => {

@@ -221,6 +221,74 @@ fn resident_memory_of_a_budget_stays_within_its_limit() {
     }
 }
 
+/// Bytes of a budget that are real memory now: those of its region, free units included, and those elsewhere.
+fn real_bytes(budget: &Budget) -> u64 {
+    let state = budget.0.state();
+    let resident = state.resident.as_ref().map_or(0, |resident| resident.count as u64 * 4096);
+    resident + state.elsewhere_bytes + state.reserved_bytes
+}
+
+/// Free units keep their memory only as long as nothing else needs it.
+#[test]
+fn memory_elsewhere_takes_the_place_of_free_memory_in_the_region() {
+    const UNITS: usize = 1024;
+    const LIMIT: u64 = UNITS as u64 * 4096;
+    let budget = Budget::new(LIMIT as usize, 0).unwrap();
+    let fill_region = || {
+        let mut grant = budget.grant(LIMIT, Demand::Required).unwrap();
+        let buffers: Vec<_> = (0..UNITS).map(|_| grant.buffer(4096).unwrap()).collect();
+        drop(buffers);
+        assert_eq!(real_bytes(&budget), LIMIT, "free units are kept while nobody needs memory");
+    };
+    let is_within_limit = || {
+        let real = real_bytes(&budget);
+        assert!(real <= LIMIT, "{real} of {LIMIT}");
+        real
+    };
+    fill_region();
+    let mut grant = budget.grant(LIMIT, Demand::Required).unwrap();
+    let charge = grant.charge(5 * 4096 + 1).unwrap();
+    assert!(is_within_limit() >= LIMIT - 70 * 4096, "most of the free memory stays");
+    let buffers: Vec<_> = (0..UNITS - 6).map(|_| grant.buffer(4096).unwrap()).collect();
+    is_within_limit();
+    drop((charge, buffers, grant));
+    for charged in [1, LIMIT / 3, LIMIT] {
+        fill_region();
+        let charge = budget.try_charge(charged).unwrap();
+        is_within_limit();
+        drop(charge);
+        fill_region();
+        let reservation = budget.reserve(charged).unwrap();
+        is_within_limit();
+        drop(reservation);
+    }
+    assert_eq!((budget.stats().in_use_bytes, budget.0.state().elsewhere_bytes), (0, 0));
+}
+
+/// The region is so fragmented that the heap serves a buffer.
+#[test]
+fn a_heap_buffer_takes_the_place_of_free_memory_in_the_region() {
+    const LIMIT: u64 = 16 * 4096;
+    let budget = Budget::new(LIMIT as usize, 0).unwrap();
+    let mut grant = budget.grant(LIMIT, Demand::Required).unwrap();
+    // All units of the address space but 15 are taken, and no two of these are neighbours.
+    {
+        let units = &mut budget.0.state().units;
+        let count = 4 * 16;
+        assert_eq!(units.take(count), Some(0));
+        (0..15).for_each(|i| units.release(2 * i, 1));
+    }
+    let single: Vec<_> = (0..14).map(|_| grant.buffer(4096).unwrap()).collect();
+    drop(single);
+    assert_eq!(real_bytes(&budget), 14 * 4096);
+    let mut grant = budget.grant(LIMIT - grant.left_bytes(), Demand::Required).unwrap();
+    let heap = grant.buffer(2 * 4096 + 1).unwrap();
+    assert_eq!(budget.0.state().elsewhere_bytes, 3 * 4096);
+    assert!(real_bytes(&budget) <= LIMIT, "{}", real_bytes(&budget));
+    drop(heap);
+    assert_eq!(budget.0.state().elsewhere_bytes, 0);
+}
+
 #[test]
 fn refuse_when_refuses_the_requests_that_its_test_selects() {
     let budget = Budget::new(4096, 0).unwrap();

@@ -3,7 +3,8 @@
 //! `submit` only fills the submission ring; `start` and `complete` each make one system call, which hands over all
 //! submitted requests and waits for completions. Requests that the ring cannot serve (misaligned, out of range, empty)
 //! go to the `fallback` list; `complete` runs them one by one with positioned I/O. If the kernel refuses to enter the
-//! ring at all (a seccomp filter that was installed later), all requests go that way.
+//! ring at all (a seccomp filter that was installed later), or has no memory to do so for a while, all requests go that
+//! way.
 //!
 //! The ring has no thread-bound flags (`SINGLE_ISSUER`, `COOP_TASKRUN`), so that a queue may move between threads.
 //!
@@ -37,6 +38,13 @@ const MAX_OPERATION_BYTES: usize = if cfg!(test) { 8192 } else { 1 << 30 };
 /// Pause between two looks at the completions of a ring that can no longer be entered.
 const BROKEN_RING_POLL: Duration = Duration::from_millis(1);
 
+/// Pause before a ring is entered again for which the kernel had no memory.
+const REFUSED_PAUSE: Duration = Duration::from_micros(100);
+
+/// How often in a row the kernel may have no memory to enter a ring, before requests are run without the ring: for a
+/// tenth of a second.
+const REFUSALS_MAX: u32 = 1000;
+
 /// Checks that this process may set up rings, and that the kernel supports the operations used here (Linux 5.6).
 pub(super) fn probe() -> Result<(), BackingError> {
     let ring = IoUring::new(2).map_err(|e| SysError::io("setting up io_uring", &e))?;
@@ -59,6 +67,7 @@ struct InFlight {
 /// The queue of a [`FileBacking`] with io_uring. One thread uses it at a time (`&mut self`), so it has no lock.
 pub(super) struct UringQueue<'a> {
     backing: &'a FileBacking,
+    buffers: &'a Buffers,
     ring: IoUring,
     depth: usize,
     /// By index, which is the `user_data` of the ring's entries.
@@ -73,6 +82,8 @@ pub(super) struct UringQueue<'a> {
     registered: Option<(usize, usize)>,
     /// The kernel refuses to enter the ring: all requests go to `fallback`.
     is_broken: bool,
+    /// How often in a row the kernel had no memory to enter the ring.
+    refusals: u32,
 }
 
 impl<'a> UringQueue<'a> {
@@ -90,7 +101,20 @@ impl<'a> UringQueue<'a> {
         let registered = register(&ring, buffers);
         let slots = std::iter::repeat_with(|| None).take(depth).collect();
         let (free, unsent, fallback) = ((0..depth).rev().collect(), VecDeque::new(), VecDeque::new());
-        Ok(UringQueue { backing, ring, depth, slots, free, unsent, fallback, registered, is_broken: false })
+        let (is_broken, refusals) = (false, 0);
+        Ok(UringQueue {
+            backing,
+            buffers,
+            ring,
+            depth,
+            slots,
+            free,
+            unsent,
+            fallback,
+            registered,
+            is_broken,
+            refusals,
+        })
     }
 
     /// Whether the ring can serve a request as it is.
@@ -141,14 +165,19 @@ impl<'a> UringQueue<'a> {
         let unsent_count = self.ring.submission().len();
         self.unsent.drain(..self.unsent.len().saturating_sub(unsent_count));
         match entered.map_err(|e| e.raw_os_error()) {
-            Ok(_) | Err(Some(libc::EINTR)) => {}
-            // The kernel lacks memory, or too many completions wait to be collected: retry.
-            Err(Some(libc::EAGAIN | libc::EBUSY | libc::ENOMEM)) => std::thread::yield_now(),
+            Ok(_) | Err(Some(libc::EINTR)) => self.refusals = 0,
+            // The kernel lacks memory, or too many completions wait to be collected: retry. Positioned I/O needs less
+            // memory, and may be what frees some.
+            Err(Some(libc::EAGAIN | libc::EBUSY | libc::ENOMEM)) if self.refusals < REFUSALS_MAX => {
+                self.refusals += 1;
+                std::thread::sleep(REFUSED_PAUSE);
+            }
             Err(_) => self.abandon(),
         }
     }
 
-    /// Stops submitting to the ring, because the kernel refuses to enter it (forbidden since the ring was set up). The
+    /// Stops submitting to the ring, because the kernel refuses to enter it (forbidden since the ring was set up, or no
+    /// memory). The
     /// kernel finishes the entries that it has taken; the other requests go to the fallback list.
     fn abandon(&mut self) {
         self.is_broken = true;
@@ -300,6 +329,12 @@ impl Queue for UringQueue<'_> {
 
     fn is_degraded(&self) -> bool {
         self.is_broken
+    }
+
+    fn register_again(&mut self) {
+        if self.registered.is_none() && self.in_flight() == 0 && !self.is_broken {
+            self.registered = register(&self.ring, self.buffers);
+        }
     }
 }
 

@@ -210,6 +210,10 @@ impl<B: Backing> Queue for DelayQueue<'_, B> {
     fn is_degraded(&self) -> bool {
         self.queue.is_degraded()
     }
+
+    fn register_again(&mut self) {
+        self.queue.register_again();
+    }
 }
 
 impl<B> Drop for DelayQueue<'_, B> {

@@ -48,10 +48,10 @@ pub struct CreateArgs {
     pub recompress_codec: Vec<String>,
     /// Compress pages again that were not accessed for AGE, such as 10m=zstd:3, with at most a quarter of one CPU, and
     /// only while CPUs and disks of the machine are not busy. A page that is written gets the first codec. Can be repeated,
-    /// for denser codecs at greater ages
+    /// for denser codecs at greater ages. Ages above 8192 seconds count as 8192
     #[arg(long, value_name = "AGE=CODEC[:LEVEL]")]
     pub recompress_after: Vec<String>,
-    /// Most memory for stored pages and the buffers of rings (--fuse-uring), such as 2G; 0 for no limit. Writes beyond it
+    /// Most memory for stored pages and the buffers of rings (--fuse-uring), such as 2G; 0 for no limit. Writes that need more
     /// fail, and no stored page is lost. The server needs more memory: up to 96M for itself, 16M of reserve for a loop device, and 6M of tables for each 1G
     /// written [default: half of the machine's memory]
     #[arg(long, short = 'm', value_name = "SIZE")]

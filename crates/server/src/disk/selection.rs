@@ -7,7 +7,7 @@ use pagefold_store::recompress::RecompressRequest;
 use pagefold_store::writeback::{Selection, SelectionError, Which};
 
 /// The largest age of a page that the store records, seconds. Older pages have this age.
-pub const AGE_MAX_S: u64 = AccessTime::AGE_MAX as u64 / 4;
+pub const AGE_MAX_S: u64 = AccessTime::AGE_MAX_S;
 
 /// Most threads of a pass of recompression.
 const THREADS_MAX: usize = 256;

@@ -68,7 +68,7 @@ pub fn check_memory(config: &Config, server: &Server, sampler: &Sampler) -> Resu
     let shown = server.show()?;
     let number = |pointer: &str| shown.pointer(pointer).and_then(Value::as_u64).unwrap_or(0);
     let peak = sampler.peak_bytes().max(number("/memory/pool_max_bytes"));
-    let beyond = if config.further_codecs.is_empty() { 0 } else { BEYOND_LIMIT_BYTES };
+    let beyond = BEYOND_LIMIT_BYTES;
     if let Some(limit) = config.limit_bytes()
         && peak > limit + beyond
     {

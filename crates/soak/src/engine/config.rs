@@ -32,6 +32,8 @@ pub struct Config {
     pub is_disturbed: bool,
     /// Further codecs, and what runs with them.
     pub recompression: Recompression,
+    /// Whether the clock of access times leaps by hours, as after the process was stopped.
+    pub leaps: bool,
     /// Seed of the disturbances, and of delays and failures of the backing.
     pub disturb_seed: u64,
     /// The load.
@@ -45,7 +47,12 @@ impl Config {
         let random = &mut random;
         let limit_frames = limit(random);
         let backing = random.percent(65).then(|| BackingConfig::draw(random));
+        let is_at_limit = random.percent(10);
+        let limit_frames = if is_at_limit { Some(random.doubling(24, 2048)) } else { limit_frames };
+        let backing = backing.filter(|_| !is_at_limit);
         let pages = match limit_frames {
+            // As many raw pages as fit, or a few more or fewer.
+            Some(frames) if is_at_limit => frames - frames / RAW_PERIOD + 2 - random.below(12),
             // From half the limit to three times the limit.
             Some(frames) => random.between(frames / 2 + 1, frames * 3 + 16).min(32_768),
             None => random.doubling(1, 8192),
@@ -53,6 +60,13 @@ impl Config {
         let name = random
             .pick(&["lz4", "lz4", "lz4", "lz4hc", "zstd", "deflate", "lzo", "lzo-rle", "842", "numbers"]);
         let codec = Codec { name, level: None, window_bits: Codec::draw_window_bits(name, random) };
+        let mut load = Mixed::draw(random, pages as usize);
+        if is_at_limit {
+            load.threads = 2;
+            load.mix.raw = random.pick(&[90, 100]);
+            (load.mix.zero, load.mix.same) = (0, 0);
+            load.fills = true;
+        }
         Config {
             codec,
             limit_frames,
@@ -63,7 +77,8 @@ impl Config {
             is_disturbed: random.percent(50),
             recompression: Recompression::draw(random),
             disturb_seed: random.next(),
-            load: Mixed::draw(random, pages as usize),
+            leaps: random.percent(30),
+            load,
         }
     }
 
@@ -124,6 +139,9 @@ mod tests {
         assert!(share(&|c| c.recompression.workers() > 1) > 300);
         assert!(share(&|c| c.recompression.priorities().count() == 3) > 200);
         assert!(share(&|c| c.recompression.priorities().count() == 0) > 200);
+        let is_at_limit = |c: &Config| c.load.threads == 2 && c.backing.is_none() && c.load.fills;
+        assert!(share(&is_at_limit) > 80 && share(&|c| c.leaps) > 200);
+        assert!(share(&|c| c.backing.as_ref().is_some_and(|b| b.discard_ms > 10)) > 100);
         assert!(share(&|c| c.limit_frames.is_none()) > 50 && share(&|c| c.backing.is_none()) > 200);
     }
 }

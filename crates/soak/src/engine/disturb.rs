@@ -10,6 +10,9 @@ use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
+/// By how much the clock of access times leaps, seconds.
+pub const LEAPS_S: [u64; 5] = [1800, 3600, 5 * 3600, 24 * 3600, 30 * 24 * 3600];
+
 /// Disturbs the load until `stop` is set.
 pub fn run(config: &Config, store: &Store, control: Option<&ErrorControl>, stop: &AtomicBool) {
     let mut random = Random::new(config.disturb_seed);
@@ -25,6 +28,9 @@ pub fn run(config: &Config, store: &Store, control: Option<&ErrorControl>, stop:
                 false => control.fail_writes(When::Always, errno),
             }
             is_failing = !is_failing;
+        }
+        if config.leaps && random.percent(10) {
+            store.leap_clock(Duration::from_secs(random.pick(&LEAPS_S)));
         }
         if config.is_disturbed {
             disturb(&mut random, store);

@@ -19,7 +19,9 @@ use crate::verdict::{Done, Fault, FaultKind};
 use crate::watchdog::{self, ANSWER, RequestWatch, Suspect};
 use config::Config;
 use judge::StoreJudge;
+use pagefold_page::PageIndex;
 use pagefold_store::RecompressStats;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -73,6 +75,7 @@ impl Case for Config {
         drop((writeback_thread, recompress_thread));
         let counted = recompress::check_counters(&store, RecompressStats::default())?;
         self.recompression.check_quiet(&store)?;
+        self.check_ages(&store)?;
         self.check_empty(&store)?;
         recompress::check_counters(&store, counted)?;
         Ok(Done::Ran(counts.to_string()))
@@ -80,6 +83,27 @@ impl Case for Config {
 }
 
 impl Config {
+    /// Lets hours pass without an access, and checks that all pages are old then.
+    fn check_ages(&self, store: &pagefold_store::Store) -> Result<(), Fault> {
+        const AGE_S: u64 = 1800;
+        for leap_s in disturb::LEAPS_S {
+            store.mark_idle(u64::MAX);
+            store.leap_clock(Duration::from_secs(leap_s));
+            store.mark_idle(AGE_S);
+            let (mut young, pages) = (0_u64, PageIndex(0)..PageIndex(store.len_bytes().div_ceil(4096)));
+            store.each_slot_state(pages, |page| {
+                let has_object = !page.is_same_filled && !page.is_written_back;
+                young += u64::from(has_object && !page.is_idle);
+                ControlFlow::Continue(())
+            });
+            if young > 0 {
+                let message = format!("{young} pages are younger than {AGE_S} s, {leap_s} s after the load");
+                return Err(Fault::failed("marking idle pages", message));
+            }
+        }
+        Ok(())
+    }
+
     /// Discards all pages and checks that no memory stays in use.
     fn check_empty(&self, store: &pagefold_store::Store) -> Result<(), Fault> {
         let failed = |e| Fault::failed("discarding everything", e);

@@ -229,15 +229,11 @@ pub fn check_counters(store: &Store, before: RecompressStats) -> Result<Recompre
     }
 }
 
-/// Checks that pages have taken no more memory than the limit, and than recompression may take beyond it.
+/// Checks that pages have taken no more memory than the limit, and than recompression and pages that become shorter may
+/// take beyond it.
 pub fn check_limit(store: &Store) -> Result<(), Fault> {
     let stats = store.stats().mm;
-    let beyond = if store.codec_of(1).or(store.codec_of(2)).or(store.codec_of(3)).is_some() {
-        BEYOND_LIMIT_BYTES
-    } else {
-        0
-    };
-    match stats.mem_limit > 0 && stats.mem_used_max > stats.mem_limit + beyond {
+    match stats.mem_limit > 0 && stats.mem_used_max > stats.mem_limit + BEYOND_LIMIT_BYTES {
         true => {
             let message =
                 format!("pages took {} bytes; the limit is {}", stats.mem_used_max, stats.mem_limit);

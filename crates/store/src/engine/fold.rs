@@ -3,7 +3,8 @@
 //! [`Store::fold`] turns a page into slot contents, by the same-filled check or by compression. If the pool has no
 //! frame ready for the object, [`Store::fold_slowly`] takes frames first, and at the memory limit waits for
 //! writeback. [`Store::publish`] then exchanges the contents of the slot under its lock and frees the old object.
-//! Until the exchange the slot holds the old page, so a failed write changes nothing.
+//! Until the exchange the slot holds the old page, so a failed write changes nothing. A write for which there is no
+//! frame uses memory that the pool has already (`overwrite`).
 //!
 //! All of this runs in the thread of the caller. The slot's lock is held for the exchange only.
 
@@ -15,6 +16,10 @@ use pagefold_codec::same_filled;
 use pagefold_page::{Page, PageIndex};
 use pagefold_pool::{BackedFrames, FRAME_LEN, Frames, Purpose, PutError};
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+/// The pause before holes are closed whose objects other threads were using.
+const HINDERED_PAUSE: Duration = Duration::from_micros(50);
 
 impl Store {
     /// Returns the slot of a page, and allocates its chunk of the table if necessary.
@@ -109,6 +114,8 @@ impl Store {
 
     /// Charges the frames at the memory limit: waits until automatic writeback has freed memory, or compacts the pool
     /// if there is no writeback thread or it cannot free any. Returns false if the memory cannot be freed.
+    ///
+    /// A frame may be free after the compaction although this one freed none: another thread may have done so.
     fn make_room(&self, backed: &mut BackedFrames, frames: usize) -> bool {
         let needed_bytes = (frames * FRAME_LEN) as u64;
         if needed_bytes > self.mem_limit_bytes() {
@@ -119,7 +126,16 @@ impl Store {
         let is_charged = self.writeback.as_ref().is_some_and(|writeback| {
             writeback.policy().state().throttle().wait_for_room(needed_bytes, &mut charge)
         });
-        is_charged || (self.compact() > 0 && charge())
+        is_charged
+            || loop {
+                let compaction = self.pages.compact();
+                match (charge(), compaction.is_hindered) {
+                    (true, _) => break true,
+                    (false, false) => break false,
+                    // The other threads have the objects for the time of a copy.
+                    (false, true) => std::thread::sleep(HINDERED_PAUSE),
+                }
+            }
     }
 
     /// Puts contents into a slot and frees the old contents.
@@ -134,7 +150,7 @@ impl Store {
 
     /// Records the time of the write as the slot's last access, from which writeback computes the page's age.
     #[inline]
-    fn set_write_time(&self, guard: &mut SlotGuard) {
+    pub(crate) fn set_write_time(&self, guard: &mut SlotGuard) {
         if self.access_times {
             guard.set_last_access(self.pages.clock.now());
         }

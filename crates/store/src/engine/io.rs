@@ -186,8 +186,10 @@ impl Store {
     fn write_page(&self, index: PageIndex, page: &Page) -> Result<(), StoreError> {
         let cpu = cpu::current();
         let slot = self.slot(index)?;
-        let new = self.fold(cpu, index, page)?;
-        self.publish(cpu, slot, new);
+        match self.fold(cpu, index, page) {
+            Ok(new) => self.publish(cpu, slot, new),
+            Err(refused) => drop(self.store_without_frames(cpu, index, slot, page, None, refused)?),
+        }
         Ok(())
     }
 
@@ -205,8 +207,13 @@ impl Store {
             }
             let seen = seen?;
             change(&mut page[span.start..span.start + span.len]);
-            let new = self.fold(cpu, span.index, &page)?;
-            if self.publish_if_unchanged(cpu, slot, seen, new) {
+            let is_stored = match self.fold(cpu, span.index, &page) {
+                Ok(new) => self.publish_if_unchanged(cpu, slot, seen, new),
+                Err(refused) => {
+                    self.store_without_frames(cpu, span.index, slot, &page, Some(seen), refused)?
+                }
+            };
+            if is_stored {
                 return Ok(());
             }
         }

@@ -6,6 +6,7 @@
 //! | `store`, `config`, `stats` | the parts of a store, its configuration, its counters |
 //! | `io` | reads, writes and discards of any byte range, cut into pages |
 //! | `fold` | writing one page: compression and publication in the slot |
+//! | `overwrite` | writing one page when no frame can be taken, over its old object as a rule |
 //! | `read` | reading one page, from memory or from the backing |
 //! | `load`, `prefetch` | reading one page from a signal handler, and prefetch hints for it |
 //! | `slot_state` | the state of each slot, as zram's `block_state` shows it |
@@ -22,6 +23,7 @@ mod config;
 mod fold;
 mod io;
 mod load;
+mod overwrite;
 mod passes;
 mod prefetch;
 mod read;

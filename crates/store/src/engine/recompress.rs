@@ -9,6 +9,7 @@
 use crate::engine::Store;
 use crate::policy::{self, Load};
 use crate::recompress::{RecompressError, RecompressRequest, run_pass};
+use crate::slot::AccessTime;
 use crate::writeback::Which;
 use pagefold_sys::signal;
 use parking_lot::{Condvar, Mutex};
@@ -53,6 +54,9 @@ pub struct RecompressThread {
     stop: Arc<Stop>,
     thread: Option<JoinHandle<()>>,
 }
+
+/// The most time that counts as work on a stretch of pages: longer ones are those in which the process was stopped.
+const STRETCH_MAX: Duration = Duration::from_secs(1);
 
 /// Tells the thread to stop, and wakes it.
 #[derive(Default)]
@@ -153,7 +157,7 @@ impl<'a> Driver<'a> {
     /// Rests after a stretch of pages, and while the machine is busy. Breaks if the thread is to stop.
     fn rest(&mut self, pace: &mut Pace) -> ControlFlow<()> {
         let percent = u32::from(self.config.cpu_percent.clamp(1, 100));
-        pace.owed += pace.worked_from.elapsed() * (100 - percent) / percent;
+        pace.owed += pace.worked_from.elapsed().min(STRETCH_MAX) * (100 - percent) / percent;
         // A stretch without a page to try takes less than a microsecond: sleeping costs more.
         let mut left = if pace.owed >= REST_MIN { std::mem::take(&mut pace.owed) } else { Duration::ZERO };
         while left > Duration::ZERO {
@@ -208,7 +212,8 @@ fn request(rule: RecompressRule) -> RecompressRequest {
 }
 
 fn pass_period(rule: RecompressRule) -> Duration {
-    PASS_PERIOD_MIN.max(Duration::from_secs(rule.age_s) / PASSES_PER_AGE)
+    let age_s = rule.age_s.min(AccessTime::AGE_MAX_S);
+    PASS_PERIOD_MIN.max(Duration::from_secs(age_s) / PASSES_PER_AGE)
 }
 
 #[cfg(test)]
@@ -249,6 +254,13 @@ mod tests {
         let store = store();
         assert_eq!(one_pass(&store, &mut || None), 64);
         assert_eq!(one_pass(&store, &mut || None), 64);
+    }
+
+    #[test]
+    fn the_time_between_passes_of_a_rule_ends_at_the_greatest_age() {
+        let period = |age_s| pass_period(RecompressRule { age_s, priority: 1 });
+        assert_eq!((period(0), period(80)), (PASS_PERIOD_MIN, Duration::from_secs(10)));
+        assert_eq!(period(u64::MAX), Duration::from_secs(AccessTime::AGE_MAX_S / 8));
     }
 
     #[test]

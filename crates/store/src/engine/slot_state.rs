@@ -41,7 +41,9 @@ impl Store {
         range: Range<PageIndex>,
         mut visit: impl FnMut(SlotState) -> ControlFlow<()>,
     ) {
+        // The clock too, so that no age has wrapped around.
         let elapsed = self.elapsed();
+        self.pages.advance_clock(elapsed);
         let highest = self.pages.codecs.highest_further();
         let keeps_form = self.writeback().is_some_and(|w| w.layout() == LayoutKind::Log);
         self.pages.each_slot_in(range, |index, _, seen| {

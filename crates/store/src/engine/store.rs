@@ -152,7 +152,7 @@ impl Store {
 
     /// Compacts the pool by closing the holes between objects. Returns the bytes freed.
     pub fn compact(&self) -> u64 {
-        self.pages.compact()
+        self.pages.compact().freed_frames * PAGE_SIZE as u64
     }
 
     /// Resets `mem_used_max` to the present use.

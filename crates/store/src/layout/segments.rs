@@ -8,12 +8,12 @@
 //! Dropping a reference takes no lock and does not allocate, because a signal handler may end a pin: it pushes the
 //! segment to a lock-free stack, which the next user of the free lists empties under their mutex.
 //!
-//! Free segments wait in a list to be discarded on the medium; they can be reused before that.
+//! Free segments wait in a list to be discarded on the medium; they can be reused before that. One that is being
+//! discarded is free as well, and a head that finds no other waits until it is.
 
 use crate::layout::format::{DATA_START, Sequence};
-use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
 use std::collections::VecDeque;
-use std::ops::DerefMut;
 
 /// The number of a segment, by its position on the medium.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,6 +50,30 @@ struct FreeList {
     discarded: VecDeque<SegmentIndex>,
     /// Not discarded yet.
     freed: VecDeque<SegmentIndex>,
+    /// Number of those that are being discarded, which are in no list.
+    discarding: u32,
+}
+
+impl FreeList {
+    fn count(&self) -> u32 {
+        (self.discarded.len() + self.freed.len()) as u32 + self.discarding
+    }
+}
+
+/// A free segment that its holder discards on the medium. When it is dropped, the segment can be reused.
+#[derive(Debug)]
+pub(crate) struct Discarding<'a> {
+    segments: &'a Segments,
+    pub(crate) index: SegmentIndex,
+}
+
+impl Drop for Discarding<'_> {
+    fn drop(&mut self) {
+        let mut free = self.segments.free.lock();
+        free.discarding -= 1;
+        free.discarded.push_back(self.index);
+        self.segments.discarded.notify_all();
+    }
 }
 
 /// All segments of a log.
@@ -58,6 +82,8 @@ pub(crate) struct Segments {
     segment_len: u32,
     table: Box<[Segment]>,
     free: Mutex<FreeList>,
+    /// Signalled when a segment has been discarded.
+    discarded: Condvar,
     /// The top of the stack of segments that became free and are in no list yet, or `NONE`. Pushed to without a lock,
     /// and emptied under the lock of `free`.
     just_freed: AtomicU32,
@@ -86,7 +112,8 @@ impl Segments {
         Segments {
             segment_len,
             table: (0..count).map(segment).collect(),
-            free: Mutex::new(FreeList { discarded: clean, freed: VecDeque::new() }),
+            free: Mutex::new(FreeList { discarded: clean, ..FreeList::default() }),
+            discarded: Condvar::new(),
             just_freed: AtomicU32::new(NONE),
             next_sequence: AtomicU64::new(1),
         }
@@ -100,10 +127,9 @@ impl Segments {
         self.table.len() as u32
     }
 
-    /// The number of free segments.
+    /// The number of free segments, those that are being discarded included.
     pub(crate) fn free_count(&self) -> u32 {
-        let free = self.free_list();
-        (free.discarded.len() + free.freed.len()) as u32
+        self.free_list().count()
     }
 
     /// Where a segment begins on the medium, bytes.
@@ -121,13 +147,18 @@ impl Segments {
     }
 
     /// Opens a free segment for the caller's head, which has a reference to it. Returns `None` if that would leave
-    /// fewer than `spare` free segments.
+    /// fewer than `spare` free segments. Waits while all free segments are being discarded.
     pub(crate) fn open(&self, spare: u32) -> Option<(SegmentIndex, Sequence)> {
         let mut free = self.free_list();
-        if (free.discarded.len() + free.freed.len()) as u32 <= spare {
-            return None;
-        }
-        let index = free.discarded.pop_front().or_else(|| free.freed.pop_front())?;
+        let index = loop {
+            if free.count() <= spare {
+                return None;
+            }
+            match free.discarded.pop_front().or_else(|| free.freed.pop_front()) {
+                Some(index) => break index,
+                None => self.discarded.wait(&mut free),
+            }
+        };
         let sequence = self.next_sequence.fetch_add(1, Ordering::Relaxed);
         let segment = self.segment(index);
         segment.references.store(1, Ordering::Relaxed);
@@ -186,7 +217,7 @@ impl Segments {
     }
 
     /// Locks the free lists and moves the segments of the stack `just_freed` to them.
-    fn free_list(&self) -> impl DerefMut<Target = FreeList> + '_ {
+    fn free_list(&self) -> MutexGuard<'_, FreeList> {
         let mut free = self.free.lock();
         let mut top = self.just_freed.swap(NONE, Ordering::Acquire);
         while top != NONE {
@@ -196,15 +227,12 @@ impl Segments {
         free
     }
 
-    /// Takes a freed segment out of the list, to discard it; the caller returns it with
-    /// [`Segments::return_discarded`].
-    pub(crate) fn take_freed(&self) -> Option<SegmentIndex> {
-        self.free_list().freed.pop_front()
-    }
-
-    /// Returns a segment from [`Segments::take_freed`] to the free list.
-    pub(crate) fn return_discarded(&self, index: SegmentIndex) {
-        self.free.lock().discarded.push_back(index);
+    /// Takes a freed segment out of the list, to discard it.
+    pub(crate) fn take_freed(&self) -> Option<Discarding<'_>> {
+        let mut free = self.free_list();
+        let index = free.freed.pop_front()?;
+        free.discarding += 1;
+        Some(Discarding { segments: self, index })
     }
 
     /// Marks a segment that the cleaner cannot empty.
@@ -287,11 +315,27 @@ mod tests {
         segments.unpin(a);
         assert_eq!(segments.free_count(), 3);
         assert!(!segments.try_pin(a));
-        assert_eq!(segments.take_freed(), Some(a));
-        segments.return_discarded(a);
+        let discarding = segments.take_freed().unwrap();
+        assert_eq!((discarding.index, segments.free_count()), (a, 3));
+        drop(discarding);
         let opened: Vec<_> = std::iter::from_fn(|| segments.open(0)).collect();
         assert_eq!(opened.len(), 3);
         assert!(opened.iter().all(|(_, sequence)| *sequence > first));
+    }
+
+    #[test]
+    fn a_head_waits_for_the_only_free_segment_to_be_discarded() {
+        let segments = Segments::new(4096, 1);
+        let (index, _) = segments.open(0).unwrap();
+        segments.close(index);
+        let discarding = segments.take_freed().unwrap();
+        std::thread::scope(|scope| {
+            let head = scope.spawn(|| segments.open(0).map(|(index, _)| index));
+            std::thread::yield_now();
+            drop(discarding);
+            assert_eq!(head.join().unwrap(), Some(index));
+        });
+        assert!(segments.open(0).is_none(), "there is none to wait for");
     }
 
     #[test]

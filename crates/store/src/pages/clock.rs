@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub(crate) struct Clock {
     start: Instant,
+    /// Seconds by which tests have let it leap.
+    leapt_s: AtomicU64,
     /// Ticks since the start, without a wrap-around: of two numbers the later one is the greater one.
     now: AtomicU64,
     /// The period in which the last walk over all slots began; one is due in each.
@@ -20,30 +22,36 @@ pub(crate) struct Clock {
 
 impl Clock {
     pub(crate) fn new() -> Self {
-        Clock { start: Instant::now(), now: AtomicU64::new(0), walked_period: AtomicU64::new(0) }
+        let (leapt_s, now, walked_period) = Default::default();
+        Clock { start: Instant::now(), leapt_s, now, walked_period }
     }
 
-    /// Time since the clock was made.
+    /// Time since the clock was made, and what it has leapt over.
     pub(crate) fn elapsed(&self) -> Duration {
-        self.start.elapsed()
+        self.start.elapsed() + Duration::from_secs(self.leapt_s.load(Relaxed))
     }
 
-    /// Advances the clock to the present, and returns the time. `Pages::tick` calls it.
-    pub(super) fn tick(&self) -> AccessTime {
-        self.advance(self.elapsed())
+    /// Makes all later times later, as if the process had been stopped.
+    #[cfg(feature = "testing")]
+    pub(crate) fn leap(&self, time: Duration) {
+        self.leapt_s.fetch_add(time.as_secs(), Relaxed);
     }
 
     /// Advances the clock to `elapsed` after the start. Several threads do so: one that was not scheduled since it read
     /// `elapsed` does not put the clock back.
-    fn advance(&self, elapsed: Duration) -> AccessTime {
+    pub(super) fn advance(&self, elapsed: Duration) -> AccessTime {
         let ticks = ticks(elapsed);
         AccessTime::from_ticks(self.now.fetch_max(ticks, Relaxed).max(ticks) as u16)
     }
 
-    /// Advances the clock to `elapsed` after the start, as if the time had passed.
-    #[cfg(test)]
-    pub(crate) fn set(&self, elapsed: Duration) {
-        self.advance(elapsed);
+    /// Ticks by which the clock is behind `elapsed` after the start.
+    pub(super) fn ticks_behind(&self, elapsed: Duration) -> u64 {
+        ticks(elapsed).saturating_sub(self.now.load(Relaxed))
+    }
+
+    /// Advances the clock by so many ticks. The caller makes sure that no other thread does.
+    pub(super) fn step(&self, ticks: u64) {
+        self.now.fetch_add(ticks, Relaxed);
     }
 
     /// The time of the last tick.

@@ -20,8 +20,13 @@ use crate::slot::{AccessTime, BackingLocation, Content, Slot, SlotSnapshot};
 use clock::Clock;
 use pagefold_codec::CodecError;
 use pagefold_page::{PAGE_SIZE, Page, PageCount, PageIndex};
-use pagefold_pool::{Frames, Handle, Owner, OwnerKind, Pool, PutError, Relocate, SourceError};
+use pagefold_pool::{
+    BackedFrames, Compaction, Frames, Handle, Owner, OwnerKind, Pool, Purpose, PutError, Relocate,
+    SourceError,
+};
+use parking_lot::Mutex;
 use std::ops::{ControlFlow, Range};
+use std::time::Duration;
 use table::SlotTable;
 
 /// A page that compresses to at least this many bytes is stored raw: saving less than 1/32 is not worth a
@@ -29,6 +34,9 @@ use table::SlotTable;
 pub(crate) const RAW_LEN_MIN: usize = PAGE_SIZE - PAGE_SIZE / 32;
 /// Ticks between walks that clamp old access times, so that they do not wrap around.
 const CLAMP_TICKS: u64 = 1 << 13;
+/// Ticks from which on the clock advances in steps. With the time since the last walk and `AGE_MAX`, ages stay within
+/// what `AccessTime` can tell.
+const LEAP_TICKS: u64 = CLAMP_TICKS / 2;
 
 /// The slots of a store, the pool of their objects, and the codecs.
 pub(crate) struct Pages {
@@ -36,6 +44,8 @@ pub(crate) struct Pages {
     pub(crate) counters: Counters,
     /// The clock of access times.
     pub(crate) clock: Clock,
+    /// Held while the clock advances in steps.
+    leap: Mutex<()>,
     pub(crate) table: SlotTable,
     // Dropped after the table, whose chunks lie in the arena of the pool's source.
     pub(crate) pool: Pool,
@@ -49,7 +59,8 @@ impl Pages {
         page_count: PageCount,
         pool: Pool,
     ) -> Result<Self, SourceError> {
-        Ok(Pages { codecs, counters, clock: Clock::new(), table: SlotTable::new(page_count)?, pool })
+        let table = SlotTable::new(page_count)?;
+        Ok(Pages { codecs, counters, clock: Clock::new(), leap: Mutex::new(()), table, pool })
     }
 
     /// Compresses a page with this CPU's stream and tries once to store the result, as an object that is in no slot
@@ -71,6 +82,44 @@ impl Pages {
         }
         let put = self.pool.try_put_from(backed, &cpu_stream.buf[..len], owner);
         Ok(put.map(|handle| Content::Folded { handle: handle.to_bits(), len_bytes: len as u16, priority: 0 }))
+    }
+
+    /// Compresses a page with this CPU's stream. Returns the bytes that an object of it has: in `buf`, or the page
+    /// itself if it is to be stored raw.
+    pub(crate) fn compress<'a>(
+        &self,
+        cpu: usize,
+        page: &'a Page,
+        buf: &'a mut Page,
+    ) -> Result<&'a [u8], CodecError> {
+        let mut cpu_stream = self.codecs.primary.streams.get(cpu);
+        let cpu_stream = &mut *cpu_stream;
+        let len = cpu_stream.stream.compress(page, &mut cpu_stream.buf[..])?;
+        if len >= RAW_LEN_MIN {
+            return Ok(page);
+        }
+        buf[..len].copy_from_slice(&cpu_stream.buf[..len]);
+        Ok(&buf[..len])
+    }
+
+    /// Stores `bytes`, which replace a longer object that is freed next, as an object that is in no slot yet.
+    ///
+    /// Does not wait for other writers at the memory limit, but takes frames up to `most_frames`, beyond the limit too
+    /// ([`Purpose::Replacements`]). Takes nothing from writers that wait for the reserve.
+    pub(crate) fn put_replacement(&self, index: PageIndex, bytes: &[u8], most_frames: u64) -> Option<Handle> {
+        let owner = Owner::new(OwnerKind::Slot, index.0);
+        let source = self.pool.source();
+        let mut backed = BackedFrames::new(source, Purpose::Replacements { most_frames });
+        loop {
+            match self.pool.try_put_from(backed.frames(), bytes, owner) {
+                Ok(handle) => return Some(handle),
+                Err(PutError::NotReady { .. }) if source.arena().has_reserve() => return None,
+                Err(PutError::NoMemory { source, .. }) if !source.is_limit() => return None,
+                Err(PutError::NotReady { frames } | PutError::NoMemory { frames, .. }) => {
+                    backed.charge(frames).and_then(|()| backed.fill()).ok()?;
+                }
+            }
+        }
     }
 
     /// Stores the bytes of a record as an object that is in no slot yet. Returns `None` without waiting if no memory
@@ -132,10 +181,10 @@ impl Pages {
         }
     }
 
-    /// Compacts the pool by closing the holes between objects. Returns the bytes freed.
-    pub(crate) fn compact(&self) -> u64 {
+    /// Compacts the pool by closing the holes between objects.
+    pub(crate) fn compact(&self) -> Compaction {
         // SAFETY: all objects of this pool were put for slots of this table.
-        unsafe { self.pool.compact(self) * PAGE_SIZE as u64 }
+        unsafe { self.pool.compact(self) }
     }
 
     /// Updates the counters for the replacement of a slot's contents `old` by `new`.
@@ -163,19 +212,51 @@ impl Pages {
     /// it sets the access time of pages that are older than `AGE_MAX` to that age, so that none looks young after the
     /// wrap-around.
     pub(crate) fn tick(&self) -> AccessTime {
-        let now = self.clock.tick();
+        self.advance_clock(self.clock.elapsed())
+    }
+
+    /// Advances the clock to `elapsed` after the creation of the store.
+    pub(crate) fn advance_clock(&self, elapsed: Duration) -> AccessTime {
+        if self.clock.ticks_behind(elapsed) > LEAP_TICKS {
+            self.advance_in_steps(elapsed);
+        }
+        let now = self.clock.advance(elapsed);
         if self.clock.is_walk_due(CLAMP_TICKS) {
-            self.clamp_access_times(now);
+            self.clamp_access_times();
         }
         now
     }
 
-    fn clamp_access_times(&self, now: AccessTime) {
+    /// Brings a clock that has stood still for long near to `elapsed`: because the process was stopped, or because no
+    /// thread advances the clock of this store. Ages are clamped before each step, so that none wraps around.
+    #[cold]
+    fn advance_in_steps(&self, elapsed: Duration) {
+        let _others_wait = self.leap.lock();
+        let mut stepped = 0;
+        loop {
+            self.clamp_access_times();
+            let behind = self.clock.ticks_behind(elapsed);
+            if behind <= LEAP_TICKS {
+                return;
+            }
+            let wraps = behind >> u16::BITS << u16::BITS;
+            // All pages but those accessed at this moment are as old as ages get, and whole wraps change no age.
+            let are_all_old = stepped >= u64::from(AccessTime::AGE_MAX);
+            let step = if are_all_old && wraps > 0 { wraps } else { behind.min(CLAMP_TICKS) };
+            self.clock.step(step);
+            stepped += step;
+        }
+    }
+
+    /// Sets the access time of pages that are older than `AGE_MAX` to that age. It reads the clock for each page: this
+    /// thread may be stopped for any time.
+    fn clamp_access_times(&self) {
+        let is_older = |last: AccessTime| last.age_ticks(self.clock.now()) > AccessTime::AGE_MAX;
         self.each_slot(|_, slot, seen| {
-            if seen.last_access().age_ticks(now) > AccessTime::AGE_MAX {
+            if is_older(seen.last_access()) {
                 let mut guard = slot.lock();
-                if guard.last_access().age_ticks(now) > AccessTime::AGE_MAX {
-                    guard.set_last_access(now.before(AccessTime::AGE_MAX));
+                if is_older(guard.last_access()) {
+                    guard.set_last_access(self.clock.now().before(AccessTime::AGE_MAX));
                 }
             }
             ControlFlow::Continue(())

@@ -9,7 +9,7 @@
 
 use crate::slot::Slot;
 use pagefold_page::{PageCount, PageIndex};
-use pagefold_pool::{FRAME_LEN, FrameId, Frames, PageSource, Purpose, PutError, SourceError, Take};
+use pagefold_pool::{FRAME_LEN, Frame, Frames, PageSource, Purpose, PutError, SourceError, Take};
 use pagefold_sys::mem::Reservation;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -77,19 +77,23 @@ impl SlotTable {
             },
         };
         let frame = taken.ok_or(not_ready.clone())?;
-        let fresh = Self::empty_chunk(frame, source);
+        let fresh = Self::empty_chunk(&frame, source);
         let entry = &self.chunks()[(index.0 / CHUNK_LEN) as usize];
         let null = std::ptr::null_mut();
         // Release publishes the zeroes; acquire synchronises with the thread that published another chunk first.
-        if entry.compare_exchange(null, fresh, Ordering::AcqRel, Ordering::Acquire).is_err() {
-            source.release(frame, Purpose::Slots);
+        match entry.compare_exchange(null, fresh, Ordering::AcqRel, Ordering::Acquire) {
+            // The table owns the frame from now on.
+            Ok(_) => {
+                frame.into_id(source.arena());
+            }
+            Err(_) => source.release(frame, Purpose::Slots),
         }
         self.get(index).ok_or(not_ready)
     }
 
     /// Makes a frame a chunk of empty slots.
-    fn empty_chunk(frame: FrameId, source: &dyn PageSource) -> *mut Slot {
-        let bytes = source.arena().frame_ptr(frame);
+    fn empty_chunk(frame: &Frame, source: &dyn PageSource) -> *mut Slot {
+        let bytes = source.arena().frame_ptr(frame.id());
         // SAFETY: the frame is ours, FRAME_LEN bytes long, and not published yet, so no other thread accesses it. All
         // bits zero is an empty slot (`slot`), and a frame is aligned to more than a slot needs.
         unsafe { std::ptr::write_bytes(bytes, 0, FRAME_LEN) };

@@ -127,12 +127,14 @@ impl Throttle {
         }
         let (began, round) = (Instant::now(), state.round);
         state.waiting += 1;
-        let (mut since, mut progress_epoch) = (began, state.progress_epoch);
+        let (mut without_progress, mut progress_epoch) = (Duration::ZERO, state.progress_epoch);
         let is_charged = loop {
             // Requested again in each iteration: the writeback thread may have begun a round before there was
             // anything to free.
             self.request_work(&mut state, needed_bytes);
+            let slept_from = Instant::now();
             state = self.sleep(&self.room, state, self.recheck_interval);
+            without_progress += self.time_run(slept_from.elapsed());
             if try_charge() {
                 break true;
             }
@@ -141,8 +143,8 @@ impl Throttle {
                 break false;
             }
             if state.progress_epoch != progress_epoch {
-                (since, progress_epoch) = (Instant::now(), state.progress_epoch);
-            } else if since.elapsed() >= self.stall_timeout {
+                (without_progress, progress_epoch) = (Duration::ZERO, state.progress_epoch);
+            } else if without_progress >= self.stall_timeout {
                 state.stalled = true;
                 break false;
             }
@@ -152,6 +154,12 @@ impl Throttle {
         self.writes.fetch_add(1, Relaxed);
         self.time_us.fetch_add(began.elapsed().as_micros() as u64, Relaxed);
         is_charged
+    }
+
+    /// The part of a sleep in which the writeback thread could work. If the process was stopped meanwhile, or had no CPU,
+    /// the sleep was far longer than intended.
+    fn time_run(&self, slept: Duration) -> Duration {
+        slept.min(self.recheck_interval.saturating_mul(2))
     }
 
     fn request_work(&self, state: &mut State, needed_bytes: u64) {

@@ -9,7 +9,7 @@ use crate::pages::{OwnStreams, Pages, RAW_LEN_MIN};
 use crate::slot::{AccessTime, Content, Generation, Slot, SlotGuard};
 use pagefold_codec::{CodecError, PerCpuStream};
 use pagefold_page::{PAGE_SIZE, Page, PageIndex};
-use pagefold_pool::{BackedFrames, Handle, Owner, OwnerKind, Purpose, PutError, is_smaller_class};
+use pagefold_pool::{Handle, is_smaller_class};
 use pagefold_sys::cpu;
 use std::mem::MaybeUninit;
 
@@ -153,7 +153,9 @@ impl Worker {
             let tried = (!is_smaller).then_some(to.priority);
             return before.keep_object(slot, tried);
         }
-        let Some(handle) = put(pages, index, &encoder.buf[..len], to) else { return PageResult::NoMemory };
+        let Some(handle) = pages.put_replacement(index, &encoder.buf[..len], to.most_frames) else {
+            return PageResult::NoMemory;
+        };
         let new = Content::Folded { handle: handle.to_bits(), len_bytes: len as u16, priority: to.priority };
         let old = {
             // Unlocked before an object is freed, which takes the lock of its class.
@@ -194,26 +196,6 @@ fn copy_out<'a>(
     let bytes = unsafe { pages.pool.copy_out(Handle::from_bits(handle), &mut dst[..copied.len_bytes]) };
     drop(guard);
     Some((bytes, copied))
-}
-
-/// Puts `bytes` into the pool, as an object that is in no slot yet.
-///
-/// Does not wait for other writers at the memory limit, but may exceed it a little ([`Purpose::Replacements`]). Takes
-/// nothing from writers that wait for the reserve.
-fn put(pages: &Pages, index: PageIndex, bytes: &[u8], to: Target) -> Option<Handle> {
-    let owner = Owner::new(OwnerKind::Slot, index.0);
-    let source = pages.pool.source();
-    let mut backed = BackedFrames::new(source, Purpose::Replacements { most_frames: to.most_frames });
-    loop {
-        match pages.pool.try_put_from(backed.frames(), bytes, owner) {
-            Ok(handle) => return Some(handle),
-            Err(PutError::NotReady { .. }) if source.arena().has_reserve() => return None,
-            Err(PutError::NoMemory { source, .. }) if !source.is_limit() => return None,
-            Err(PutError::NotReady { frames } | PutError::NoMemory { frames, .. }) => {
-                backed.charge(frames).and_then(|()| backed.fill()).ok()?;
-            }
-        }
-    }
 }
 
 #[cfg(test)]

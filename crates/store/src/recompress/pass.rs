@@ -313,7 +313,7 @@ mod tests {
             calls += 1;
             if calls == 1 {
                 // A minute passes; pages of the last stretch are read and written.
-                store.pages.clock.set(Duration::from_secs(60));
+                store.pages.advance_clock(Duration::from_secs(60));
                 for index in [PAGES - 1, PAGES - 3] {
                     store.read(index * PAGE_SIZE as u64, &mut page).unwrap();
                 }

@@ -4,7 +4,8 @@
 //! is the distance from an access time to now. A distance above 49 151 ticks counts as age 0, because the access may be
 //! a little later than the caller's now; so a page that is older than three hours and 24 minutes would look young. A
 //! walk over all slots every half an hour (`Pages::tick`) sets the access time of each page older than `AGE_MAX`, half
-//! of the range, to that age, so that no age gets there.
+//! of the range, to that age, so that no age gets there. If the clock has stood still for longer, it goes on in steps
+//! with a walk before each.
 
 use std::time::Duration;
 
@@ -26,6 +27,9 @@ pub struct AccessTime(u16);
 impl AccessTime {
     /// The greatest age, ticks: older pages have this age.
     pub const AGE_MAX: u16 = 1 << 15;
+
+    /// The same in seconds. A user's age above it counts as this one.
+    pub const AGE_MAX_S: u64 = Self::AGE_MAX as u64 / TICKS_PER_S;
 
     /// The access time at `since_start` after the creation of the store.
     pub fn at(since_start: Duration) -> Self {
@@ -52,10 +56,10 @@ impl AccessTime {
         if age > u16::MAX - AHEAD_TICKS_MAX { 0 } else { age }
     }
 
-    /// The age at `now`, whole seconds.
+    /// The age at `now`, whole seconds, at most [`AccessTime::AGE_MAX_S`].
     #[inline]
     pub fn age_s(self, now: AccessTime) -> u64 {
-        u64::from(self.age_ticks(now)) / TICKS_PER_S
+        u64::from(self.age_ticks(now).min(Self::AGE_MAX)) / TICKS_PER_S
     }
 
     /// The access time `ticks` earlier.
@@ -97,6 +101,7 @@ mod tests {
         assert_eq!(later.age_ticks(late), 0, "an access after the clock was read");
         let oldest = AccessTime::AGE_MAX + (1 << 13);
         assert_eq!(late.before(oldest).age_ticks(late), oldest, "not clamped yet");
+        assert_eq!(late.before(oldest).age_s(late), AccessTime::AGE_MAX_S);
         let (high, low) = late.halves();
         assert_eq!(AccessTime::from_halves(high, low), late);
     }

@@ -87,6 +87,25 @@ pub enum Content {
     WrittenBack(BackingLocation),
 }
 
+impl Content {
+    /// The contents of a page whose object has `len_bytes` bytes, made by the primary codec: raw if it has 4096.
+    pub fn object(handle: u64, len_bytes: usize) -> Self {
+        match len_bytes {
+            4096 => Content::Raw { handle },
+            _ => Content::Folded { handle, len_bytes: len_bytes as u16, priority: 0 },
+        }
+    }
+
+    /// The pool handle, if there is an object.
+    #[inline]
+    pub fn handle(self) -> Option<u64> {
+        match self {
+            Content::Folded { handle, .. } | Content::Raw { handle } => Some(handle),
+            Content::Empty | Content::SameFilled(_) | Content::WrittenBack(_) => None,
+        }
+    }
+}
+
 /// The location of a written-back page on the backing, with its length and codec.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BackingLocation {
@@ -217,10 +236,7 @@ impl SlotGuard<'_> {
     /// Returns false, and changes nothing, if the slot does not contain `old`. The contents and so the generation
     /// stay the same.
     pub fn relocate(self, old: u64, new: u64) -> bool {
-        let is_old = match self.content() {
-            Content::Folded { handle, .. } | Content::Raw { handle } => handle == old,
-            Content::Empty | Content::SameFilled(_) | Content::WrittenBack(_) => false,
-        };
+        let is_old = self.content().handle() == Some(old);
         if is_old {
             self.slot.payload.store(new, Ordering::Relaxed);
         }

@@ -17,12 +17,14 @@ use crate::slot::{BackingLocation, Content, SlotGuard};
 use crate::writeback::pass::Pass;
 use crate::writeback::stats::add;
 use pagefold_page::PageIndex;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// How long a pass waits for readers to unpin segments without live records: longer than a medium takes to answer.
-const READERS_WAIT: Duration = Duration::from_secs(10);
-/// The interval at which it checks. Readers do not notify it, because they may be signal handlers.
+/// The interval at which a pass checks whether readers have unpinned segments without live records. Readers do not
+/// notify it, because they may be signal handlers.
 const READERS_POLL: Duration = Duration::from_millis(1);
+/// How often it checks: for ten seconds, longer than a medium takes to answer. Not a time, because the process may be
+/// stopped in between.
+const READERS_POLLS: u32 = 10_000;
 
 /// The result of cleaning a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,9 +65,11 @@ impl<'a> Pass<'a> {
     /// Waits until a reader unpins a segment without live records and it becomes free. Returns false if there is no
     /// such segment.
     fn wait_for_readers(&self, log: &Log) -> bool {
-        let began = Instant::now();
         let free_before = log.segments.free_count();
-        while log.segments.has_segments_kept_by_readers() && began.elapsed() < READERS_WAIT {
+        for _ in 0..READERS_POLLS {
+            if !log.segments.has_segments_kept_by_readers() {
+                break;
+            }
             // A finished read request puts its last read-ahead, with its pin, into the cache.
             self.writeback.drop_read_ahead();
             if log.segments.free_count() > free_before {

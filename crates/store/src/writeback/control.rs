@@ -67,7 +67,14 @@ impl Control {
             return Ok(());
         }
         match OwnedQueue::new(self.backing.clone(), depth, self.buffers.clone()) {
-            Ok(queue) => (self.queue, self.depth) = (Some(queue), depth),
+            Ok(queue) => {
+                let replaced = self.queue.replace(queue).is_some();
+                self.depth = depth;
+                if replaced && let Some(queue) = &mut self.queue {
+                    // The memory that the old ring had locked is free now.
+                    queue.register_again();
+                }
+            }
             Err(error) if self.queue.is_none() => return Err(error),
             Err(_) => {}
         }

@@ -48,7 +48,6 @@ fn discard_freed(writeback: &Writeback, log: &Log) {
     for _ in 0..DISCARDS_MAX {
         let Some(segment) = log.segments.take_freed() else { return };
         let len = u64::from(log.segments.segment_len());
-        let _ = writeback.backing().discard(log.segments.start(segment), len);
-        log.segments.return_discarded(segment);
+        let _ = writeback.backing().discard(log.segments.start(segment.index), len);
     }
 }

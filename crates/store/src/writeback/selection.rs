@@ -6,7 +6,7 @@
 //! ignores, is an error here.
 
 use crate::error::SelectionError;
-use crate::slot::SlotSnapshot;
+use crate::slot::{AccessTime, SlotSnapshot};
 use pagefold_page::{PageCount, PageIndex};
 use std::ops::RangeInclusive;
 use std::str::FromStr;
@@ -40,7 +40,7 @@ impl Which {
             Which::Huge => seen.is_raw(),
             Which::Incompressible => seen.is_raw() && (highest == 0 || seen.is_tried(highest)),
             Which::HugeIdle => seen.is_raw() && seen.is_idle(),
-            Which::NotAccessedFor { age_s: wanted } => age_s >= wanted,
+            Which::NotAccessedFor { age_s: wanted } => age_s >= wanted.min(AccessTime::AGE_MAX_S),
             Which::All => true,
         }
     }

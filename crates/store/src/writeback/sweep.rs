@@ -51,9 +51,10 @@ impl WritebackTarget for Sweeper<'_> {
         sweep: &Sweep,
         on_progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
     ) -> Result<SweepResult, WritebackError> {
-        let now = self.access_time_now();
+        self.pages.tick();
         let mut filter = |_, slot: &Slot, seen: &SlotSnapshot| {
-            if seen.last_access().age_ticks(now) < sweep.age_ticks_min {
+            // The present time: this thread may have been stopped for any time since the sweep began.
+            if seen.last_access().age_ticks(self.pages.clock.now()) < sweep.age_ticks_min {
                 return false;
             }
             if sweep.urgent || !seen.is_accessed() {

@@ -4,6 +4,7 @@
 mod load;
 mod load_stress;
 mod model;
+mod overwrite;
 mod recompress;
 mod refusal;
 mod room;

@@ -45,6 +45,30 @@ fn a_segment_with_writes_in_flight_is_not_marked_stuck() {
     assert!(are_as_written(&store, full + 20..300) && are_as_written(&store, 0..full));
 }
 
+/// The backing is not full because maintenance is discarding a free segment at that moment.
+#[test]
+fn a_segment_that_is_being_discarded_is_free() {
+    let medium = Gated::new(segments(6));
+    let _opens = medium.opens_on_failure();
+    let store = store_on(medium.clone(), LayoutKind::Log, 600);
+    // All segments but the two of the cleaner.
+    write_raw(&store, 0..4 * PER_SEGMENT);
+    assert_eq!(write_back_all(&store).error, None);
+    discard(&store, 0..PER_SEGMENT);
+    assert_eq!(stats(&store).free_bytes, 3 * SEGMENT_LEN);
+    write_raw(&store, 300..330);
+    medium.discards.close();
+    std::thread::scope(|scope| {
+        scope.spawn(|| store.run_maintenance(false));
+        medium.discards.wait_for_arrival();
+        assert_eq!(stats(&store).free_bytes, 3 * SEGMENT_LEN);
+        let report = write_back_all(&store);
+        assert_eq!((report.error, report.written_back_pages), (None, 30));
+        medium.discards.open(0);
+    });
+    assert!(are_as_written(&store, PER_SEGMENT..4 * PER_SEGMENT) && are_as_written(&store, 300..330));
+}
+
 /// A log of eight segments, six of them written, where a third of the pages remains; and 126 pages to write back.
 fn sparse_log() -> (Store, Arc<ErrorControl>, Arc<TraceLayer<ErrorLayer<MemoryBacking>>>) {
     let failing = ErrorLayer::new(MemoryBacking::new(segments(8)));

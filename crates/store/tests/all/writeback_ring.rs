@@ -18,15 +18,17 @@ struct Counted {
     alive: AtomicUsize,
     /// The greatest depth that was requested.
     depth: AtomicUsize,
+    /// How many queues were alive when buffers were registered again.
+    registered_again_with: AtomicUsize,
     refuses: AtomicBool,
     degrades: AtomicBool,
 }
 
 impl Counted {
     fn new() -> Arc<Self> {
-        let (made, alive, depth, refuses, degrades) = Default::default();
+        let (made, alive, depth, registered_again_with, refuses, degrades) = Default::default();
         let inner = MemoryBacking::new(segments(12));
-        Arc::new(Counted { inner, made, alive, depth, refuses, degrades })
+        Arc::new(Counted { inner, made, alive, depth, registered_again_with, refuses, degrades })
     }
 
     fn made(&self) -> usize {
@@ -98,6 +100,10 @@ impl Queue for CountedQueue<'_> {
     fn is_degraded(&self) -> bool {
         self.medium.degrades.load(SeqCst)
     }
+
+    fn register_again(&mut self) {
+        self.medium.registered_again_with.store(self.medium.alive.load(SeqCst), SeqCst);
+    }
 }
 
 impl Drop for CountedQueue<'_> {
@@ -163,6 +169,11 @@ fn a_degraded_ring_is_replaced_and_kept_if_there_is_no_other() {
         medium.refuses.store(false, SeqCst);
         assert_eq!(write_back(4).unwrap().written_back_pages, 64);
         assert_eq!(medium.made(), 2, "another took its place");
+        assert_eq!(
+            medium.registered_again_with.load(SeqCst),
+            1,
+            "it registers its buffers when the old one is gone"
+        );
         medium.degrades.store(false, SeqCst);
 
         let settings = writeback(&store).settings();

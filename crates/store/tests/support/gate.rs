@@ -72,17 +72,18 @@ impl Gate {
     }
 }
 
-/// The medium, with one gate for completions of writes and one for reads that are not queued.
+/// The medium, with one gate for completions of writes, one for reads that are not queued, and one for discards.
 pub struct Gated {
     pub inner: MemoryBacking,
     pub writes: Gate,
     pub reads: Gate,
+    pub discards: Gate,
 }
 
 impl Gated {
     pub fn new(len_bytes: usize) -> Arc<Self> {
-        let (writes, reads) = Default::default();
-        Arc::new(Gated { inner: MemoryBacking::new(len_bytes), writes, reads })
+        let (writes, reads, discards) = Default::default();
+        Arc::new(Gated { inner: MemoryBacking::new(len_bytes), writes, reads, discards })
     }
 }
 
@@ -94,6 +95,7 @@ impl Drop for OpensOnFailure<'_> {
         if std::thread::panicking() {
             self.0.writes.open(0);
             self.0.reads.open(0);
+            self.0.discards.open(0);
         }
     }
 }
@@ -129,6 +131,7 @@ impl Backing for Gated {
     }
 
     fn discard(&self, offset: u64, len_bytes: u64) -> Result<(), BackingError> {
+        self.discards.pass(offset)?;
         self.inner.discard(offset, len_bytes)
     }
 

@@ -264,17 +264,29 @@ fn without_permission_for_rings_positioned_io_is_used() {
 /// As the test that calls `abandon`, but with a real refusal by the kernel.
 #[test]
 fn all_requests_complete_after_the_kernel_refuses_to_enter_the_ring() {
-    let Some((backing, buffers)) = setup("all_requests_complete_after_the_kernel_refuses_to_enter_the_ring")
-    else {
-        return;
-    };
+    all_requests_complete_after(
+        "all_requests_complete_after_the_kernel_refuses_to_enter_the_ring",
+        libc::EPERM,
+    );
+}
+
+#[test]
+fn all_requests_complete_while_the_kernel_has_no_memory_to_enter_the_ring() {
+    let test = "all_requests_complete_while_the_kernel_has_no_memory_to_enter_the_ring";
+    for errno in [libc::EAGAIN, libc::ENOMEM] {
+        all_requests_complete_after(test, errno);
+    }
+}
+
+fn all_requests_complete_after(test: &str, errno: i32) {
+    let Some((backing, buffers)) = setup(test) else { return };
     let outcome = std::thread::spawn(move || {
         let mut queue = UringQueue::new(&backing, 16, &buffers).unwrap();
         for page in 0..4 {
             queue.submit(request(Operation::Read, page, page_buffer(&buffers))).unwrap();
         }
         queue.start();
-        pagefold_testkit::seccomp::forbid(libc::SYS_io_uring_enter);
+        pagefold_testkit::seccomp::fail(libc::SYS_io_uring_enter, errno);
         for page in 4..8 {
             queue.submit(request(Operation::Read, page, page_buffer(&buffers))).unwrap();
         }
@@ -287,6 +299,28 @@ fn all_requests_complete_after_the_kernel_refuses_to_enter_the_ring() {
         assert_eq!(done.len() as u64 * 4096, buffers.stats().in_use_bytes);
     });
     outcome.join().unwrap();
+}
+
+/// A ring that replaces another is set up while that one still has its memory locked.
+#[test]
+fn buffers_that_the_kernel_has_refused_are_registered_again() {
+    let Some((backing, buffers)) = setup("buffers_that_the_kernel_has_refused_are_registered_again") else {
+        return;
+    };
+    let mut queue = UringQueue::new(&backing, 4, &buffers).unwrap();
+    let registered = queue.registered.take();
+    queue.ring.submitter().unregister_buffers().unwrap();
+    queue.submit(request(Operation::Read, 3, page_buffer(&buffers))).unwrap();
+    queue.register_again();
+    assert_eq!(queue.registered, None, "a request is in flight");
+    let mut done = Vec::new();
+    queue.complete(1, &mut done);
+    queue.register_again();
+    assert!(registered.is_some() && queue.registered == registered);
+    queue.submit(request(Operation::Read, 4, page_buffer(&buffers))).unwrap();
+    queue.complete(1, &mut done);
+    assert!(done.iter().all(|c| c.result.is_ok()));
+    assert!(done.iter().all(|c| c.request.buf.iter().all(|&b| b == c.request.id as u8 + 1)));
 }
 
 /// Checks every kind of result that the kernel may report against a table.

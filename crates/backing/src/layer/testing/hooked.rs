@@ -179,6 +179,10 @@ impl<B: Backing, H: Hook> Queue for HookedQueue<'_, B, H> {
     fn is_degraded(&self) -> bool {
         self.queue.is_degraded()
     }
+
+    fn register_again(&mut self) {
+        self.queue.register_again();
+    }
 }
 
 impl<B, H: Hook> Drop for HookedQueue<'_, B, H> {
