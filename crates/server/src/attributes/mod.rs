@@ -7,6 +7,7 @@
 
 mod codecs;
 mod device;
+mod plan;
 mod recompress;
 mod syntax;
 mod values;
@@ -189,10 +190,17 @@ pub fn write(target: &mut dyn AttributeTarget, name: &str, text: &str) -> Result
     apply(target, vec![(attribute, attribute.parse(text, Syntax::Kernel)?)])
 }
 
-/// Makes the parsed changes in order. Changes that contradict each other are refused before the first is made.
+/// Makes the parsed changes in order, after a dry run of all of them. An error with the code
+/// [`Exit::Usage`](pagefold_control::error::Exit::Usage) means that nothing was changed.
 pub fn apply(target: &mut dyn AttributeTarget, changes: Vec<(&'static Attribute, Value)>) -> Result<()> {
+    plan::check(target.disk(), &changes)?;
     writeback::check_marks(target.disk(), &changes)?;
-    changes.into_iter().try_for_each(|(attribute, value)| attribute.store(target, value))
+    let mut made = Vec::new();
+    for (attribute, value) in changes {
+        attribute.store(target, value).map_err(|e| plan::after_start(&made, e))?;
+        made.push(attribute.name);
+    }
+    Ok(())
 }
 
 /// The table for help and the manual page.

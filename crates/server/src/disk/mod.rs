@@ -23,12 +23,14 @@ pub mod writeback_report;
 pub use codec::{
     check as check_codec, default_level, help as codec_help, list as codec_list, plain as plain_codec,
 };
-pub use live::{Live, LiveOptions, SIZE_MAX_BYTES};
+pub use live::{Live, LiveOptions, SIZE_MAX_BYTES, too_large};
 pub use medium::{Medium, medium};
 pub use passes::Passes;
 pub use selection::{AGE_MAX_S, of as selection_of, recompress_request};
 pub use setup::{PRIORITY_COUNT, Setup};
-pub use store::{OWN_BYTES, RESERVE_BYTES, TABLE_BYTES_PER_GIB, check_limit, limit, memory_limit};
+pub use store::{
+    OWN_BYTES, RESERVE_BYTES, TABLE_BYTES_PER_GIB, check_codecs, check_limit, limit, memory_limit,
+};
 
 use pagefold_block::{BlockDevice, ReplaceableDevice};
 use pagefold_control::config::DiskConfig;
@@ -120,10 +122,7 @@ impl Disk {
 
     /// Those parts, or zram's error for a disk without a size.
     pub fn live_or_error(&self) -> Result<Arc<Live>> {
-        self.live().ok_or_else(|| {
-            CliError::new(Exit::Failed, "the disk has no size yet; set its attribute disksize first (EINVAL)")
-                .with_errno(libc::EINVAL)
-        })
+        self.live().ok_or_else(has_no_size)
     }
 
     /// Its store, or zram's error for a disk without a size.
@@ -189,6 +188,12 @@ impl DiskLock<'_> {
         // This may free a store, which takes a while.
         drop(old);
     }
+}
+
+/// zram's error for what needs a disk with a size.
+pub fn has_no_size() -> CliError {
+    CliError::new(Exit::Failed, "the disk has no size yet; set its attribute disksize first (EINVAL)")
+        .with_errno(libc::EINVAL)
 }
 
 /// zram's error for a change that needs a disk without a size.
