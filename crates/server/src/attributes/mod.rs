@@ -159,10 +159,28 @@ fn named(name: &str, e: CliError) -> CliError {
     CliError { message: format!("{name}: {}", e.message), ..e }
 }
 
+/// Options of `disk create` whose attribute has another name.
+const OPTIONS: [(&str, &str); 5] = [
+    ("memory", "mem_limit"),
+    ("limit", "mem_limit"),
+    ("backing", "backing_dev"),
+    ("dictionary", "algorithm_params"),
+    ("recompress_codec", "recomp_algorithm"),
+];
+
+/// The part of a message about an unknown attribute that offers the one that was probably meant.
+fn meant_by(name: &str) -> String {
+    let option = name.replace('-', "_");
+    match OPTIONS.iter().find(|(of_create, _)| *of_create == option) {
+        Some((_, attribute)) => format!(" (did you mean '{attribute}'?)"),
+        None => did_you_mean(name, all().map(|a| a.name)),
+    }
+}
+
 /// Finds an attribute by name.
 pub fn find(name: &str) -> Result<&'static Attribute> {
     all().find(|a| a.name == name).ok_or_else(|| {
-        let meant = match did_you_mean(name, self::all().map(|a| a.name)) {
+        let meant = match meant_by(name) {
             none if none.is_empty() => format!("; the attributes are {}", names(|_| true)),
             meant => format!("{meant}; 'pagefold disk set --help' lists all"),
         };

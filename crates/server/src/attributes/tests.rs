@@ -66,6 +66,7 @@ fn target(medium: Option<Medium>) -> TestTarget {
         export: ExportKind::Nbd,
         uncompressed: false,
         fuse_uring: Default::default(),
+        sector_size: Default::default(),
         poll_us: None,
         listen: None,
         backing: None,
@@ -566,6 +567,8 @@ fn errors_of_wrong_changes_list_the_possible_values() {
     for (change, hint) in [
         ("mem_limit", "ATTRIBUTE=VALUE"),
         ("nosuch=1", "mem_limit"),
+        ("memory=1G", "did you mean 'mem_limit'?"),
+        ("recompress-codec=zstd", "did you mean 'recomp_algorithm'?"),
         ("size=1G", "mem_limit"),
         ("mem_limit=lots", "4G"),
         ("mem_used_max=1", "0 only"),

@@ -79,6 +79,11 @@ impl Live {
         self.refusals.state()
     }
 
+    /// How many writes it has refused for lack of memory.
+    pub fn refused_writes(&self) -> u64 {
+        self.refusals.total()
+    }
+
     /// When it last refused a write, seconds since 1970.
     pub fn last_refused_write_unix_s(&self) -> Option<u64> {
         self.refusals.last_unix_s()

@@ -15,6 +15,7 @@ mod medium;
 mod passes;
 pub mod recompress_report;
 mod refusal_tracker;
+mod sectors;
 mod selection;
 mod setup;
 mod store;
@@ -36,6 +37,7 @@ use pagefold_block::{BlockDevice, ReplaceableDevice};
 use pagefold_control::config::DiskConfig;
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::instance::InstanceName;
+use pagefold_page::PAGE_SIZE;
 use pagefold_store::{MemLimit, Store};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -188,6 +190,21 @@ impl DiskLock<'_> {
         // This may free a store, which takes a while.
         drop(old);
     }
+}
+
+/// The warning for a device with sectors of 4096 bytes whose contents were made for 512.
+pub fn sector_warning(live: &Live) -> Option<String> {
+    let (store, mut first) = (live.store(), [0; PAGE_SIZE]);
+    // A report does not wait for the backing.
+    if store.len_bytes() < PAGE_SIZE as u64 || store.waits_for_medium(0, PAGE_SIZE as u64) {
+        return None;
+    }
+    store.read(0, &mut first).ok()?;
+    let contents = sectors::made_for_512(&first, store.len_bytes())?;
+    Some(format!(
+        "the contents look like {contents} made for sectors of 512 bytes, and this device has 4096: programs may not find \
+         it; create the disk with --sector-size 512"
+    ))
 }
 
 /// zram's error for what needs a disk with a size.
