@@ -2,8 +2,8 @@
 
 use pagefold_page::PAGE_SIZE;
 
-/// What the first page of a device is the beginning of, if that was made for sectors of 512 bytes; `None` if nothing
-/// says so. `size_bytes`: the size of the device.
+/// Names the contents of which a device's first page is the beginning, if they were made for sectors of 512 bytes; `None`
+/// if nothing says so. `size_bytes`: the size of the device.
 pub fn made_for_512(first: &[u8; PAGE_SIZE], size_bytes: u64) -> Option<&'static str> {
     match () {
         _ if &first[512..520] == b"EFI PART" => Some("a partition table (GPT)"),
