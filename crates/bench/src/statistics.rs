@@ -97,6 +97,7 @@ fn disk(size_bytes: u64) -> anyhow::Result<Disk> {
         export: ExportKind::Nbd,
         uncompressed: false,
         fuse_uring: Default::default(),
+        sector_size: Default::default(),
         poll_us: None,
         listen: None,
         backing: None,

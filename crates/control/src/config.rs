@@ -40,6 +40,9 @@ pub struct DiskConfig {
     /// Whether requests of the loop export come through io_uring.
     #[serde(default)]
     pub fuse_uring: FuseUring,
+    /// The size of the sectors of a loop device.
+    #[serde(default)]
+    pub sector_size: SectorSize,
     /// For how long between requests the export is kept responsive, at most, microseconds; `None`: the usual.
     #[serde(default)]
     pub poll_us: Option<u64>,
@@ -97,6 +100,27 @@ pub struct CodecConfig {
     /// The window bits of deflate, as zlib counts them; `None` for the default.
     #[serde(default)]
     pub window_bits: Option<i32>,
+}
+
+/// The size of the sectors of a loop device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SectorSize {
+    /// 4096 bytes, a page: no write reads what it does not replace.
+    #[default]
+    Page,
+    /// 512 bytes, for contents that were made for them.
+    Small,
+}
+
+impl SectorSize {
+    /// The size in bytes.
+    pub fn bytes(self) -> u32 {
+        match self {
+            SectorSize::Page => 4096,
+            SectorSize::Small => 512,
+        }
+    }
 }
 
 /// Whether FUSE requests come through io_uring.

@@ -23,10 +23,16 @@ pub enum Exit {
     Unavailable = 5,
     /// Data contradict their format or do not decode.
     Damaged = 6,
+    /// Of a command that runs another one: pagefold itself failed.
+    RunnerFailed = 125,
+    /// Of a command that runs another one: that cannot be run.
+    NotExecutable = 126,
+    /// Of a command that runs another one: that does not exist.
+    NoCommand = 127,
 }
 
 /// Every exit code with its meaning, for the manual page.
-pub const EXITS: [(Exit, &str); 7] = [
+pub const EXITS: [(Exit, &str); 10] = [
     (Exit::Ok, "done; a reader that closed the pipe early counts as done"),
     (Exit::Failed, "failed; the message says what was tried and what to do"),
     (Exit::Usage, "the command line, or a value on it, is wrong; nothing was changed"),
@@ -40,6 +46,9 @@ pub const EXITS: [(Exit, &str); 7] = [
         Exit::Damaged,
         "data is damaged: an image contradicts its format, or contents do not decode; the rest was done",
     ),
+    (Exit::RunnerFailed, "of 'disk create --run' and 'zram-shell': pagefold itself failed, not the command"),
+    (Exit::NotExecutable, "of 'zram-shell': the command cannot be run"),
+    (Exit::NoCommand, "of 'zram-shell': the command does not exist"),
 ];
 
 /// An error that ends a command.
@@ -109,8 +118,6 @@ mod tests {
 
     #[test]
     fn exit_codes_are_listed_once_and_in_order() {
-        for (i, (exit, _)) in EXITS.iter().enumerate() {
-            assert_eq!(*exit as usize, i);
-        }
+        assert!(EXITS.iter().map(|(exit, _)| *exit as u8).eq((0..=6).chain(125..=127)));
     }
 }

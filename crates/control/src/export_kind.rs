@@ -40,7 +40,7 @@ pub struct ExportFacts {
     pub can_listen: bool,
     /// How `disk remove` treats a disk in use.
     pub stop: &'static str,
-    /// Advice for a user who has created a disk.
+    /// Advice for a user who has created a disk: the end of a sentence about it.
     pub hint: Option<&'static str>,
     /// Whether something outside of the folder of the disk, such as a mount, outlives the server. Then commands remove
     /// it and the folder; otherwise the server removes the folder.
@@ -73,7 +73,9 @@ const NBD: ExportFacts = ExportFacts {
     uses_fuse: false,
     can_listen: true,
     stop: "refused; `--force` disconnects clients",
-    hint: Some("Connect with an NBD client, such as qemu-img, nbdcopy or nbd-client."),
+    hint: Some(
+        "clients take the URI, such as 'nbdcopy FILE URI' (package libnbd-bin or libnbd) and qemu (docs/disk.md)",
+    ),
     outlives_server: false,
 };
 

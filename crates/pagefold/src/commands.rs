@@ -46,7 +46,8 @@ pub enum Command {
     /// In the command, and in nothing else, each disk with a name zramN is the device /dev/zramN, with the files of
     /// zram in /sys/block/zramN. /sys/class/zram-control has hot_add and hot_remove, and 'modprobe zram' and
     /// 'rmmod zram' create and remove disks. So scripts that drive the kernel's zram drive pagefold. The exit code is
-    /// that of the command, or 128 plus the number of the signal that killed it. Needs root.
+    /// that of the command, or 128 plus the number of the signal that killed it, or 125 to 127 if it cannot be started.
+    /// Needs root.
     ZramShell(zram::ShellArgs),
     /// Mount the files of the kernel's zram, for the disks with a name zramN, at a directory
     ///

@@ -56,9 +56,11 @@ pub fn man(args: &ManArgs, mut command: clap::Command) -> Result<()> {
 /// Finds the command that `words` name, and the name of its page.
 fn find<'c>(command: &'c clap::Command, words: &[String]) -> Result<(&'c clap::Command, String)> {
     words.iter().try_fold((command, "pagefold".to_string()), |(command, name), word| {
-        let found = subcommands(command).find(|sub| sub.get_name() == word);
+        let is_named =
+            |sub: &&clap::Command| sub.get_name() == word || sub.get_all_aliases().any(|a| a == word);
+        let found = subcommands(command).find(is_named);
         let found = found.ok_or_else(|| no_command(command, &name, word))?;
-        Ok((found, format!("{name}-{word}")))
+        Ok((found, format!("{name}-{}", found.get_name())))
     })
 }
 

@@ -10,7 +10,7 @@
 //! | `disk` | a disk: its store, its medium, writeback passes, refused writes |
 //! | `startup` | the socket to the command that started the server |
 //! | `socket` | the server's side of the control socket |
-//! | `log`, `errors`, `similar` | the log; errors of the store and of exports as errors of commands; words that users meant |
+//! | `log`, `log_bound`, `errors`, `similar` | the log, and the bound of its file; errors of the store and of exports as errors of commands; words that users meant |
 //!
 //! Each module uses only those below it in this table. The code that commands and servers share is in
 //! `pagefold-control`.
@@ -30,6 +30,7 @@ mod disk_server;
 mod errors;
 mod export;
 mod log;
+mod log_bound;
 pub mod mount;
 mod serve;
 mod similar;

@@ -3,16 +3,22 @@
 //! Lines go to standard error: the file `log` in the instance's folder, or the standard error of the command in the
 //! foreground. That may be a stopped terminal, a pipe that nobody reads, or a file on a full file system. So callers
 //! only append to a bounded queue, and the thread `log` writes. Lines that do not fit into the queue or cannot be
-//! written are dropped and counted, and the next line that is written is preceded by their number.
+//! written are dropped and counted, and the next line that is written is preceded by their number. The file is bounded
+//! (`log_bound`).
 //!
 //! The server of a disk calls [`start`] once the calling thread has dropped the capabilities that the new thread must
 //! not have. Before that, and in a process that never calls it, lines are written at once by the caller.
 
+use crate::log_bound::BoundedFile;
 use pagefold_control::error::{CliError, Result};
 use pagefold_control::text;
 use std::collections::VecDeque;
 use std::fmt::Arguments;
+use std::fs::{File, Metadata};
 use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -22,6 +28,8 @@ const MAX_LINES: usize = 1024;
 const END_TIMEOUT: Duration = Duration::from_secs(1);
 
 static LOG: Log = Log::new();
+/// Standard error, if that is the log file of an instance.
+static BOUNDED: Mutex<Option<BoundedFile>> = Mutex::new(None);
 
 /// Logs a normal event.
 pub fn info(text: Arguments<'_>) {
@@ -60,8 +68,24 @@ fn line(label: &str, text: Arguments<'_>) -> String {
     format!("{} {label}{text}\n", text::time_text(i64::try_from(now).unwrap_or(i64::MAX)))
 }
 
+/// Bounds the log if standard error is the file `path`, and not a file or terminal of the user.
+pub fn bound(path: &Path) {
+    let Ok(file) = io::stderr().as_fd().try_clone_to_owned().map(File::from) else { return };
+    let id = |of: io::Result<Metadata>| of.map(|meta| (meta.dev(), meta.ino())).ok();
+    if id(file.metadata()).is_some_and(|own| id(path.symlink_metadata()) == Some(own)) {
+        *lock(&BOUNDED) = Some(BoundedFile::new(file));
+    }
+}
+
 fn write_stderr(text: &str) -> io::Result<()> {
-    io::stderr().lock().write_all(text.as_bytes())
+    match &mut *lock(&BOUNDED) {
+        Some(file) => file.write(text),
+        None => io::stderr().lock().write_all(text.as_bytes()),
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The queue of lines, and its lock. The lock is never held during a write.

@@ -35,6 +35,7 @@ pub fn serve_from_stdin() -> Result<Exit> {
     let start: StartRequest =
         text.and_then(|t| serde_json::from_slice(&t).ok()).ok_or_else(not_started_by_command)?;
     let dir = InstanceDir::at(start.dir)?;
+    log::bound(&dir.log_path());
     let reply_stream = stream.try_clone().map_err(|e| CliError::io("duplicating a socket", &e))?;
     let channel = StartupChannel { stream, foreground: start.foreground };
     let served = match &start.config {

@@ -21,8 +21,22 @@ pub fn unshare() -> Result<(), SysError> {
         return Err(SysError::last("making a mount namespace"));
     }
     let receives_only = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
-    rustix::mount::mount_change("/", receives_only)
-        .map_err(|e| SysError::new("separating the mounts of the new mount namespace", e.raw_os_error()))
+    rustix::mount::mount_change("/", receives_only).map_err(|e| {
+        let why = match e {
+            rustix::io::Errno::INVAL => {
+                ": '/' is no mount point, as in a plain chroot; run 'mount --bind DIR DIR' before 'chroot DIR'"
+            }
+            _ => "",
+        };
+        SysError::new(format!("separating the mounts of the new mount namespace{why}"), e.raw_os_error())
+    })
+}
+
+/// Shares the mounts of the calling thread's namespace: namespaces that programs make of it later see what is mounted and
+/// unmounted here, if they do not ask for private mounts.
+pub fn share() -> Result<(), SysError> {
+    rustix::mount::mount_change("/", MountPropagationFlags::SHARED | MountPropagationFlags::REC)
+        .map_err(|e| SysError::new("sharing the mounts of the namespace", e.raw_os_error()))
 }
 
 /// Makes the file or directory `from` visible at `to` too, which must exist and be of the same kind.
@@ -83,6 +97,27 @@ pub fn make_block_node(path: &Path, device: DeviceNumber, mode: u32) -> Result<(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_error_in_a_plain_chroot_has_the_reason() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = CString::new(dir.path().as_os_str().as_bytes()).unwrap();
+        let inside = std::thread::spawn(move || {
+            // SAFETY: both calls change the root folder of this thread alone, and no memory.
+            let changed = unsafe { libc::unshare(libc::CLONE_FS) == 0 && libc::chroot(path.as_ptr()) == 0 };
+            changed.then(unshare)
+        });
+        match inside.join().unwrap() {
+            None => pagefold_testkit::skipped!("the_error_in_a_plain_chroot_has_the_reason: needs root"),
+            Some(Err(e)) if e.errno == libc::EPERM => {
+                pagefold_testkit::skipped!("the_error_in_a_plain_chroot_has_the_reason: {e}");
+            }
+            Some(result) => {
+                let e = result.unwrap_err();
+                assert!(e.errno == libc::EINVAL && e.what.contains("mount --bind DIR DIR"), "{e}");
+            }
+        }
+    }
 
     #[test]
     fn mounts_of_a_thread_with_its_own_namespace_are_not_seen_outside() {

@@ -78,15 +78,21 @@ impl Process {
 
     /// Sends SIGTERM. Succeeds if the process has ended.
     pub fn terminate(&self) -> Result<(), SysError> {
-        self.send(Signal::TERM)
+        self.send_signal(Signal::TERM)
+    }
+
+    /// Sends the signal with this number. Succeeds if the process has ended.
+    pub fn send(&self, number: i32) -> Result<(), SysError> {
+        let signal = Signal::from_named_raw(number);
+        self.send_signal(signal.ok_or_else(|| SysError::new("signalling a process", libc::EINVAL))?)
     }
 
     /// Sends SIGKILL. Succeeds if the process has ended.
     pub fn kill(&self) -> Result<(), SysError> {
-        self.send(Signal::KILL)
+        self.send_signal(Signal::KILL)
     }
 
-    fn send(&self, signal: Signal) -> Result<(), SysError> {
+    fn send_signal(&self, signal: Signal) -> Result<(), SysError> {
         match rustix::process::pidfd_send_signal(&self.fd, signal) {
             Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
             Err(e) => Err(SysError::new("signalling a process", e.raw_os_error())),

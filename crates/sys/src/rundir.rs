@@ -70,6 +70,7 @@ pub fn effective_uid() -> u32 {
 }
 
 const STICKY: u32 = 0o1000;
+const SET_GROUP_ID: u32 = 0o2000;
 const OTHERS_WRITE: u32 = 0o022;
 /// Flags for opening components. O_PATH, because directories on the way to a home folder are often not readable.
 const FOLDER: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC).union(OFlags::PATH);
@@ -102,7 +103,8 @@ impl RunDir {
         if st.st_uid != wanted {
             return Err(RunDirError::WrongOwner { path: path.into(), owner: st.st_uid, wanted });
         }
-        match st.st_mode & 0o7777 {
+        // A folder below one with the set-group-ID bit inherits it, which gives nobody access to this one.
+        match st.st_mode & 0o7777 & !SET_GROUP_ID {
             0o700 => Ok(RunDir { fd, path: path.into() }),
             mode => Err(RunDirError::WrongMode { path: path.into(), mode }),
         }
@@ -206,6 +208,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
         dir
+    }
+
+    #[test]
+    fn a_folder_below_one_with_the_set_group_id_bit_is_opened() {
+        let top = private();
+        std::fs::set_permissions(top.path(), std::fs::Permissions::from_mode(0o2700)).unwrap();
+        let path = top.path().canonicalize().unwrap().join("run");
+        RunDir::open_or_create(&path).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o2700);
+        RunDir::open(&path).unwrap();
     }
 
     #[test]

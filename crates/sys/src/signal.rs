@@ -178,13 +178,28 @@ impl Termination {
 
     /// Takes one received signal and returns its number; `None` if there is none. Does not wait.
     pub fn take(&self) -> Option<i32> {
+        self.take_received().map(|received| received.number)
+    }
+
+    /// Takes one received signal, as [`Termination::take`] does.
+    pub fn take_received(&self) -> Option<Received> {
         let mut info = MaybeUninit::<libc::signalfd_siginfo>::uninit();
         let size = std::mem::size_of::<libc::signalfd_siginfo>();
         // SAFETY: the buffer has `size` bytes, and this call owns it.
         let n = unsafe { libc::read(self.fd.as_raw_fd(), info.as_mut_ptr().cast(), size) };
         // SAFETY: the kernel writes whole records only, and the length shows that it wrote one.
-        (n == size as isize).then(|| unsafe { info.assume_init() }.ssi_signo as i32)
+        let info = (n == size as isize).then(|| unsafe { info.assume_init() })?;
+        Some(Received { number: info.ssi_signo as i32, is_of_kernel: info.ssi_code == libc::SI_KERNEL })
     }
+}
+
+/// A signal that was received.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Received {
+    /// Its number.
+    pub number: i32,
+    /// Whether the kernel has sent it, as it sends those of a terminal to all processes of a group, and not a process.
+    pub is_of_kernel: bool,
 }
 
 /// Makes `command` start with SIGTERM, SIGINT and SIGHUP unblocked. Otherwise it inherits the mask of the thread that
@@ -220,7 +235,8 @@ mod tests {
             assert_eq!(signals.take(), None);
             // SAFETY: raising a signal that this thread blocks runs no handler.
             unsafe { libc::raise(libc::SIGTERM) };
-            assert_eq!(signals.take(), Some(libc::SIGTERM));
+            let received = signals.take_received();
+            assert_eq!(received, Some(Received { number: libc::SIGTERM, is_of_kernel: false }));
             assert_eq!(signals.take(), None);
         })
         .join()

@@ -59,6 +59,8 @@ pub struct LoopOptions {
     /// Most bytes of the rings' buffers. Where they have no room, requests are shorter, there are fewer threads, or
     /// `/dev/fuse` serves.
     pub ring_bytes: u64,
+    /// The size of the loop device's sectors, bytes: 512 to 4096. A write of a part of a page reads the rest.
+    pub sector_bytes: u32,
     /// How threads wait for requests that follow each other closely ([`Serving::polling`]).
     pub polling: Polling,
     /// The kernel's readahead for sequential buffered readers, KiB.
@@ -75,6 +77,7 @@ impl Default for LoopOptions {
             threads: 2,
             uring: false,
             ring_bytes: RING_BYTES_MAX,
+            sector_bytes: PAGE_SIZE as u32,
             polling: Polling::Never,
             read_ahead_kib: 128,
             keep_capabilities: None,
@@ -113,7 +116,7 @@ impl LoopExport {
         let disk = FuseDisk::mount_with(device.clone(), mount_point, serving(options), || {
             options.keep_capabilities.map_or(Ok(()), privileges::drop_capabilities_except)
         })?;
-        let attached = Attachment::new(&disk)?;
+        let attached = Attachment::new(&disk, options.sector_bytes)?;
         tune(&attached.0.path, options, longest_request(disk.transport()));
         Ok(LoopExport { attached, disk, device })
     }
@@ -298,9 +301,9 @@ struct Attachment(AttachedLoop);
 impl Attachment {
     /// Attaches a loop device to the file. The open and the driver's reads of the file's attributes are requests to the
     /// session threads of this process, which must already be running.
-    fn new(disk: &FuseDisk) -> Result<Self, ExportError> {
+    fn new(disk: &FuseDisk, sector_bytes: u32) -> Result<Self, ExportError> {
         let file = open_direct(&disk.file_path())?;
-        let attached = loopdev::attach(&file, PAGE_SIZE as u32).map_err(|e| match e {
+        let attached = loopdev::attach(&file, sector_bytes).map_err(|e| match e {
             AttachError::Unavailable(e) => ExportError::from_facility(Unavailable::Loop, e),
             AttachError::NoDirectIo => Unavailable::DirectIo.into(),
             AttachError::Failed(e) => ExportError::System(e),

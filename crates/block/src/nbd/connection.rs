@@ -9,6 +9,9 @@
 //! stops executing but still receives; when the input buffer is full too, it only waits to send, because a server with
 //! bounded memory has to stop receiving. Up to there it does not deadlock with a client that sends requests before it
 //! reads replies.
+//!
+//! A client may shut down the sending half of its connection after its last requests, with or without a disconnect request
+//! among them. The thread executes and answers what has arrived, and then closes the connection.
 
 use super::ProtocolError;
 use super::buffer::Buffer;
@@ -25,7 +28,8 @@ use std::time::{Duration, Instant};
 
 /// Bytes of the input buffer, the most that one call receives of a queue of requests.
 const INPUT_LEN: usize = 512 << 10;
-/// Time limit for sending the last replies when a session ends.
+/// Time limit for sending the last replies when a session ends, and until then for a client that sends nothing more and
+/// takes no replies.
 const LAST_REPLIES_TIMEOUT: Duration = Duration::from_secs(5);
 
 const _: () = assert!(transmission::OUTPUT_LEN >= handshake::MAX_MESSAGE);
@@ -171,6 +175,8 @@ fn transmit<T: Transport>(
     let mut output = Buffer::new(transmission::OUTPUT_LEN);
     output.put(last_handshake_reply);
     let mut has_begun = false;
+    // The client has shut down the sending half of its connection.
+    let mut input_ended = false;
     let mut spinner = poller.spinner();
     loop {
         let result = session.run(&mut input, &mut output);
@@ -179,16 +185,17 @@ fn transmit<T: Transport>(
             access.first_request();
         }
         let status = match result {
-            Ok(Status::Closed) => {
-                send_last_and_close(transport, &output);
-                return Ok(());
-            }
             Ok(status) => status,
             Err(e) => {
                 send_last_and_close(transport, &output);
                 return Err(e.into());
             }
         };
+        let all_answered = status == Status::NeedInput && !session.is_deferring();
+        if status == Status::Closed || input_ended && all_answered {
+            send_last_and_close(transport, &output);
+            return Ok(());
+        }
         if !output.is_empty() {
             match transport.send(output.filled()) {
                 Ok(n) => {
@@ -196,6 +203,8 @@ fn transmit<T: Transport>(
                     session.note_sent(n);
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                // The client has closed both halves.
+                Err(_) if input_ended => return Ok(()),
                 Err(e) => return Err(e.into()),
             }
         }
@@ -204,12 +213,17 @@ fn transmit<T: Transport>(
             continue;
         }
         input.make_room(transmission::MIN_INPUT_LEN);
-        let receives = status != Status::Closing && !input.is_full();
+        let is_ending = input_ended || status == Status::Closing;
+        let receives = !is_ending && !input.is_full();
         // While there is no room for an answer, it is not awaited: this thread would not sleep.
         let has_room = output.len() < transmission::OUTPUT_HIGH_WATER;
         let other = session.has_answer().filter(|_| has_room);
         if !drained || session.is_deferring() {
-            transport.wait(Awaited { readable: receives, writable: !drained, other }, None)?;
+            let deadline = (is_ending && !drained).then(|| Instant::now() + LAST_REPLIES_TIMEOUT);
+            match transport.wait(Awaited { readable: receives, writable: !drained, other }, deadline) {
+                Err(e) if is_ending && e.kind() == io::ErrorKind::TimedOut => return Ok(()),
+                waited => waited?,
+            }
         }
         if !receives {
             continue;
@@ -221,7 +235,7 @@ fn transmit<T: Transport>(
             false => receive(&mut transport, &mut input, false),
         };
         match received? {
-            Some(0) => return Ok(()),
+            Some(0) => input_ended = true,
             Some(n) => {
                 input.advance(n);
                 session.note_received();

@@ -89,7 +89,7 @@ pub struct Answer {
 
 /// The requests of one connection that wait for the medium.
 pub struct Deferred {
-    device: Arc<dyn BlockDevice>,
+    export: Export,
     /// Made with the first read.
     shared: Option<Arc<Shared>>,
     threads: Vec<JoinHandle<()>>,
@@ -137,8 +137,8 @@ impl Queue {
 impl Deferred {
     /// Makes an empty queue, without threads, for one connection to an export.
     pub fn new(export: &Export) -> Self {
-        let (device, room) = (export.device().clone(), Room::new(export.shared_room().clone()));
-        Deferred { device, shared: None, threads: Vec::new(), count: 0, room }
+        let room = Room::new(export.shared_room().clone());
+        Deferred { export: export.clone(), shared: None, threads: Vec::new(), count: 0, room }
     }
 
     /// Returns the number of requests whose answers have not been taken.
@@ -211,8 +211,8 @@ impl Deferred {
                 return Ok(());
             }
         }
-        let (shared, device) = (shared.clone(), self.device.clone());
-        let started = Builder::new().name("nbd-wait".into()).spawn(move || run(&shared, &*device));
+        let (shared, export) = (shared.clone(), self.export.clone());
+        let started = Builder::new().name("nbd-wait".into()).spawn(move || run(&shared, &export));
         match started {
             Ok(thread) => self.threads.push(thread),
             Err(error) if self.threads.is_empty() => return Err(error),
@@ -224,8 +224,8 @@ impl Deferred {
 }
 
 impl Drop for Deferred {
-    /// Waits for the requests that a thread is executing, and for writes, which are executed although the client is gone:
-    /// then nothing uses the device on its behalf.
+    /// Waits for the requests that a thread is executing, and for writes, which are executed although the client is gone,
+    /// unless the server stops: then nothing uses the device on its behalf.
     fn drop(&mut self) {
         let Some(shared) = &self.shared else { return };
         {
@@ -242,10 +242,12 @@ impl Drop for Deferred {
 }
 
 /// Executes requests until the connection ends.
-fn run(shared: &Shared, device: &dyn BlockDevice) {
+fn run(shared: &Shared, export: &Export) {
+    let device = &**export.device();
     let mut queue = shared.queue.lock();
     loop {
-        let Some(job) = queue.take_job() else {
+        let job = if export.is_stopping() { None } else { queue.take_job() };
+        let Some(job) = job else {
             if queue.is_closed {
                 return;
             }

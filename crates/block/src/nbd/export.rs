@@ -5,6 +5,7 @@ use super::proto::can;
 use super::room::SharedRoom;
 use crate::BlockDevice;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The block sizes that clients see: smallest and preferred request, and most data in a request, bytes.
 pub const BLOCK_SIZES: [u32; 3] = [1, 4096, MAX_DATA];
@@ -24,6 +25,8 @@ pub struct Export {
     read_only: bool,
     /// The memory that the connections to this export, and to its clones, share.
     shared_room: Arc<SharedRoom>,
+    /// Set when the server of this export stops: then no connection begins another request.
+    stopping: Arc<AtomicBool>,
 }
 
 impl Export {
@@ -42,7 +45,14 @@ impl Export {
             end -= 1;
         }
         description.truncate(end);
-        Ok(Export { name, description, device, read_only: false, shared_room: Arc::default() })
+        Ok(Export {
+            name,
+            description,
+            device,
+            read_only: false,
+            shared_room: Arc::default(),
+            stopping: Arc::default(),
+        })
     }
 
     /// Makes the export read-only: it refuses writes.
@@ -73,6 +83,21 @@ impl Export {
     /// The memory for waiting requests that all connections share.
     pub(super) fn shared_room(&self) -> &Arc<SharedRoom> {
         &self.shared_room
+    }
+
+    /// The export for one server, which stops it alone.
+    pub(super) fn of_server(self) -> Self {
+        Export { stopping: Arc::default(), ..self }
+    }
+
+    /// Keeps the connections from beginning further requests, those that they have received included.
+    pub(super) fn stop(&self) {
+        self.stopping.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether [`Export::stop`] was called.
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
     }
 
     /// Whether `name` means this export.

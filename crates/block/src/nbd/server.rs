@@ -146,7 +146,7 @@ impl Server {
         let clients = ClientTable::new(limits);
         let connections = Connections { stopping: false, next_id: 0, clients, ended: Vec::new() };
         let shared = Arc::new(Shared {
-            export,
+            export: export.of_server(),
             limits,
             poller: OnceLock::new(),
             connections: Mutex::new(connections),
@@ -217,8 +217,10 @@ impl Server {
 
     /// Closes the listeners, disconnects all clients, and waits until every thread has ended.
     ///
-    /// Requests in execution are finished; their replies may be lost. Afterwards the server does not use the device.
+    /// Requests in execution are finished, long ones up to their next piece; their replies may be lost. Those that wait in a
+    /// queue are not executed: it may have thousands that zero 4 GiB each. Afterwards the server does not use the device.
     pub fn stop(&self) {
+        self.shared.export.stop();
         self.shared.lock().stopping = true;
         self.shared.changed.notify_all();
         let acceptors = std::mem::take(&mut *self.lock_acceptors());

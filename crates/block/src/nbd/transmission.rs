@@ -48,7 +48,7 @@ pub enum Status {
     OutputFull,
     /// The client has disconnected; the session waits for requests that other threads execute.
     Closing,
-    /// The client has disconnected; send the output and close.
+    /// The client has disconnected, or the server stops; send the output and close.
     Closed,
 }
 
@@ -124,6 +124,9 @@ impl<'e> Session<'e> {
     /// error, the caller sends the replies in `output`, which are valid, and closes the connection.
     pub fn run(&mut self, input: &mut Buffer, output: &mut Buffer) -> Result<Status, ProtocolError> {
         loop {
+            if self.export.is_stopping() {
+                return Ok(Status::Closed);
+            }
             if output.len() >= OUTPUT_HIGH_WATER {
                 return Ok(Status::OutputFull);
             }

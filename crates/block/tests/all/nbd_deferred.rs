@@ -181,6 +181,49 @@ fn requests_behind_a_read_that_waits_are_answered_first() {
 }
 
 #[test]
+fn a_client_that_sends_nothing_more_gets_the_replies_that_wait() {
+    for says_so in [false, true] {
+        let medium = Medium::new();
+        let (served, _end) = served(&medium);
+        let mut c = served.open(false);
+        let slow: Vec<u64> = (0..4).map(|i| c.send(0, cmd::READ, SLOW + i * 4096, 4096, b"")).collect();
+        if says_so {
+            c.send(0, cmd::DISC, 0, 0, b"");
+        }
+        c.stream.shutdown(std::net::Shutdown::Write).unwrap();
+        medium.wait_for(4);
+        medium.let_answer();
+        for _ in &slow {
+            let (error, cookie) = c.simple();
+            let i = slow.iter().position(|slow| *slow == cookie).unwrap() as u64;
+            assert_eq!((error, c.take(4096)), (0, medium.bytes(SLOW + i * 4096, 4096)));
+        }
+        assert!(c.is_disconnected());
+    }
+}
+
+#[test]
+fn a_server_that_stops_executes_no_request_of_its_queues() {
+    let medium = Medium::new();
+    let (served, _end) = served(&medium);
+    medium.hold_writes();
+    let mut c = served.open(false);
+    // Each waits for the rest of its page: the first ones on all threads, the others in the queue.
+    for i in 0..2 * THREADS as u64 {
+        c.send(0, cmd::WRITE, SLOW + i * 4096, 5, b"parts");
+    }
+    medium.wait_for(THREADS);
+    std::thread::scope(|s| {
+        let stop = s.spawn(|| served.server.stop());
+        // The socket is shut down after all connections were stopped.
+        assert!(c.is_disconnected());
+        medium.let_answer();
+        stop.join().unwrap();
+    });
+    assert_eq!(medium.state.lock().unwrap().executed, ["part"; THREADS]);
+}
+
+#[test]
 fn many_reads_wait_at_once_and_the_others_take_their_turns() {
     let medium = Medium::new();
     let (served, _end) = served(&medium);

@@ -279,6 +279,45 @@ fn a_bad_request_magic_ends_the_connection_after_earlier_replies() {
 }
 
 #[test]
+fn a_client_that_sends_nothing_more_gets_all_replies() {
+    const LEN: u32 = 1 << 20;
+    let served = Served::ram();
+    for (structured, says_so) in [(false, false), (false, true), (true, false), (true, true)] {
+        let mut c = served.open(structured);
+        let data: Vec<u8> = (0..3 * LEN).map(|at| (at / 97) as u8).collect();
+        c.write(0, &data);
+        // More than the socket takes, so that replies are left when the server finds the end.
+        let offset = |i: u64| i % 3 * u64::from(LEN);
+        let cookies: Vec<u64> = (0..8).map(|i| c.send(0, cmd::READ, offset(i), LEN, b"")).collect();
+        if says_so {
+            c.send(0, cmd::DISC, 0, 0, b"");
+        }
+        c.stream.shutdown(std::net::Shutdown::Write).unwrap();
+        for (i, cookie) in (0..).zip(cookies) {
+            let start = offset(i) as usize;
+            let read = c.read_reply(cookie, 0, offset(i), LEN).unwrap();
+            assert!(read == data[start..start + LEN as usize], "{structured} {says_so} {i}");
+        }
+        assert!(c.is_disconnected());
+    }
+    while served.server.connections() > 0 {
+        std::thread::yield_now();
+    }
+    assert_eq!(served.server.counters().failed, 0);
+}
+
+#[test]
+fn the_part_of_a_write_whose_client_sends_nothing_more_is_no_request() {
+    let served = Served::ram();
+    let mut c = served.open(false);
+    let flush = c.send(0, cmd::FLUSH, 0, 0, b"");
+    c.send(0, cmd::WRITE, 0, 8192, &[7; 5000]);
+    c.stream.shutdown(std::net::Shutdown::Write).unwrap();
+    assert_eq!(c.simple(), (0, flush));
+    assert!(c.is_disconnected());
+}
+
+#[test]
 fn requests_sent_with_the_handshake_are_served() {
     let served = Served::ram();
     let mut c = served.client();

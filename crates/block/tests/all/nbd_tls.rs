@@ -118,6 +118,27 @@ fn a_client_with_a_certificate_is_served() {
 }
 
 #[test]
+fn a_client_that_ends_its_stream_gets_all_replies() {
+    const LEN: u32 = 1 << 20;
+    let pki = Pki::new();
+    let (server, addr) = serve(&pki);
+    let mut c = tls(addr, pki.client_config(Some(&pki)));
+    c.open(false);
+    let data = noise(2, LEN as usize);
+    c.write(0, &data);
+    let cookies: Vec<u64> = (0..24).map(|_| c.send(0, cmd::READ, 0, LEN, b"")).collect();
+    c.stream.conn.send_close_notify();
+    c.stream.flush().unwrap();
+    c.stream.sock.shutdown(std::net::Shutdown::Write).unwrap();
+    for cookie in cookies {
+        assert!(c.read_reply(cookie, 0, 0, LEN).unwrap() == data);
+    }
+    assert!(c.is_disconnected());
+    server.stop();
+    assert_eq!(server.counters().failed, 0);
+}
+
+#[test]
 fn a_client_without_a_valid_certificate_is_refused() {
     let pki = Pki::new();
     let (server, addr) = serve(&pki);

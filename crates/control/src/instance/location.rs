@@ -177,9 +177,12 @@ pub fn refused(path: &Path, e: &RunDirError) -> CliError {
         RunDirError::Sys(_) => format!("check its permissions, {elsewhere}"),
         _ => format!("another user may have created it: see whose it is, then remove it, {elsewhere}"),
     };
+    let why = e.to_string();
+    let own = why.strip_prefix(&format!("'{}' ", path.display())).map(|rest| format!("it {rest}"));
+    let why = own.unwrap_or(why);
     CliError::new(
         Exit::Unavailable,
-        format!("the runtime folder '{}' is refused: {e}; {advice}", path.display()),
+        format!("the runtime folder '{}' is refused: {why}; {advice}", path.display()),
     )
 }
 

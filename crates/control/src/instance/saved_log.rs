@@ -18,15 +18,18 @@ const MAX_LOGS: usize = 32;
 pub struct SavedLog {
     /// Its new path.
     pub path: PathBuf,
-    /// Its last line.
-    pub last_line: String,
+    /// The first line that the process printed about its end, such as the line of a panic; `None` if its last words are lines of the log,
+    /// which may be old, and say nothing of a process that was killed.
+    pub last_words: Option<String>,
 }
 
 /// Moves the log of `dir` out of the folder. `None` if it is empty.
 pub fn save(dir: &InstanceDir) -> io::Result<Option<SavedLog>> {
-    let Some(last_line) = dir.log_tail().lines().next_back().map(str::to_string) else {
+    let tail = dir.log_tail();
+    if tail.is_empty() {
         return Ok(None);
-    };
+    }
+    let last_words = last_words(&tail);
     let logs = dir.path().parent().unwrap_or(dir.path()).join(LOGS);
     match DirBuilder::new().mode(0o700).create(&logs) {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
@@ -35,7 +38,19 @@ pub fn save(dir: &InstanceDir) -> io::Result<Option<SavedLog>> {
     let path = logs.join(format!("{}.log", dir.name()));
     std::fs::rename(dir.log_path(), &path)?;
     remove_oldest(&logs)?;
-    Ok(Some(SavedLog { path, last_line }))
+    Ok(Some(SavedLog { path, last_words }))
+}
+
+/// The first line behind the last line of the log, which begins with a date.
+fn last_words(tail: &str) -> Option<String> {
+    let is_dated = |line: &&str| {
+        let date = line.as_bytes().get(..20);
+        date.is_some_and(|date| {
+            date[..4].iter().all(u8::is_ascii_digit) && date[4] == b'-' && date[19] == b' '
+        })
+    };
+    let words = tail.lines().rev().take_while(|line| !is_dated(line)).filter(|line| !line.trim().is_empty());
+    words.last().map(str::to_string)
 }
 
 fn remove_oldest(logs: &Path) -> io::Result<()> {
@@ -47,4 +62,18 @@ fn remove_oldest(logs: &Path) -> io::Result<()> {
     found.sort();
     let too_many = found.len().saturating_sub(MAX_LOGS);
     found.iter().take(too_many).try_for_each(|(_, path)| std::fs::remove_file(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn last_words_are_none_of_the_log() {
+        let dated = "2026-11-27 23:08:12 error: limit reached: writes fail";
+        assert_eq!(last_words(dated), None);
+        let panic = format!("{dated}\n\nthread 'nbd-3' panicked at x.rs:1:2:\nno\nnote: run with");
+        assert_eq!(last_words(&panic).as_deref(), Some("thread 'nbd-3' panicked at x.rs:1:2:"));
+        assert_eq!(last_words(&format!("{panic}\n{dated}")), None);
+    }
 }

@@ -71,7 +71,11 @@ fn save_log(dir: &InstanceDir) -> String {
     match saved_log::save(dir) {
         Ok(None) => String::new(),
         Ok(Some(saved)) => {
-            format!("; its log, now '{}', ends with: {}", saved.path.display(), saved.last_line)
+            let path = saved.path.display();
+            saved.last_words.map_or_else(
+                || format!("; its log is '{path}' now"),
+                |words| format!("; its log, now '{path}', ends with: {words}"),
+            )
         }
         Err(e) => format!("; its log could not be saved: {e}"),
     }

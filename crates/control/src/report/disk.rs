@@ -179,6 +179,9 @@ pub struct EventsReport {
     pub failed_reads: u64,
     /// Writes that failed, as a rule at the memory limit.
     pub failed_writes: u64,
+    /// Writes that were refused for lack of memory. The file system on the disk may have lost their data.
+    #[serde(default)]
+    pub refused_writes: u64,
     /// Time of the last write that was refused for lack of memory, seconds since 1970; absent if none was.
     pub last_refused_write_unix_s: Option<u64>,
     /// Requests outside the device.

@@ -1,8 +1,8 @@
 //! `disk create --run`: runs a command while the disk exists.
 //!
 //! The command is in the process group of this process, so Ctrl-C reaches it directly, and this process waits for its
-//! end. A request to terminate (SIGTERM, SIGHUP) is passed on to it. If this process is killed, the server ends too,
-//! unless its loop device is in use.
+//! end. Other signals (SIGTERM, SIGHUP, and SIGINT of another process) are passed on to it. If this process is killed, the
+//! server ends too, unless its loop device is in use.
 
 use crate::cli::output;
 use pagefold_control::error::{CliError, Exit, Result};
@@ -11,7 +11,7 @@ use pagefold_control::removal;
 use pagefold_control::startup::ForegroundServer;
 use pagefold_sys::pidfd::{Identity, Process};
 use pagefold_sys::ready;
-use pagefold_sys::signal::{Termination, unblock_termination_in};
+use pagefold_sys::signal::{Received, Termination, unblock_termination_in};
 use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus};
@@ -37,12 +37,29 @@ pub fn pass_signals_on(child: &Child, signals: &Termination) -> Result<()> {
     loop {
         match ready::wait([process.as_fd(), signals.as_fd()], None)? {
             [true, _] => return Ok(()),
-            // The terminal has sent the signal of Ctrl-C to the command too.
-            _ => match signals.take() {
-                None | Some(libc::SIGINT) => {}
-                Some(_) => process.terminate()?,
+            _ => match signals.take_received() {
+                // The terminal has sent the signal of Ctrl-C to the command too.
+                Some(Received { number: libc::SIGINT, is_of_kernel: true }) | None => {}
+                Some(Received { number, .. }) => process.send(number)?,
             },
         }
+    }
+}
+
+/// The error of a command that runs another one: its exit code is none of those that the other may have for its reasons.
+pub fn of_runner(e: CliError) -> CliError {
+    let exit = match e.exit {
+        Exit::NotExecutable | Exit::NoCommand => e.exit,
+        _ => Exit::RunnerFailed,
+    };
+    CliError { exit, ..e }
+}
+
+/// The exit code for a command that could not be started.
+pub fn not_started(e: &std::io::Error) -> Exit {
+    match e.kind() {
+        std::io::ErrorKind::NotFound => Exit::NoCommand,
+        _ => Exit::NotExecutable,
     }
 }
 

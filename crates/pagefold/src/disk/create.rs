@@ -5,6 +5,7 @@
 use super::backing::{self, OpenBacking};
 use super::export_arg::ExportArg;
 use super::request::{CreateRequest, Mode};
+use super::sector_arg::SectorArg;
 use super::{command, find, notes};
 use crate::cli::fuse_uring::FuseUringArg;
 use crate::cli::output;
@@ -91,6 +92,10 @@ pub struct CreateArgs {
     /// disk has a backing. The buffers of its rings are part of --memory, and take at most an eighth of it and 32M
     #[arg(long, value_enum, value_name = "auto|on|off", default_value_t = FuseUringArg::Auto)]
     pub fuse_uring: FuseUringArg,
+    /// Size of the loop device's sectors. 512 is for images of disks and file systems that were made for it, such as cloud
+    /// images and FAT; a write of less than a page then reads the rest of it. Clients of NBD can read and write any bytes
+    #[arg(long, value_enum, value_name = "BYTES", default_value_t = SectorArg::Page)]
+    pub sector_size: SectorArg,
     /// Most microseconds between requests for which the disk is kept responsive, at most 1000; 0: none. While requests come
     /// within this time, idle CPUs of the machine poll or sleep lightly (/dev/cpu_dma_latency); not on a busy machine. This
     /// takes power, and while CPUs poll, time from the other threads of their cores. Where that device cannot be opened, or
@@ -121,7 +126,7 @@ pub struct CreateArgs {
     pub foreground: bool,
     /// Run COMMAND with 'sh -c' when the disk is ready, with PAGEFOLD_NAME and PAGEFOLD_DEVICE in its environment, and
     /// remove the disk when it ends. The exit code is that of COMMAND, or 128 plus the number of the signal that killed
-    /// it. A loop device that is in use then is not removed
+    /// it, or 125 if pagefold itself failed. A loop device that is in use then is not removed
     #[arg(long, value_name = "COMMAND", value_hint = ValueHint::CommandString, conflicts_with_all = ["foreground", "json"])]
     pub run: Option<String>,
     /// Print JSON instead of the device: its name, device, export and size
@@ -150,14 +155,22 @@ Examples:
   mkfs.ext4 \"$(pagefold disk create --size 4G --export loop)\"
   pagefold disk create --size 4G --run 'mkfs.ext4 \"$PAGEFOLD_DEVICE\" && build-on \"$PAGEFOLD_DEVICE\"'";
 
-/// Creates a disk.
+/// Creates a disk. With `--run`, a failure has an exit code that commands do not use.
 pub fn run(args: &CreateArgs) -> Result<ExitCode> {
+    let created = create(args);
+    match args.run {
+        Some(_) => created.map_err(command::of_runner),
+        None => created,
+    }
+}
+
+fn create(args: &CreateArgs) -> Result<ExitCode> {
     let mut request = CreateRequest::from_args(args)?;
     // From here on, a signal makes the command clean up and exit.
     let signals = Termination::listen()?;
     let runtime = RuntimeDir::open_or_create()?;
     let new = match create_instance(&runtime, &request) {
-        Err(e) if e.exit == Exit::Busy && free_name_of_dying_disk(&runtime, &request) => {
+        Err(e) if e.exit == Exit::Busy && free_name_of_dead_disk(&runtime, &request)? => {
             create_instance(&runtime, &request)
         }
         result => result,
@@ -221,15 +234,26 @@ fn create_instance(runtime: &RuntimeDir, request: &CreateRequest) -> Result<NewI
     locked.create(request.name.as_ref())
 }
 
-/// If the taken name belongs to a disk whose server is dying, waits for its end and cleans up. Returns whether the name
-/// is free now.
-fn free_name_of_dying_disk(runtime: &RuntimeDir, request: &CreateRequest) -> bool {
+/// If the taken name belongs to a disk whose server is dying or dead, waits for its end and cleans up. Returns whether the
+/// name is free now; an error says what keeps it.
+fn free_name_of_dead_disk(runtime: &RuntimeDir, request: &CreateRequest) -> Result<bool> {
     let Some(dir) = request.name.as_ref().map(|name| runtime.instance(name)) else {
-        return false;
+        return Ok(false);
     };
     let response = Client::connect(&dir).and_then(|mut client| client.get("size"));
-    let cleanup = response.err().and_then(|e| find::wait_and_clean_up(runtime, &dir, &e));
-    cleanup.inspect(|c| output::note(&c.message)).is_some_and(|c| c.result.is_ok())
+    let Some(cleanup) = response.err().and_then(|e| find::wait_and_clean_up(runtime, &dir, &e)) else {
+        return Ok(false);
+    };
+    let name = dir.name();
+    cleanup.result.map_err(|e| {
+        let message = format!(
+            "the name '{name}' is that of a disk whose server has died, and which cannot be cleaned up yet: {e}; or choose \
+             another name"
+        );
+        CliError::new(Exit::Busy, message)
+    })?;
+    output::note(&cleanup.message);
+    Ok(true)
 }
 
 /// Opens the backing, and records a file that was created for it in the state file at once, so that later commands
@@ -339,7 +363,7 @@ fn serve_while(
     let code = command::run(command, dir, &device, signals);
     let Some(ended) = command::remove_disk(dir, attached, signals)? else {
         // A disk that stays is no success.
-        return code.map(|code| ExitCode::from(if code == 0 { Exit::Busy as u8 } else { code }));
+        return code.map(|code| ExitCode::from(if code == 0 { Exit::RunnerFailed as u8 } else { code }));
     };
     clean_up(runtime, dir);
     match (code?, ended) {

@@ -6,7 +6,7 @@ use clap::Args;
 use pagefold_control::client::Client;
 use pagefold_control::error::Result;
 use pagefold_control::instance::{EndReason, InstanceDir, RuntimeDir};
-use pagefold_control::report::disk::Report;
+use pagefold_control::report::disk::{Report, WriteState};
 use serde_json::json;
 
 /// The columns of the list.
@@ -92,6 +92,15 @@ fn cells(r: &Report) -> [Cell; 8] {
         r.ratio.map_or(Cell::Absent, |ratio| Cell::Text(format!("{ratio:.2}"))),
         Cell::Text(r.codec.name.clone()),
         if r.device.is_empty() { Cell::Absent } else { Cell::Text(r.device.clone()) },
-        Cell::Text(r.state_in_words().to_string()),
+        Cell::Text(state(r)),
     ]
+}
+
+/// The state in words. A disk that has refused writes says so ever after: what is on it may be damaged.
+fn state(r: &Report) -> String {
+    let refused = super::show::refused(r).filter(|_| r.state == WriteState::Ok);
+    refused.map_or_else(
+        || r.state_in_words().to_string(),
+        |refused| format!("{}, {refused}", r.state_in_words()),
+    )
 }

@@ -27,6 +27,7 @@ mod recompress;
 mod remove;
 mod request;
 mod resolve;
+mod sector_arg;
 
 mod set;
 mod show;

@@ -79,6 +79,7 @@ impl CreateRequest {
             export,
             uncompressed: args.uncompressed,
             fuse_uring,
+            sector_size: args.sector_size.into(),
             poll_us: args.poll_us,
             listen,
             backing: None,

@@ -1,8 +1,11 @@
 //! `disk set`.
 
+use crate::cli::output;
 use crate::cli::progress::PassBar;
 use clap::{Args, ValueHint};
 use pagefold_control::error::Result;
+use pagefold_control::report::disk::Report;
+use pagefold_page::size::Human;
 use pagefold_server::attributes;
 
 /// The arguments of `disk set`.
@@ -22,7 +25,26 @@ pub fn run(args: &SetArgs) -> Result<()> {
         attributes::parse_change(change)?;
     }
     let mut bar = PassBar::new(true, "done", "written or saved");
-    let done = super::find::with_client(&args.disk, |client| client.set(&args.changes, &mut |p| bar.show(p)));
+    let done = super::find::with_client(&args.disk, |client| {
+        client.set(&args.changes, &mut |p| bar.show(p))?;
+        let is_limit = |change: &String| change.starts_with("mem_limit=");
+        args.changes.iter().any(is_limit).then(|| client.show()).transpose()
+    });
     bar.end();
-    done
+    if let Some(report) = done? {
+        note_low_limit(&report);
+    }
+    Ok(())
+}
+
+/// Notes a limit below what is stored: it takes no page away, and refuses the next ones.
+fn note_low_limit(report: &Report) {
+    let used = report.memory.pool_bytes;
+    let Some(limit) = report.memory.limit_bytes.filter(|limit| *limit < used) else { return };
+    let writes = match report.writeback {
+        Some(_) => "writes wait until pages were written back",
+        None => "writes that need memory fail until data is discarded",
+    };
+    let (limit, used) = (Human(limit), Human(used));
+    output::note(&format!("mem_limit is {limit} now, and {used} are in use: {writes}"));
 }

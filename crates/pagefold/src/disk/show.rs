@@ -5,6 +5,7 @@ use crate::cli::style::{self, ERROR, WARNING};
 use crate::cli::{chart, numbers, output};
 use clap::{Args, ValueHint};
 use pagefold_control::error::Result;
+use pagefold_control::export_kind::ExportKind;
 use pagefold_control::report::LatencyReport;
 use pagefold_control::report::disk::WriteState;
 use pagefold_control::report::disk::{ClassReport, ClientsReport, IoReport, Report};
@@ -13,6 +14,7 @@ use pagefold_control::report::writeback::WritebackStatus;
 use pagefold_control::text;
 use pagefold_page::duration;
 use pagefold_page::size::Human;
+use pagefold_server::disk::{OWN_BYTES, RESERVE_BYTES, TABLE_BYTES_PER_GIB};
 use serde::Serialize;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -137,7 +139,13 @@ fn state(page: &Page, r: &Report) -> String {
         WriteState::Ok if r.device.is_empty() => {
             "detached: somebody detached the loop device; 'disk remove' ends the server".to_string()
         }
-        WriteState::Ok => return r.state_in_words().to_string(),
+        WriteState::Ok => match refused(r) {
+            None => return r.state_in_words().to_string(),
+            Some(refused) => format!(
+                "{}, but {refused}: a file system on the disk may have lost data; check it",
+                r.state_in_words()
+            ),
+        },
         WriteState::LimitReached => {
             format!(
                 "{}; discard data, or raise the limit: disk set {} mem_limit=SIZE",
@@ -155,6 +163,14 @@ fn state(page: &Page, r: &Report) -> String {
         WriteState::NoSize => format!("{}: set one by disk set {} disksize=SIZE", r.state_in_words(), r.name),
     };
     page.paint(ERROR, &text)
+}
+
+/// The writes that the disk has refused so far, in words; `None` if there were none.
+pub fn refused(r: &Report) -> Option<String> {
+    let count = r.events.refused_writes;
+    let last = r.events.last_refused_write_unix_s.filter(|_| count > 0)?;
+    let writes = numbers::counted(count, "write was", "writes were");
+    Some(format!("{writes} refused, the last {} ago", age(last)))
 }
 
 fn uptime(r: &Report) -> String {
@@ -228,7 +244,7 @@ fn share(n: u64, all: u64) -> String {
 
 fn written_back(page: &mut Page, p: &WritebackStatus) {
     let lifetime = if p.created { "removed with the disk" } else { "stays when the disk is removed" };
-    page.row("backing", &format!("{} ({lifetime})", p.path));
+    page.row("backing", &format!("{} (not encrypted; {lifetime})", p.path));
     let layout = if p.layout == "log" { "compressed and packed" } else { "one page per block" };
     page.row("medium", &format!("{}; {layout}", p.medium));
     page.row("now", &p.condition);
@@ -303,6 +319,14 @@ fn memory(page: &mut Page, r: &Report) {
     let size = |bytes: Option<u64>| bytes.map_or("?".to_string(), |b| Human(b).to_string());
     let (now, peak) = (size(r.server.rss_bytes), size(r.server.peak_rss_bytes));
     page.row("server RSS", &format!("{now}, at most {peak} so far"));
+    page.row("beside pages", &overhead(&r.export));
+}
+
+/// The memory that the server takes beside that for pages, at most.
+fn overhead(export: &str) -> String {
+    let has_reserve = ExportKind::named(export).is_some_and(|kind| kind.facts().is_for_swap);
+    let reserve = if has_reserve { format!(", {} of reserve", Human(RESERVE_BYTES)) } else { String::new() };
+    format!("up to {}{reserve}, and {} for each GiB written", Human(OWN_BYTES), Human(TABLE_BYTES_PER_GIB))
 }
 
 fn requests(page: &mut Page, name: &str, io: &IoReport) {

@@ -4,6 +4,9 @@
 //! the real sysfs, and the servers of new disks that they start do not depend on the shell. So the set-up goes to and
 //! fro: this thread mounts the tree, another begins to serve it, and this thread mounts parts of the tree elsewhere.
 //!
+//! The mounts are shared, so that programs in the shell with mount namespaces of theirs see the files of devices that are made
+//! later.
+//!
 //! All mounts are below, or over a path below:
 //!
 //! ```text
@@ -21,6 +24,7 @@
 use super::devices::{DeviceList, ShellDevices};
 use super::modules;
 use crate::cli::output;
+use crate::disk::command;
 use pagefold_control::error::{CliError, Result};
 use pagefold_sys::mounts;
 use pagefold_sys::signal::unblock_termination_in;
@@ -92,6 +96,7 @@ impl Namespace {
         let mut present = ShellDevices::new(self.tree(), self.sysfs());
         present.follow(devices).iter().for_each(|e| output::note(e));
         present.refuse_other_nodes()?;
+        mountns::share()?;
         Ok((self.spawn(&programs)?, present))
     }
 
@@ -147,7 +152,8 @@ impl Namespace {
         // systemd's programs refuse devices whose directory in sysfs is another file system, unless told not to look.
         command.env("SYSTEMD_DEVICE_VERIFY_SYSFS", "0");
         let what = || format!("running '{}'", Path::new(program).display());
-        unblock_termination_in(&mut command).spawn().map_err(|e| CliError::io(what(), &e))
+        let started = unblock_termination_in(&mut command).spawn();
+        started.map_err(|e| CliError { exit: command::not_started(&e), ..CliError::io(what(), &e) })
     }
 }
 

@@ -8,7 +8,7 @@ use super::followed::FollowedDisks;
 use super::namespace::{self, Message, Namespace};
 use super::{check_privileges, mount_failed, running_disks};
 use crate::cli::output;
-use crate::disk::command::{exit_code, pass_signals_on};
+use crate::disk::command::{exit_code, of_runner, pass_signals_on};
 use clap::{Args, ValueHint};
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::instance::RuntimeDir;
@@ -43,8 +43,12 @@ pub struct ShellArgs {
     pub command: Vec<OsString>,
 }
 
-/// Runs the command, and returns its exit code.
+/// Runs the command, and returns its exit code. A failure of the shell itself has a code that commands do not use.
 pub fn run(args: &ShellArgs) -> Result<ExitCode> {
+    run_command(args).map_err(of_runner)
+}
+
+fn run_command(args: &ShellArgs) -> Result<ExitCode> {
     check_privileges("zram-shell")?;
     let signals = Arc::new(Termination::listen()?);
     let private = private_directory()?;

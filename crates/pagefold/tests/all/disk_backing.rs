@@ -12,7 +12,8 @@ fn a_new_backing_file_is_private_sparse_and_removed_with_the_disk() {
     let words = "disk create --export nbd --name x --size 64M --backing";
     let ran = s.run(&format!("{words} {}", file.display()));
     assert_eq!(ran.code, 0, "{ran:?}");
-    assert!(ran.err.contains("not encrypted") && ran.err.contains("removed with the disk"), "{ran:?}");
+    let shown = s.ok("disk show x");
+    assert!(shown.contains("(not encrypted; removed with the disk)"), "{ran:?} {shown}");
     let meta = std::fs::metadata(&file).unwrap();
     assert_eq!(meta.permissions().mode() & 0o7777, 0o600);
     assert_eq!(meta.len(), 88 * MIB);
@@ -115,7 +116,7 @@ fn an_existing_backing_file_keeps_its_size_and_stays() {
     let words = "disk create --export nbd --size 8M --name x --force-backing --backing";
     let ran = s.run(&format!("{words} {}", file.display()));
     assert_eq!(ran.code, 0, "{ran:?}");
-    assert!(ran.err.contains("it stays when the disk is removed"), "{ran:?}");
+    assert!(s.ok("disk show x").contains("stays when the disk is removed"));
     let data = pages(256, 1);
     let mut client = connect(&s);
     write(&mut client, &data);
@@ -255,7 +256,7 @@ fn a_block_device_is_a_backing_unless_it_is_in_use() {
     let words = format!("disk create --export nbd --size 16M --name x --backing {name}");
 
     let ran = s.run(&words);
-    assert!(ran.code == 0 && ran.err.contains("it stays"), "{ran:?}");
+    assert!(ran.code == 0 && s.ok("disk show x").contains("stays when"), "{ran:?}");
     let data = pages(1024, 8);
     let mut client = connect(&s);
     write(&mut client, &data);

@@ -91,6 +91,33 @@ fn a_loop_device_that_was_detached_is_neither_shown_nor_touched() {
 }
 
 #[test]
+fn the_name_of_a_dead_disk_that_is_in_use_is_refused_with_advice_that_works() {
+    let test = "the_name_of_a_dead_disk_that_is_in_use_is_refused_with_advice_that_works";
+    let missing = (!have("mkfs.ext4")).then(|| "needs mkfs.ext4".to_string());
+    if let Some(why) = no_loop().map(str::to_string).or(missing) {
+        pagefold_testkit::skipped!("{test}: {why}");
+        return;
+    }
+    let s = Sandbox::new();
+    let device = s.ok("disk create -q --export loop --size 16M --name x");
+    let mount = s.path("mnt");
+    std::fs::create_dir(&mount).unwrap();
+    sh("mkfs.ext4", &["-q", device.trim_end()]);
+    sh("mount", &[device.trim_end(), mount.to_str().unwrap()]);
+    let pid = s.server_pid("x");
+    kill(pid, "KILL");
+    wait_until("the server has exited", || !is_running(pid));
+    let refused = s.run("disk create -q --export loop --size 16M --name x");
+    let advice = format!("umount '{}'", mount.display());
+    refused.fails(4, &advice);
+    assert!(!refused.err.contains("remove it first"), "{refused:?}");
+    sh("umount", &[mount.to_str().unwrap()]);
+    s.ok("disk create -q --export loop --size 16M --name x");
+    s.ok("disk remove x");
+    assert_eq!(s.left(), Vec::<String>::new());
+}
+
+#[test]
 fn the_log_of_a_server_that_died_is_saved() {
     let s = Sandbox::new();
     s.ok("disk create -q --export nbd --size 8M --name x");
@@ -102,7 +129,8 @@ fn the_log_of_a_server_that_died_is_saved() {
     wait_until("the server has exited", || !is_running(pid));
     let ran = s.run("disk list");
     let path = s.runtime().join(".logs/x.log");
-    assert!(ran.err.contains(&format!("its log, now '{}', ends with: ", path.display())), "{ran:?}");
+    // A line of the log says nothing of a process that was killed.
+    assert!(ran.err.contains(&format!("; its log is '{}' now\n", path.display())), "{ran:?}");
     assert!(std::fs::read_to_string(&path).unwrap().contains("serving x as nbd+unix://"));
     // Removing a disk saves no log.
     s.ok("disk create -q --export nbd --size 8M --name y");

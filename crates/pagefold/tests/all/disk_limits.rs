@@ -33,8 +33,16 @@ fn a_disk_at_its_limit_reports_that_writes_fail() {
     let listed = s.ok("disk list");
     assert!(listed.trim_end().ends_with("limit reached: writes fail"), "{listed}");
     wait_until("the log has the line", || log(&s).contains("error: limit reached: writes fail: page "));
-    s.ok("disk set x mem_limit=8M");
+    // A lower limit than what is stored is taken, with a note.
+    let ran = s.run("disk set x mem_limit=64K same_filled_pages_enabled=1");
+    assert!(ran.code == 0 && ran.err.contains("note: mem_limit is 64 KiB now, and "), "{ran:?}");
+    let ran = s.run("disk set x mem_limit=8M");
+    assert!(ran.code == 0 && ran.err.is_empty(), "{ran:?}");
+    // The state is ok, and does not forget that the contents may be damaged.
     assert_eq!(s.show("x")["state"], "ok");
+    assert_eq!(s.show("x")["events"]["refused_writes"], 1);
+    assert!(s.ok("disk list").contains("ok, 1 write was refused, the last "));
+    assert!(s.ok("disk show x").contains("ok, but 1 write was refused, the last "));
     std::thread::sleep(std::time::Duration::from_millis(200));
     client.write(0, &data[..1 << 20]);
     wait_until("the log has the line", || log(&s).contains("writes succeed again; "));

@@ -1,6 +1,7 @@
 //! Disks with the loop export, which needs root, FUSE and loop devices.
 
 use crate::support::{Sandbox, have, is_running, kill, no_loop, sh, wait_until};
+use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -240,4 +241,40 @@ fn no_thread_of_the_server_can_mount() {
         let line = status.lines().find_map(|l| l.strip_prefix("CapPrm:\t")).unwrap();
         assert_eq!(u64::from_str_radix(line, 16).unwrap() & !allowed, 0, "{status}");
     }
+}
+
+#[test]
+fn a_disk_with_small_sectors_takes_what_was_made_for_them() {
+    let test = "a_disk_with_small_sectors_takes_what_was_made_for_them";
+    if let Some(why) = no_loop() {
+        return pagefold_testkit::skipped!("{test}: {why}");
+    }
+    let s = Sandbox::new();
+    // The beginning of a FAT file system.
+    let mut contents = [0; 8192];
+    contents[..3].copy_from_slice(&[0xeb, 0x58, 0x90]);
+    contents[11..13].copy_from_slice(&512u16.to_le_bytes());
+    contents[510..512].copy_from_slice(&[0x55, 0xaa]);
+    for (options, sector_bytes) in [("", 4096), (" --sector-size 512", 512)] {
+        let device = s.ok(&format!("disk create -q --export loop --size 8M --name x{options}"));
+        let device = device.trim_end();
+        let queue = format!("/sys/block/{}/queue/logical_block_size", device.trim_start_matches("/dev/"));
+        assert_eq!(std::fs::read_to_string(queue).unwrap(), format!("{sector_bytes}\n"));
+        assert!(!s.ok("disk show x").contains("--sector-size"));
+        let file = s.path("contents");
+        std::fs::write(&file, contents).unwrap();
+        let (input, output) = (format!("if={}", file.display()), format!("of={device}"));
+        // Each block of dd is a request.
+        let size = format!("bs={sector_bytes}");
+        sh("dd", &[&input, &output, &size, "oflag=direct", "status=none"]);
+        let mut read = vec![0; contents.len()];
+        std::fs::File::open(device).unwrap().read_exact(&mut read).unwrap();
+        assert!(read == contents, "{sector_bytes}");
+        let shown = s.ok("disk show x");
+        let warns = shown.contains("FAT or NTFS file system made for sectors of 512 bytes");
+        assert_eq!(warns, sector_bytes == 4096, "{shown}");
+        s.ok("disk remove x");
+    }
+    s.run("disk create --export loop --size 8M --sector-size 1024").fails(2, "512");
+    assert_eq!(s.left(), Vec::<String>::new());
 }

@@ -27,7 +27,7 @@ fn a_disk_exists_while_a_command_runs() {
     assert_eq!(ran.code, 0, "{ran:?}");
     // Nothing but the output of the command.
     assert!(ran.out.starts_with("disk0\n8388608\nNAME "), "{ran:?}");
-    assert!(ran.err.starts_with("pagefold: note: created disk 'disk0' on nbd+unix:"), "{ran:?}");
+    assert!(ran.err.starts_with("pagefold: note: created disk 'disk0'; "), "{ran:?}");
     assert!(!ran.err.contains("serving"), "the log of the server does not mix with the output: {ran:?}");
     assert_eq!(s.left(), Vec::<String>::new());
     let quiet = run(&s, "--export nbd -q", "true");
@@ -49,7 +49,7 @@ fn the_exit_code_is_that_of_the_command() {
     // Without sh there is no command to run, and no disk stays.
     let ran =
         Ran::new("", command(&s, "-q --export nbd", "true").env("PATH", "/nonexistent").output().unwrap());
-    ran.fails(1, "running 'sh'");
+    ran.fails(125, "running 'sh'");
     assert_eq!(s.left(), Vec::<String>::new());
 }
 
@@ -62,7 +62,7 @@ fn a_command_that_removes_the_disk_or_kills_its_server_is_no_hang() {
     assert_eq!(s.left(), Vec::<String>::new());
     let kill =
         format!("kill -9 $({program} disk show x --json | sed -n 's/.*\"pid\": \\([0-9]*\\).*/\\1/p')");
-    run(&s, "-q --export nbd --name x", &kill).fails(1, "the server died");
+    run(&s, "-q --export nbd --name x", &kill).fails(125, "the server died");
     let ran = run(&s, "-q --export nbd --name x", &format!("{kill}; exit 9"));
     ran.fails(9, "the server died");
     assert_eq!(s.left(), Vec::<String>::new());
@@ -125,9 +125,21 @@ fn ctrl_c_and_sigterm_end_the_command_and_then_the_disk() {
         assert_eq!(running.end(), Some(code), "{script}");
         assert_eq!(s.left(), Vec::<String>::new());
     }
-    let running = Running::start(&s, "trap 'exit 5' TERM");
-    kill(running.pid(), "TERM");
-    assert_eq!(running.end(), Some(5));
+    // Other processes than the terminal send a signal to this process alone.
+    for (signal, code) in [("TERM", 5), ("INT", 6), ("HUP", 7)] {
+        let running = Running::start(&s, "trap 'exit 5' TERM; trap 'exit 6' INT; trap 'exit 7' HUP");
+        kill(running.pid(), signal);
+        assert_eq!(running.end(), Some(code), "{signal}");
+        assert_eq!(s.left(), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn own_failures_have_an_exit_code_that_no_command_has() {
+    let s = Sandbox::new();
+    for options in ["--name a/b --export nbd", "--codec nosuch", "--export nbd --backing /nonexistent/file"] {
+        run(&s, options, "exit 2").fails(125, "");
+    }
     assert_eq!(s.left(), Vec::<String>::new());
 }
 
@@ -153,7 +165,7 @@ fn a_disk_that_the_command_left_in_use_stays() {
     let mount = s.path("mnt");
     std::fs::create_dir(&mount).unwrap();
     // A disk that stays is no success, even if the command was one.
-    for (exit, code) in [(6, 6), (0, 4)] {
+    for (exit, code) in [(6, 6), (0, 125)] {
         stays(&s, &mount, exit, code);
     }
 }
@@ -184,7 +196,18 @@ fn create_prints_the_device_or_json_and_notes_the_name() {
     });
     assert_eq!(json, wanted);
     assert!(ran.out.starts_with("{\n  \"schema_version\": 1,"), "{ran:?}");
-    assert!(ran.err.starts_with(&format!("pagefold: note: created disk 'x' on {uri}\n")), "{ran:?}");
+    // One line, which says how to use and how to end the disk; the device is on standard output alone.
+    assert!(
+        ran.err.starts_with("pagefold: note: created disk 'x'; ") && ran.err.lines().count() == 1,
+        "{ran:?}"
+    );
+    assert!(
+        ran.err.contains("'pagefold disk remove x'") && ran.err.contains("'nbdcopy FILE URI'"),
+        "{ran:?}"
+    );
+    assert!(!ran.err.contains(&uri), "{ran:?}");
+    let more = s.run("disk create --size 8M --export nbd --name y --memory 1P");
+    assert!(more.code == 0 && more.err.contains("--memory 1 PiB is more than this machine has"), "{more:?}");
     assert!(Path::new(&socket).exists());
 }
 

@@ -190,6 +190,13 @@ fn the_manual_page_of_a_command_is_shown_by_man_on_a_terminal() {
 }
 
 #[test]
+fn an_alias_names_the_manual_page_of_its_command() {
+    let s = Sandbox::new();
+    assert_eq!(s.ok("man disk ls"), s.ok("man disk list"));
+    assert_eq!(s.ok("man disk rm"), s.ok("man disk remove"));
+}
+
+#[test]
 fn completions_exist_for_every_shell() {
     let s = Sandbox::new();
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {

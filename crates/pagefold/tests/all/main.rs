@@ -11,6 +11,7 @@ mod disk_limits;
 mod disk_loop;
 mod disk_nbd;
 mod disk_output;
+mod disk_pairs;
 mod disk_recompress;
 mod disk_run;
 mod disk_writeback;

@@ -161,6 +161,7 @@ pub fn kill(pid: i32, signal: &str) {
         "KILL" => Signal::KILL,
         "TERM" => Signal::TERM,
         "INT" => Signal::INT,
+        "HUP" => Signal::HUP,
         "STOP" => Signal::STOP,
         "CONT" => Signal::CONT,
         other => panic!("no signal {other} here"),
@@ -266,6 +267,11 @@ impl Nbd {
     /// Writes, and returns whether that succeeded.
     pub fn try_write(&mut self, offset: u64, data: &[u8]) -> bool {
         self.request(1, offset, data.len() as u32, data) == 0
+    }
+
+    /// Writes zeroes, and returns whether that succeeded.
+    pub fn try_zero(&mut self, offset: u64, len: u32) -> bool {
+        self.request(6, offset, len, &[]) == 0
     }
 
     pub fn write(&mut self, offset: u64, data: &[u8]) {

@@ -277,7 +277,7 @@ fn the_devices_of_the_host_are_not_in_a_shell() {
     let mut command = std::process::Command::new("unshare");
     command.args(["--mount", "sh", "-c", &script]).env("PAGEFOLD_RUNTIME_DIR", s.runtime());
     let ran = Ran::new("unshare", command.current_dir(s.path("")).output().unwrap());
-    assert_eq!((ran.code, ran.out.as_str()), (0, "none\n5\n"), "{ran:?}");
+    assert_eq!((ran.code, ran.out.as_str()), (0, "none\n125\n"), "{ran:?}");
     assert!(ran.err.contains("/dev/zram7 is not the device of a disk"), "{ran:?}");
 }
 
@@ -370,6 +370,21 @@ fn the_death_of_a_shells_tree_leaves_the_disk_working() {
     assert_eq!(s.left(), Vec::<String>::new());
 }
 
+/// As `bwrap` and `PrivateMounts=` of systemd make them.
+#[test]
+fn a_program_with_mounts_of_its_own_sees_the_files_of_new_devices() {
+    let test = "a_program_with_mounts_of_its_own_sees_the_files_of_new_devices";
+    let Some(s) = sandbox(test, &["unshare"]) else { return };
+    let script = "unshare -m --propagation slave sh -ec '
+        cat /sys/class/zram-control/hot_add
+        echo 8M >/sys/block/zram0/disksize
+        cat /sys/block/zram0/disksize
+        echo 0 >/sys/class/zram-control/hot_remove
+        test ! -e /sys/block/zram0'";
+    assert_eq!(shell_ok(&s, "", script), "0\n8388608\n");
+    assert_eq!(s.left(), Vec::<String>::new());
+}
+
 #[test]
 fn the_tree_is_served_at_a_directory_until_a_signal() {
     let Some(s) = sandbox("the_tree_is_served_at_a_directory_until_a_signal", &[]) else { return };
@@ -413,12 +428,13 @@ fn the_exit_code_and_errors_of_a_shell() {
     let Some(s) = sandbox("the_exit_code_and_errors_of_a_shell", &[]) else { return };
     assert_eq!(shell(&s, "", "exit 17").code, 17);
     assert_eq!(shell(&s, "", "kill -9 $$").code, 137);
-    s.run("zram-shell -- /nonexistent/program").fails(1, "/nonexistent/program");
+    s.run("zram-shell -- /nonexistent/program").fails(127, "/nonexistent/program");
+    s.run("zram-shell -- /dev/null").fails(126, "/dev/null");
     let program = env!("CARGO_BIN_EXE_pagefold");
     let nested = shell(&s, "", &format!("{program} zram-shell -- true"));
-    nested.fails(4, "zram shell already");
+    nested.fails(125, "zram shell already");
     let user = Sandbox::for_user(12345);
-    user.run("zram-shell").fails(5, "root");
+    user.run("zram-shell").fails(125, "root");
     user.run("zram-tree /mnt").fails(5, "root");
 }
 

@@ -201,7 +201,7 @@ fn parameters(text: &str, syntax: Syntax) -> Result<Value, Invalid> {
 }
 
 /// Sets the parameters that are given, and leaves the others. (The kernel's forgets these.)
-fn set_parameters(setup: &mut Setup, given: &Parameters) -> Result<()> {
+pub(super) fn set_parameters(setup: &mut Setup, given: &Parameters) -> Result<()> {
     let invalid =
         |why: String| CliError::usage(format!("algorithm_params: {why} (EINVAL)")).with_errno(libc::EINVAL);
     let priority = match given.priority.map(usize::try_from) {

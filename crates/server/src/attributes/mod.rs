@@ -7,6 +7,7 @@
 
 mod codecs;
 mod device;
+mod plan;
 mod recompress;
 mod syntax;
 mod values;
@@ -158,10 +159,28 @@ fn named(name: &str, e: CliError) -> CliError {
     CliError { message: format!("{name}: {}", e.message), ..e }
 }
 
+/// Options of `disk create` whose attribute has another name.
+const OPTIONS: [(&str, &str); 5] = [
+    ("memory", "mem_limit"),
+    ("limit", "mem_limit"),
+    ("backing", "backing_dev"),
+    ("dictionary", "algorithm_params"),
+    ("recompress_codec", "recomp_algorithm"),
+];
+
+/// The part of a message about an unknown attribute that offers the one that was probably meant.
+fn meant_by(name: &str) -> String {
+    let option = name.replace('-', "_");
+    match OPTIONS.iter().find(|(of_create, _)| *of_create == option) {
+        Some((_, attribute)) => format!(" (did you mean '{attribute}'?)"),
+        None => did_you_mean(name, all().map(|a| a.name)),
+    }
+}
+
 /// Finds an attribute by name.
 pub fn find(name: &str) -> Result<&'static Attribute> {
     all().find(|a| a.name == name).ok_or_else(|| {
-        let meant = match did_you_mean(name, self::all().map(|a| a.name)) {
+        let meant = match meant_by(name) {
             none if none.is_empty() => format!("; the attributes are {}", names(|_| true)),
             meant => format!("{meant}; 'pagefold disk set --help' lists all"),
         };
@@ -189,10 +208,17 @@ pub fn write(target: &mut dyn AttributeTarget, name: &str, text: &str) -> Result
     apply(target, vec![(attribute, attribute.parse(text, Syntax::Kernel)?)])
 }
 
-/// Makes the parsed changes in order. Changes that contradict each other are refused before the first is made.
+/// Makes the parsed changes in order, after a dry run of all of them. An error with the code
+/// [`Exit::Usage`](pagefold_control::error::Exit::Usage) means that nothing was changed.
 pub fn apply(target: &mut dyn AttributeTarget, changes: Vec<(&'static Attribute, Value)>) -> Result<()> {
+    plan::check(target.disk(), &changes)?;
     writeback::check_marks(target.disk(), &changes)?;
-    changes.into_iter().try_for_each(|(attribute, value)| attribute.store(target, value))
+    let mut made = Vec::new();
+    for (attribute, value) in changes {
+        attribute.store(target, value).map_err(|e| plan::after_start(&made, e))?;
+        made.push(attribute.name);
+    }
+    Ok(())
 }
 
 /// The table for help and the manual page.

@@ -13,6 +13,8 @@ struct TestTarget {
     disk: Disk,
     written_back: Vec<Selection>,
     recompressed: Vec<RecompressRequest>,
+    /// The error of the next pass of writeback.
+    pass_failure: Option<CliError>,
 }
 
 impl AttributeTarget for TestTarget {
@@ -33,7 +35,7 @@ impl AttributeTarget for TestTarget {
 
     fn write_back(&mut self, selection: &Selection) -> Result<()> {
         self.written_back.push(selection.clone());
-        Ok(())
+        self.pass_failure.take().map_or(Ok(()), Err)
     }
 
     fn recompress(&mut self, request: &RecompressRequest) -> Result<()> {
@@ -64,12 +66,13 @@ fn target(medium: Option<Medium>) -> TestTarget {
         export: ExportKind::Nbd,
         uncompressed: false,
         fuse_uring: Default::default(),
+        sector_size: Default::default(),
         poll_us: None,
         listen: None,
         backing: None,
     };
     let disk = Disk::new(InstanceName::parse("disk0").unwrap(), &config, medium).unwrap();
-    TestTarget { disk, written_back: Vec::new(), recompressed: Vec::new() }
+    TestTarget { disk, written_back: Vec::new(), recompressed: Vec::new(), pass_failure: None }
 }
 
 fn without_backing() -> TestTarget {
@@ -201,6 +204,67 @@ fn both_marks_can_be_set_in_either_order_and_low_never_exceeds_high() {
         are(&target, "70", "60");
         assert_eq!(shown(&target, "mem_limit"), "1048576");
     }
+}
+
+#[test]
+fn a_wrong_value_in_any_place_leaves_the_disk_as_it_is() {
+    for bad in [
+        "writeback=page_indexes=1-99999999",
+        "recompress=algo=deflate",
+        "recompress=priority=2",
+        "disksize=1M",
+        "comp_algorithm=zstd",
+        "promote_window=x",
+    ] {
+        let mut target = with_backing(LayoutKind::Log);
+        let e = set(&mut target, &["mem_limit=5M", "writeback=idle", "recompress=all", bad]).unwrap_err();
+        let expected =
+            if bad.contains("disksize") || bad.contains("comp_") { Exit::Busy } else { Exit::Usage };
+        assert_eq!(e.exit, expected, "{bad}: {e}");
+        assert_eq!(shown(&target, "mem_limit"), "1048576", "{bad}");
+        assert!(target.written_back.is_empty() && target.recompressed.is_empty(), "{bad}");
+    }
+    let mut target = without_backing();
+    for bad in ["promote=1", "writeback_rate=1M", "writeback=idle"] {
+        assert_eq!(set(&mut target, &["mem_limit=5M", bad]).unwrap_err().exit, Exit::Unavailable, "{bad}");
+        assert_eq!(shown(&target, "mem_limit"), "1048576", "{bad}");
+    }
+    let mut target = without_size();
+    for bad in [
+        "algorithm_params=priority=4 level=1",
+        "algorithm_params=dict=/nonexistent",
+        "backing_dev=/dev/null",
+        "disksize=65T",
+        "compact=1",
+        "recompress=all",
+    ] {
+        set(&mut target, &["comp_algorithm=zstd", bad]).unwrap_err();
+        assert_eq!(shown(&target, "codec"), "lz4", "{bad}");
+    }
+    let params = ["comp_algorithm=deflate", "algorithm_params=level=99", "disksize=1M"];
+    assert_eq!(set(&mut target, &params).unwrap_err().exit, Exit::Usage);
+    assert_eq!(shown(&target, "codec"), "lz4");
+}
+
+#[test]
+fn changes_that_need_each_other_are_tried_in_their_order() {
+    let mut target = without_size();
+    let changes =
+        ["recomp_algorithm=algo=zstd priority=2", "disksize=1M", "recompress=algo=zstd", "idle=all"];
+    set(&mut target, &changes).unwrap();
+    assert_eq!((shown(&target, "size"), target.recompressed.len()), ("1048576".into(), 1));
+    set(&mut target, &["reset=1", "comp_algorithm=zstd", "disksize=2M"]).unwrap();
+    assert_eq!((shown(&target, "size"), shown(&target, "codec")), ("2097152".into(), "zstd".into()));
+}
+
+/// Whatever fails after the dry run may have changed something.
+#[test]
+fn no_usage_error_comes_after_the_first_change() {
+    let mut target = with_backing(LayoutKind::Log);
+    target.pass_failure = Some(CliError::usage("no such page"));
+    let e = set(&mut target, &["mem_limit=5M", "idle=all", "writeback=idle"]).unwrap_err();
+    assert_eq!(e.exit, Exit::Failed);
+    assert!(e.message.ends_with("changed before this: mem_limit, idle"), "{e}");
 }
 
 #[test]
@@ -503,6 +567,8 @@ fn errors_of_wrong_changes_list_the_possible_values() {
     for (change, hint) in [
         ("mem_limit", "ATTRIBUTE=VALUE"),
         ("nosuch=1", "mem_limit"),
+        ("memory=1G", "did you mean 'mem_limit'?"),
+        ("recompress-codec=zstd", "did you mean 'recomp_algorithm'?"),
         ("size=1G", "mem_limit"),
         ("mem_limit=lots", "4G"),
         ("mem_used_max=1", "0 only"),

@@ -114,7 +114,7 @@ pub(super) static TABLE: &[Attribute] = &[
         meaning: "whether a written-back page that is read twice within promote_window moves back to memory; zram \
                   never moves it back. Takes 1 or 0, on or off",
         mode: None,
-        when: When::WithSize,
+        when: When::WithBacking,
         show: Some(|d| settings(d, |s| s.promote().into())),
         change: Some((values::switch, |t, v| change(t.disk(), |s| s.set_promote(v.is_on())))),
     },
@@ -124,7 +124,7 @@ pub(super) static TABLE: &[Attribute] = &[
         meaning: "time between two reads of a page within which it is promoted, see promote. Takes a time such as 60 \
                   or 5m",
         mode: None,
-        when: When::WithSize,
+        when: When::WithBacking,
         show: Some(|d| settings(d, |s| s.promote_window_s().into())),
         change: Some((window, |t, v| change(t.disk(), |s| s.set_promote_window_s(v.number() as u32)))),
     },
@@ -134,7 +134,7 @@ pub(super) static TABLE: &[Attribute] = &[
         meaning: "share of mem_limit above which pages are written back, those not accessed for longest first; 1 to \
                   100, and not below writeback_low",
         mode: None,
-        when: When::WithSize,
+        when: When::WithBacking,
         show: Some(|d| policy(d, |p| p.marks_percent().0.into())),
         change: Some((mark, |t, v| set_marks(t.disk(), |(_, low)| (v.percent(), low.min(v.percent()))))),
     },
@@ -143,7 +143,7 @@ pub(super) static TABLE: &[Attribute] = &[
         unit: "per cent",
         meaning: "share of mem_limit at which that writeback stops; 1 to 100, and not above writeback_high",
         mode: None,
-        when: When::WithSize,
+        when: When::WithBacking,
         show: Some(|d| policy(d, |p| p.marks_percent().1.into())),
         change: Some((mark, |t, v| set_marks(t.disk(), |(high, _)| (high.max(v.percent()), v.percent())))),
     },
@@ -153,7 +153,7 @@ pub(super) static TABLE: &[Attribute] = &[
         meaning: "pages not accessed for this long are written back even when memory is free. Takes a time such as \
                   1h; 0 for never. Times above 8192 s count as 8192 s",
         mode: None,
-        when: When::WithSize,
+        when: When::WithBacking,
         show: Some(|d| policy(d, Policy::age_s)),
         change: Some((values::seconds, |t, v| change_policy(t.disk(), |p| p.set_age_s(v.number())))),
     },
@@ -163,7 +163,7 @@ pub(super) static TABLE: &[Attribute] = &[
         meaning: "most bytes per second that automatic writeback writes. Takes a size such as 50M or 50M/s; 0 for no \
                   limit",
         mode: None,
-        when: When::WithSize,
+        when: When::WithBacking,
         show: Some(|d| policy(d, Policy::rate_bytes_per_s)),
         change: Some((values::rate, |t, v| change_policy(t.disk(), |p| p.set_rate_bytes_per_s(v.number())))),
     },
@@ -173,7 +173,7 @@ pub(super) static TABLE: &[Attribute] = &[
         meaning: "most bytes that automatic writeback writes within 24 hours. Takes a size such as 20G; 0 for no \
                   limit",
         mode: None,
-        when: When::WithSize,
+        when: When::WithBacking,
         show: Some(|d| policy(d, Policy::daily_bytes)),
         change: Some((values::bytes, |t, v| change_policy(t.disk(), |p| p.set_daily_bytes(v.number())))),
     },
@@ -183,7 +183,7 @@ pub(super) static TABLE: &[Attribute] = &[
         meaning: "automatic writeback waits while the pressure in /proc/pressure (time stalled in the last ten \
                   seconds) is above this, unless memory is nearly used up; 0: it never waits",
         mode: None,
-        when: When::WithSize,
+        when: When::WithBacking,
         show: Some(|d| policy(d, |p| p.busy_percent().into())),
         change: Some((values::percent, |t, v| change_policy(t.disk(), |p| p.set_busy_percent(v.percent())))),
     },

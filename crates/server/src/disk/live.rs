@@ -36,8 +36,7 @@ impl Live {
     /// An empty store of `size_bytes` with the settings in `setup`. Former contents of the medium are lost.
     pub fn new(setup: &Setup, size_bytes: u64, options: LiveOptions) -> Result<Self> {
         if size_bytes > SIZE_MAX_BYTES {
-            let message = format!("the size is more than {} (ENOMEM)", Human(SIZE_MAX_BYTES));
-            return Err(CliError::usage(message).with_errno(libc::ENOMEM));
+            return Err(too_large());
         }
         let store = store::store(setup, size_bytes, options.has_reserve)?;
         let refusals = Arc::new(RefusalTracker::new(store.clone()));
@@ -80,6 +79,11 @@ impl Live {
         self.refusals.state()
     }
 
+    /// How many writes it has refused for lack of memory.
+    pub fn refused_writes(&self) -> u64 {
+        self.refusals.total()
+    }
+
     /// When it last refused a write, seconds since 1970.
     pub fn last_refused_write_unix_s(&self) -> Option<u64> {
         self.refusals.last_unix_s()
@@ -99,4 +103,10 @@ impl Live {
     pub fn recompressed_after_s(&self, priority: u8) -> Option<u64> {
         self.recompress_after.iter().find(|rule| rule.priority == priority).map(|rule| rule.age_s)
     }
+}
+
+/// The error for a size above [`SIZE_MAX_BYTES`].
+pub fn too_large() -> CliError {
+    let message = format!("the size is more than {} (ENOMEM)", Human(SIZE_MAX_BYTES));
+    CliError::usage(message).with_errno(libc::ENOMEM)
 }

@@ -15,6 +15,7 @@ mod medium;
 mod passes;
 pub mod recompress_report;
 mod refusal_tracker;
+mod sectors;
 mod selection;
 mod setup;
 mod store;
@@ -23,17 +24,20 @@ pub mod writeback_report;
 pub use codec::{
     check as check_codec, default_level, help as codec_help, list as codec_list, plain as plain_codec,
 };
-pub use live::{Live, LiveOptions, SIZE_MAX_BYTES};
+pub use live::{Live, LiveOptions, SIZE_MAX_BYTES, too_large};
 pub use medium::{Medium, medium};
 pub use passes::Passes;
 pub use selection::{AGE_MAX_S, of as selection_of, recompress_request};
 pub use setup::{PRIORITY_COUNT, Setup};
-pub use store::{OWN_BYTES, RESERVE_BYTES, TABLE_BYTES_PER_GIB, check_limit, limit, memory_limit};
+pub use store::{
+    OWN_BYTES, RESERVE_BYTES, TABLE_BYTES_PER_GIB, check_codecs, check_limit, limit, memory_limit,
+};
 
 use pagefold_block::{BlockDevice, ReplaceableDevice};
 use pagefold_control::config::DiskConfig;
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::instance::InstanceName;
+use pagefold_page::PAGE_SIZE;
 use pagefold_store::{MemLimit, Store};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -120,10 +124,7 @@ impl Disk {
 
     /// Those parts, or zram's error for a disk without a size.
     pub fn live_or_error(&self) -> Result<Arc<Live>> {
-        self.live().ok_or_else(|| {
-            CliError::new(Exit::Failed, "the disk has no size yet; set its attribute disksize first (EINVAL)")
-                .with_errno(libc::EINVAL)
-        })
+        self.live().ok_or_else(has_no_size)
     }
 
     /// Its store, or zram's error for a disk without a size.
@@ -189,6 +190,27 @@ impl DiskLock<'_> {
         // This may free a store, which takes a while.
         drop(old);
     }
+}
+
+/// The warning for a device with sectors of 4096 bytes whose contents were made for 512.
+pub fn sector_warning(live: &Live) -> Option<String> {
+    let (store, mut first) = (live.store(), [0; PAGE_SIZE]);
+    // A report does not wait for the backing.
+    if store.len_bytes() < PAGE_SIZE as u64 || store.waits_for_medium(0, PAGE_SIZE as u64) {
+        return None;
+    }
+    store.read(0, &mut first).ok()?;
+    let contents = sectors::made_for_512(&first, store.len_bytes())?;
+    Some(format!(
+        "the contents look like {contents} made for sectors of 512 bytes, and this device has 4096: programs may not find \
+         it; create the disk with --sector-size 512"
+    ))
+}
+
+/// zram's error for what needs a disk with a size.
+pub fn has_no_size() -> CliError {
+    CliError::new(Exit::Failed, "the disk has no size yet; set its attribute disksize first (EINVAL)")
+        .with_errno(libc::EINVAL)
 }
 
 /// zram's error for a change that needs a disk without a size.

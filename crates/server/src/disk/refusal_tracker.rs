@@ -34,6 +34,8 @@ struct Refusals {
     state: WriteState,
     /// Writes refused since the state was last `Ok`.
     count: u64,
+    /// Writes refused since the device was made.
+    total: u64,
     last_unix_s: Option<u64>,
     last_log: Option<Instant>,
     last_room_check: Option<Instant>,
@@ -45,6 +47,7 @@ impl RefusalTracker {
         let refusals = Refusals {
             state: WriteState::Ok,
             count: 0,
+            total: 0,
             last_unix_s: None,
             last_log: None,
             last_room_check: None,
@@ -64,6 +67,11 @@ impl RefusalTracker {
             WriteState::LimitReached if self.has_room() => WriteState::Ok,
             state => state,
         }
+    }
+
+    /// How many writes were refused.
+    pub fn total(&self) -> u64 {
+        self.lock().total
     }
 
     /// When a write was last refused, seconds since 1970.
@@ -99,6 +107,7 @@ impl RefusalTracker {
         let is_new = refusals.state != state;
         refusals.state = state;
         refusals.count += 1;
+        refusals.total += 1;
         refusals.last_unix_s = SystemTime::now().duration_since(UNIX_EPOCH).ok().map(|d| d.as_secs());
         self.is_refusing.store(true, Relaxed);
         if is_new && refusals.last_log.is_none_or(|at| now.duration_since(at) >= LOG_INTERVAL) {
@@ -216,6 +225,7 @@ mod tests {
         assert_eq!(device.state(), WriteState::LimitReached);
         store.set_mem_limit(MemLimit::Off);
         assert_eq!(device.state(), WriteState::Ok);
+        assert!(device.total() >= 2, "the state is ok, and what was refused is not forgotten");
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! Makes the store of a disk from its settings.
 
 use super::codec;
-use super::{Medium, Setup};
+use super::{Medium, PRIORITY_COUNT, Setup};
 use crate::log;
+use pagefold_codec::Codec;
 use pagefold_control::config::CodecConfig;
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_page::size::Human;
@@ -67,6 +68,16 @@ pub fn store(setup: &Setup, size_bytes: u64, has_reserve: bool) -> Result<Arc<St
         writeback.on_failure(move |e| log_failure(e, logged.fetch_add(1, Relaxed)));
     }
     Ok(Arc::new(store))
+}
+
+/// Refuses codecs that do not take their parameters, as [`store`] does.
+pub fn check_codecs(setup: &Setup) -> Result<()> {
+    let check = |config: &CodecConfig| {
+        let codec = Codec::new(&codec::spec(&codec::applicable(config)));
+        codec.map(drop).map_err(|e| failed(StoreError::Codec(e)))
+    };
+    check(&setup.primary())?;
+    (1..PRIORITY_COUNT).filter_map(|priority| setup.codec(priority)).try_for_each(check)
 }
 
 /// Attaches the medium. One that is too small for the segments of the log gets a page in each block.

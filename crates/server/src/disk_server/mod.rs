@@ -218,6 +218,14 @@ impl Server {
         state(&self.disk, Some(self.export.state()), self.created.clone())
     }
 
+    /// The warnings of a report.
+    fn all_warnings(&self) -> Vec<String> {
+        let has_large_sectors = self.export.sector_bytes().is_some_and(|bytes| bytes > 512);
+        let live = self.disk.live().filter(|_| has_large_sectors);
+        let of_sectors = live.and_then(|live| disk::sector_warning(&live));
+        self.swap_warning.iter().chain(&self.warnings).cloned().chain(of_sectors).collect()
+    }
+
     /// Closes the device; fails if it is in use (an NBD export only without `force`). Records that it is closed: if the
     /// process dies from now on, commands report that the disk has ended, not that its server died.
     fn close_device(&self, force: bool) -> Result<()> {
@@ -300,7 +308,7 @@ impl RequestHandler for Server {
                     rings: self.export.rings(),
                     device: self.state().device(),
                     used_by: self.export.users(),
-                    warnings: self.swap_warning.iter().chain(&self.warnings).cloned().collect(),
+                    warnings: self.all_warnings(),
                     failure: self.export.failure(),
                     clients: self.export.clients(),
                 };

@@ -110,6 +110,7 @@ pub fn report(disk: &Disk, export: ExportStatus) -> Report {
         events: EventsReport {
             failed_reads: stats.io.failed_reads,
             failed_writes: stats.io.failed_writes,
+            refused_writes: live.map_or(0, Live::refused_writes),
             last_refused_write_unix_s: live.and_then(|live| live.last_refused_write_unix_s()),
             invalid_requests: stats.io.invalid_io,
             discarded_pages: stats.io.notify_free,

@@ -83,6 +83,7 @@ fn server(users: &Arc<AtomicUsize>) -> (Server, tempfile::TempDir) {
         export: ExportKind::Nbd,
         uncompressed: false,
         fuse_uring: Default::default(),
+        sector_size: Default::default(),
         poll_us: None,
         listen: None,
         backing: None,

@@ -45,6 +45,7 @@ pub(super) const IMPLEMENTATION: Implementation = Implementation {
 pub struct Loop {
     export: LoopExport,
     mount_point: PathBuf,
+    sector_bytes: u32,
     /// Whether the administrator wants to know that rings do not serve.
     wants_rings: bool,
     /// Whether the user wants CPUs to be kept awake, or threads to look for their next request before they sleep.
@@ -76,6 +77,7 @@ impl Loop {
             threads,
             uring: uses_rings,
             ring_bytes: ring_bytes(crate::disk::memory_limit(&disk.setup())),
+            sector_bytes: config.sector_size.bytes(),
             polling: polling(config.poll_us),
             keep_capabilities: Some(keep),
             ..usual
@@ -84,6 +86,7 @@ impl Loop {
         Ok(Loop {
             export,
             mount_point,
+            sector_bytes: options.sector_bytes,
             wants_rings: uring == FuseUring::On || uses_rings && fusering::is_enabled(),
             wants_polling: config.poll_us.is_some_and(|us| us > 0),
         })
@@ -106,6 +109,10 @@ impl Export for Loop {
 
     fn rings(&self) -> Option<RingsReport> {
         crate::transport::rings(self.export.transport())
+    }
+
+    fn sector_bytes(&self) -> Option<u32> {
+        Some(self.sector_bytes)
     }
 
     fn warnings(&self) -> Vec<String> {

@@ -36,6 +36,11 @@ pub trait Export: Send + Sync {
         None
     }
 
+    /// The size of the device's sectors, bytes; `None` if programs can read and write any bytes.
+    fn sector_bytes(&self) -> Option<u32> {
+        None
+    }
+
     /// Warnings for the administrator, in words.
     fn warnings(&self) -> Vec<String> {
         Vec::new()

@@ -99,7 +99,7 @@ impl Selection {
     }
 
     /// Returns an error if the selection names pages outside the store.
-    pub(crate) fn check(&self, count: PageCount) -> Result<(), SelectionError> {
+    pub fn check(&self, count: PageCount) -> Result<(), SelectionError> {
         match self.pages.last() {
             Some(range) if *range.end() >= count.0 => {
                 Err(SelectionError::OutOfRange { index: *range.end(), page_count: count.0 })

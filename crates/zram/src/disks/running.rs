@@ -84,7 +84,9 @@ impl RunningDisks {
             let cleaned = removal::clean_up(&runtime, &dir);
             cleaned.err().iter().for_each(|e| (self.log)(&e.message));
         })?;
-        for warning in ready.swap_warning.into_iter().chain(ready.warnings) {
+        let unsafe_swap = "not safe as swap here; 'pagefold disk show' says why";
+        let unsafe_swap = ready.swap_warning.map(|_| unsafe_swap.to_string());
+        for warning in unsafe_swap.into_iter().chain(ready.warnings) {
             if self.warned.lock().unwrap_or_else(PoisonError::into_inner).insert(warning.clone()) {
                 (self.log)(&format!("disk '{}': {warning}", dir.name()));
             }
@@ -194,6 +196,7 @@ fn config_without_size() -> DiskConfig {
         export: ExportKind::Loop,
         uncompressed: false,
         fuse_uring: Default::default(),
+        sector_size: Default::default(),
         poll_us: None,
         listen: None,
         backing: None,
@@ -224,6 +227,7 @@ fn errno_of(e: &CliError) -> Errno {
         Exit::NotFound => libc::ENODEV,
         Exit::Unavailable => libc::EPERM,
         Exit::Ok | Exit::Failed | Exit::Damaged => libc::EIO,
+        Exit::RunnerFailed | Exit::NotExecutable | Exit::NoCommand => libc::EIO,
     }))
 }
 

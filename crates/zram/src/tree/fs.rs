@@ -4,6 +4,7 @@ use super::Sysfs;
 use super::debug::{DEBUG_ENTRIES, debug_path};
 use super::node::{FIXED, Names, Node, number_after};
 use super::open_file::{OpenFile, PAGE_BYTES, Target};
+use super::read_slots::{self, ReadSlots};
 use crate::disks::{Disks, Errno};
 use crate::files::ATTRIBUTE_FILES;
 use pagefold_fuse::{
@@ -35,6 +36,7 @@ pub(super) struct ZramTree {
     pub(super) names: Names,
     open: Mutex<HashMap<u64, Arc<OpenFile>>>,
     next_handle: AtomicU64,
+    read_slots: ReadSlots,
 }
 
 impl ZramTree {
@@ -45,6 +47,7 @@ impl ZramTree {
             names: Names::default(),
             open: Mutex::default(),
             next_handle: AtomicU64::new(1),
+            read_slots: ReadSlots::new(read_slots::TREE),
         }
     }
 
@@ -337,7 +340,7 @@ impl FileSystem for ZramTree {
 
     fn read(&self, _: Inode, range: Range, buffer: &mut [u8]) -> Result<usize, Errno> {
         let file = self.opened(range.handle)?;
-        let data = file.read(&*self.disks, range.offset, range.size as usize)?;
+        let data = file.read(&*self.disks, &self.read_slots, range.offset, range.size as usize)?;
         let target = buffer.get_mut(..data.len()).ok_or(Errno(libc::EIO))?;
         target.copy_from_slice(&data);
         Ok(data.len())

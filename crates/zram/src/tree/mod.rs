@@ -21,12 +21,13 @@
 //!
 //! Session threads answer everything but reads and writes of attributes. These have a thread each while they run,
 //! because they call the server of a disk, which may take as long as writeback does: other requests do not wait for
-//! them.
+//! them. Reads, which any user may make, are bounded (`read_slots`).
 
 mod debug;
 mod fs;
 mod node;
 mod open_file;
+mod read_slots;
 mod states;
 
 pub use node::number_after;

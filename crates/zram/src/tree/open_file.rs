@@ -5,6 +5,7 @@
 //!
 //! The two files of debugfs refuse writes, and `block_state` is read in pieces.
 
+use super::read_slots::ReadSlots;
 use super::states::StateText;
 use crate::classes;
 use crate::disks::{Disks, Errno};
@@ -54,16 +55,22 @@ impl OpenFile {
 
     /// Reads at most `len` bytes at `offset`. While the disk is called, a lock is held only for the states of pages, whose
     /// reads follow each other anyway.
-    pub fn read(&self, disks: &dyn Disks, offset: u64, len: usize) -> Result<Vec<u8>, Errno> {
+    pub fn read(
+        &self,
+        disks: &dyn Disks,
+        slots: &ReadSlots,
+        offset: u64,
+        len: usize,
+    ) -> Result<Vec<u8>, Errno> {
         if let Target::BlockState { number } = self.target {
             let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
-            return states.read(disks, number, offset, len);
+            return slots.run(|| states.read(disks, number, offset, len));
         }
         if offset == 0 {
             let text = match self.target {
-                Target::Attribute { number, name } => line(disks.read(number, name)?),
+                Target::Attribute { number, name } => line(slots.run(|| disks.read(number, name))?),
                 Target::HotAdd => format!("{}\n", disks.hot_add()?),
-                Target::Classes { number } => classes::text(&disks.classes(number)?),
+                Target::Classes { number } => classes::text(&slots.run(|| disks.classes(number))?),
                 Target::HotRemove | Target::BlockState { .. } => return Err(Errno(libc::EIO)),
             };
             *self.lock() = text.into_bytes();

@@ -23,6 +23,7 @@ pub fn check(name: &str, text: &str) -> Result<(), String> {
     let sandbox = Sandbox::new();
     let mut faults: Vec<String> = document.faults.iter().map(|fault| format!("{name}: {fault}")).collect();
     for (line, script) in scripts(&document) {
+        faults.extend(device_in(&script).map(|fault| format!("{name}, line {line}: {fault}")));
         for words in shell::commands(&script) {
             let found = shell::arguments(&words).map(|arguments| options::faults(&sandbox, arguments));
             faults.extend(found.into_iter().flatten().map(|fault| format!("{name}, line {line}: {fault}")));
@@ -38,6 +39,20 @@ pub fn check(name: &str, text: &str) -> Result<(), String> {
     let left = session::left_behind(&sandbox);
     ran?;
     if left.is_empty() { Ok(()) } else { Err(format!("{name} leaves behind: {}", left.join(", "))) }
+}
+
+/// The fault of a script that names a device, which may belong to another program where a reader pastes it.
+fn device_in(script: &str) -> Option<String> {
+    const HARMLESS: [&str; 9] =
+        ["null", "zero", "urandom", "stdin", "stdout", "stderr", "fuse", "loopN", "zram0"];
+    let names = script.split("/dev/").skip(1).map(|rest| {
+        let end = rest.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(rest.len());
+        &rest[..end]
+    });
+    let mut found = names.filter(|name| !name.is_empty() && !HARMLESS.contains(name));
+    found.next().map(|name| {
+        format!("/dev/{name} may belong to another program: use \"$dev\", which a command has printed")
+    })
 }
 
 /// The commands of a document with their lines: in blocks, run or not, and in the text.

@@ -61,11 +61,21 @@ fn commands_that_fail_are_faults() {
     assert!(faults("```sh\ntrue\nfalse\n```\n").starts_with("line 2 of test: exit status: 1"));
     assert!(faults("```console\n$ false && true\n```\n").starts_with("line 2 of test: exit status: 1"));
     assert!(faults("```console\n$ true\npagefold: error: no\n```\n").contains("but the command succeeded"));
-    assert!(
-        faults("```sh\nmkfs.ext4 /dev/loop0\n```\n").contains("/dev/loop0 may belong to another program")
-    );
     check("test", "```console\n$ false\npagefold: error: no\n$ grep -q Line app.erofs\n```\n").unwrap();
     check("test", "```sh no_run\nfalse\n```\n").unwrap();
+}
+
+#[test]
+fn commands_that_name_a_device_are_faults() {
+    for command in ["mkfs.ext4 /dev/loop0", "nbd-client -d /dev/nbd0", "tar -cf /dev/sda1 x", "x >'/dev/vda'"]
+    {
+        for block in ["```sh\n%\n```\n", "```sh no_run\n%\n```\n", "```console\n# %\n/dev/loop0\n```\n"] {
+            let text = block.replace('%', command);
+            assert!(faults(&text).contains("may belong to another program"), "{text}");
+        }
+    }
+    check("test", "```console\n$ dev=/dev/$(echo null) && true >\"$dev\" 2>/dev/null\n/dev/loop0\n```\n")
+        .unwrap();
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Runs the commands of a document in one shell, in an empty folder with the image `app.erofs`.
 //!
-//! A device `/dev/loopN` in a document is the one whose name a command printed, not the machine's: the number of a
-//! free device varies, and a device that another program uses must not be touched.
+//! No command of a document names a block device, because the number of a free one varies: a reader who pastes the command
+//! would overwrite another disk.
 
 use super::markdown::{Block, Language, Step};
 use super::{labels, shell};
@@ -21,8 +21,6 @@ const LONGEST: Duration = Duration::from_secs(300);
 pub struct Session {
     script: String,
     steps: Vec<Step>,
-    /// The devices `/dev/loopN` that a command printed.
-    devices: Vec<String>,
 }
 
 impl Session {
@@ -32,7 +30,10 @@ impl Session {
         let mut faults = Vec::new();
         for block in blocks.iter().filter(|block| !block.no_run) {
             let added = match block.language {
-                Language::Sh => session.add_script(name, block),
+                Language::Sh => {
+                    session.add_script(name, block);
+                    Ok(())
+                }
                 Language::Console => session.add_steps(name, block),
                 _ => Ok(()),
             };
@@ -41,18 +42,14 @@ impl Session {
         if faults.is_empty() { Ok(session) } else { Err(faults) }
     }
 
-    fn add_script(&mut self, name: &str, block: &Block) -> Result<(), String> {
-        let script =
-            self.with_devices(&block.code.join("\n")).map_err(|f| format!("line {}: {f}", block.line))?;
-        let line = block.line;
+    fn add_script(&mut self, name: &str, block: &Block) {
+        let (script, line) = (block.code.join("\n"), block.line);
         let _ = writeln!(self.script, "echo 'line {line} of {name}' >\"$GUIDE/at\"\n{script}\n");
-        Ok(())
     }
 
     fn add_steps(&mut self, name: &str, block: &Block) -> Result<(), String> {
         for step in block.steps()? {
-            let line = step.line;
-            let command = self.with_devices(&step.command).map_err(|f| format!("line {line}: {f}"))?;
+            let (line, command) = (step.line, &step.command);
             let out = format!("\"$GUIDE/{}.out\"", self.steps.len());
             let _ = writeln!(self.script, "echo 'line {line} of {name}' >\"$GUIDE/at\"");
             if step.sample.iter().any(|line| line.starts_with("pagefold: error:")) {
@@ -63,39 +60,9 @@ impl Session {
                 let test = "guide_status=$?; [ $guide_status = 0 ]";
                 let _ = writeln!(self.script, "{{ {command}\n}} >{out} 2>&1\n{test}\n");
             }
-            for device in step.sample.iter().filter_map(|line| line.strip_prefix("/dev/loop")) {
-                let _ = writeln!(self.script, "guide_loop{device}=$(grep -x '/dev/loop[0-9]*' {out})");
-                self.devices.push(device.to_string());
-            }
             self.steps.push(step);
         }
         Ok(())
-    }
-
-    /// Replaces the document's devices by the machine's. Fails for a device that no command printed.
-    fn with_devices(&self, command: &str) -> Result<String, String> {
-        let mut parts = command.split("/dev/");
-        let mut replaced = parts.next().unwrap_or_default().to_string();
-        for part in parts {
-            let len = part.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(part.len());
-            let (device, rest) = part.split_at(len);
-            let number = device.strip_prefix("loop").map(str::to_string);
-            match number {
-                Some(number) if self.devices.contains(&number) => {
-                    let _ = write!(replaced, "${{guide_loop{number}}}");
-                }
-                _ if ["null", "zero", "urandom", "stdin", "stdout", "stderr"].contains(&device) => {
-                    let _ = write!(replaced, "/dev/{device}");
-                }
-                _ => {
-                    return Err(format!(
-                        "/dev/{device} may belong to another program; use one that was printed"
-                    ));
-                }
-            }
-            replaced.push_str(rest);
-        }
-        Ok(replaced)
     }
 
     /// The reason that this machine or user cannot run the session.
