@@ -4,6 +4,7 @@
 //! without a stored byte, for every reader of it. No builder makes holes there: an empty slot is not worth an extent.
 
 use super::{Contents, Core};
+use crate::read::bytes::advance;
 use crate::read::{Cursor, Extent, Layout, Mapping};
 use crate::work::WorkLimit;
 use crate::{Address, ImageError};
@@ -68,11 +69,10 @@ impl Core {
 
     /// Fails if plain bytes lie behind the end of their device.
     fn check_stored(&self, at: Address, len_bytes: u64) -> Result<(), ImageError> {
-        match self.room_at(at)? {
-            room if room < len_bytes => {
-                Err(ImageError::Truncated { at, len_bytes, end: at.offset.saturating_add(room) })
-            }
-            _ => Ok(()),
+        match self.room_at(at)? < len_bytes {
+            // The error of reading the last byte has the end of the device.
+            true => self.source.read_at(advance(at, len_bytes - 1)?, &mut [0]),
+            false => Ok(()),
         }
     }
 }

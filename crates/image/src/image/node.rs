@@ -448,9 +448,11 @@ impl Iterator for Entries<'_> {
             if let Some(entry) = self.ready.pop_front() {
                 return Some(entry);
             }
-            if let Err(error) = self.read_block(self.position?) {
+            let position = self.position?;
+            if let Err(error) = self.read_block(position) {
                 self.position = None;
-                return Some(Err(error));
+                // Behind the entries before it.
+                self.ready.push_back(Err(error));
             }
         }
     }
