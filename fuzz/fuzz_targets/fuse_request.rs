@@ -45,6 +45,7 @@ fn structure_bytes(number: u32) -> usize {
         opcode::SETATTR => 88,
         opcode::OPEN | opcode::GETXATTR | opcode::LISTXATTR => 8,
         opcode::READ | opcode::READDIR | opcode::READDIRPLUS | opcode::WRITE => 40,
+        opcode::INTERRUPT => 8,
         opcode::RELEASE => 24,
         opcode::FALLOCATE => 32,
         _ => 0,

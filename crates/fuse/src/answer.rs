@@ -44,7 +44,7 @@ pub(crate) fn answer(
         // A second offer. The kernel sends one.
         Operation::Init(_) => Err(Errno(libc::EIO)),
         // The kernel then stops asking for interruptions. Programs wait for the reply, as with disks.
-        Operation::Interrupt | Operation::FSyncDir | Operation::Unknown(_) => Err(Errno(libc::ENOSYS)),
+        Operation::Interrupt { .. } | Operation::FSyncDir | Operation::Unknown(_) => Err(Errno(libc::ENOSYS)),
         Operation::Lookup { name } => put(buffer, &file_system.lookup(inode, name)?.encode()),
         Operation::GetAttr => put(buffer, &file_system.attr(inode)?.encode()),
         Operation::SetAttr(changes) => put(buffer, &file_system.set_attr(inode, &changes)?.encode()),
@@ -91,7 +91,7 @@ fn is_allowed(access: Access, request: &Request<'_>) -> bool {
             Operation::Init(_)
                 | Operation::Destroy
                 | Operation::Forget
-                | Operation::Interrupt
+                | Operation::Interrupt { .. }
                 | Operation::Read(_)
                 | Operation::Write { .. }
                 | Operation::FSync

@@ -29,6 +29,10 @@ pub trait FileSystem: Send + Sync + 'static {
         false
     }
 
+    /// Whether the file system looks at [`is_interrupted`](crate::is_interrupted) while it serves long requests. Otherwise
+    /// programs wait for each reply, whatever signals they get.
+    const CAN_BE_INTERRUPTED: bool = false;
+
     /// Whether [`replied`](Self::replied) is wanted, which costs two readings of the clock for each request.
     const TIMES_REPLIES: bool = false;
 

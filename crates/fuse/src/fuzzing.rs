@@ -3,6 +3,7 @@
 use crate::answer::Access;
 use crate::ending::Ending;
 use crate::filesystem::{FileSystem, Unsupported};
+use crate::interrupt::Interrupts;
 use crate::negotiate::{Features, Offer};
 use crate::ring::is_long;
 use crate::session::Session;
@@ -18,7 +19,14 @@ impl<F: FileSystem> RingRequests<F> {
         let settings = file_system.init(&Offer { features: Features(u64::MAX) })?;
         let ending = Ending::new().map_err(|_| Unsupported("the process may have no further descriptor"))?;
         let (access, poller) = (Access::Anybody, Poller::default());
-        Ok(RingRequests(Session { file_system, access, settings, ending: ending.into(), poller }))
+        Ok(RingRequests(Session {
+            file_system,
+            access,
+            settings,
+            ending: ending.into(),
+            interrupts: Interrupts::new(),
+            poller,
+        }))
     }
 
     /// Answers the request in an entry: puts the header of the reply in the place of the header, and its data at the

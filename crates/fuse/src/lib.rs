@@ -48,6 +48,7 @@
 //! | `directory`, `types` | replies |
 //! | `negotiate` | features and limits of a mount |
 //! | `filesystem` | [`FileSystem`] |
+//! | `interrupt` | the requests for which nobody waits any more |
 //! | `abi` | the structures of the protocol |
 //!
 //! The crate sets no policy: the caller chooses the users that may access the mount, the number of threads and the
@@ -62,8 +63,9 @@
 //! connection, so that every request in flight fails, unmounts, and waits a limited time for the threads to end. The
 //! system calls are in [`pagefold_sys::fusedev`] and [`pagefold_sys::fusermount`].
 //!
-//! A request that is interrupted is served nevertheless: the kernel asks once whether that can be changed, and then
-//! never again. A request that cannot be decoded fails with EIO.
+//! A request that is interrupted is served nevertheless, unless the file system
+//! [can be interrupted](FileSystem::CAN_BE_INTERRUPTED): the kernel asks once whether that can be changed, and then never
+//! again. A request that cannot be decoded fails with EIO.
 
 // Printing panics when it cannot write. Only the binary prints, in one file.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
@@ -78,6 +80,7 @@ mod filesystem;
 #[doc(hidden)]
 pub mod fuzzing;
 mod host;
+mod interrupt;
 mod negotiate;
 pub mod request;
 mod ring;
@@ -88,6 +91,7 @@ pub use directory::Entries;
 pub use error::FuseError;
 pub use filesystem::{FileSystem, Unsupported};
 pub use host::{FuseMount, Mounter, free_directory, serve};
+pub use interrupt::is_interrupted;
 pub use negotiate::{Features, Offer, Settings};
 pub use request::{Changes, NameChange, Operation, Range};
 pub use ring::Rings;

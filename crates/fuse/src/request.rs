@@ -30,7 +30,10 @@ pub enum Operation<'a> {
     Destroy,
     /// FORGET and BATCH_FORGET, which have no reply.
     Forget,
-    Interrupt,
+    /// The request of this number need not be served any more.
+    Interrupt {
+        id: u64,
+    },
     Lookup {
         name: &'a OsStr,
     },
@@ -180,7 +183,7 @@ fn operation(number: u32, arguments: Arguments<'_>) -> Result<Operation<'_>, Mal
         opcode::INIT => Operation::Init(init(arguments)?),
         opcode::DESTROY => Operation::Destroy,
         opcode::FORGET | opcode::BATCH_FORGET => Operation::Forget,
-        opcode::INTERRUPT => Operation::Interrupt,
+        opcode::INTERRUPT => Operation::Interrupt { id: arguments.take::<u64>()?.0 },
         opcode::LOOKUP => Operation::Lookup { name: name(arguments.rest())? },
         opcode::GETATTR => Operation::GetAttr,
         opcode::SETATTR => Operation::SetAttr(changes(arguments)?),

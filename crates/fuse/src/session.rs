@@ -6,6 +6,7 @@ use crate::answer::{Access, Answer, answer};
 use crate::channel::{Channel, ReceiveBuffer, ReplyBuffer};
 use crate::ending::Ending;
 use crate::filesystem::{FileSystem, Unsupported};
+use crate::interrupt::Interrupts;
 use crate::negotiate::{Features, Offer, Settings, accept};
 use crate::request::{self, Init, Malformed, Operation, Request};
 use crate::ring::{PreparedRings, Rings, StopAll};
@@ -131,6 +132,7 @@ pub(crate) struct Session<F> {
     /// Those for requests from `/dev/fuse`; requests of rings may be shorter.
     pub(crate) settings: Settings,
     pub(crate) ending: Arc<Ending>,
+    pub(crate) interrupts: Arc<Interrupts>,
     /// See [`Serving::polling`].
     pub(crate) poller: Poller,
 }
@@ -155,7 +157,9 @@ pub(crate) fn start<F: FileSystem>(
     let ending = Arc::new(Ending::new()?);
     let poller = Poller::start(serving.polling);
     let keeps_cpus_awake = poller.keeps_cpus_awake();
-    let session = Arc::new(Session { file_system, access, settings, ending: ending.clone(), poller });
+    let interrupts = Interrupts::new();
+    let session =
+        Arc::new(Session { file_system, access, settings, ending: ending.clone(), interrupts, poller });
     let over_rings = settings.over_rings(serving.rings.map_or(0, |rings| rings.request_bytes));
     let (rings, without_rings) = prepare_rings(&session, &channel, &init, serving.rings, &over_rings);
     let settings = if rings.is_some() { over_rings } else { settings };
@@ -293,8 +297,23 @@ impl<F: FileSystem> Session<F> {
     ) {
         let result = decoded
             .map_err(|Malformed| Errno(libc::EIO))
-            .and_then(|request| answer(&self.file_system, self.access, &request, reply.data()));
+            .and_then(|request| self.answer_request(&request, reply.data()));
         channel.reply(id, &result, reply);
+    }
+
+    /// Answers a request, whichever way it came. See [`answer`].
+    pub(crate) fn answer_request(&self, request: &Request<'_>, buffer: &mut [u8]) -> Result<Answer, Errno> {
+        match request.operation {
+            Operation::Interrupt { id } if F::CAN_BE_INTERRUPTED => {
+                self.interrupts.add(id);
+                Ok(Answer::Nothing)
+            }
+            _ if F::CAN_BE_INTERRUPTED => {
+                let run = || answer(&self.file_system, self.access, request, buffer);
+                self.interrupts.serve(request.id, run)
+            }
+            _ => answer(&self.file_system, self.access, request, buffer),
+        }
     }
 
     /// Answers a request on a separate thread; with EIO if none can be started.

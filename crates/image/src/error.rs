@@ -119,6 +119,27 @@ pub enum ImageError {
         /// The medium's error.
         source: std::sync::Arc<BackingError>,
     },
+    /// A name of a directory that no path can have. The other entries of its block are in order.
+    #[error("corrupt image: entry {index} of a directory block has a name with a slash or a NUL, at {at}")]
+    UnusableName {
+        /// The address of the block or of the directory's inode.
+        at: Address,
+        /// The number of the entry in its block.
+        index: usize,
+    },
+    /// The work that an image of this size can need was done, and was not all: the image claims lengths or numbers that
+    /// it does not have.
+    #[error(
+        "corrupt image: it costs more than {steps} steps of work, which no image of its size needs: it claims lengths or \
+         numbers that are not there"
+    )]
+    TooMuchWork {
+        /// The limit.
+        steps: u64,
+    },
+    /// The program that wanted the result was interrupted.
+    #[error("interrupted")]
+    Interrupted,
     /// A file cannot be used as a medium.
     #[error("using {} as a medium", .path.display())]
     Medium {
@@ -209,6 +230,8 @@ impl ImageError {
                 ImageError::NotAnImage { .. }
                     | ImageError::Corrupt { .. }
                     | ImageError::Truncated { .. }
+                    | ImageError::UnusableName { .. }
+                    | ImageError::TooMuchWork { .. }
                     | ImageError::TooManyNames { .. }
             )
     }
@@ -218,6 +241,7 @@ impl ImageError {
         match self {
             ImageError::Corrupt { at, .. }
             | ImageError::Truncated { at, .. }
+            | ImageError::UnusableName { at, .. }
             | ImageError::Read { at, .. } => Some(*at),
             _ => None,
         }

@@ -100,7 +100,7 @@
 //! - At the limit of the budget, the cache is evicted first; then read-ahead skips clusters, and readers wait for
 //!   memory.
 //! - Every length is checked before it is used, and every loop has a bound, so that a hostile image costs limited time
-//!   and memory: see [`walk::Limits`].
+//!   and memory: [`ImageError::TooMuchWork`] ends what an image of its size cannot need. See also [`walk::Limits`].
 //!
 //! # How it works
 //!
@@ -150,6 +150,7 @@ pub mod tree_stats;
 pub mod usage;
 pub mod verity;
 pub mod walk;
+mod work;
 
 // Its types are media of images and counters of the budget.
 pub use pagefold_backing as backing;

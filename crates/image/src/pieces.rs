@@ -3,7 +3,8 @@
 //! For tools that read whole files: a cluster that two pieces share would be decoded twice, and a hole need not be
 //! read.
 
-use crate::read::Layout;
+use crate::read::{Cursor, Layout};
+use crate::work::WorkLimit;
 use crate::{ImageError, Node, runs};
 
 /// A run of a file's bytes.
@@ -29,8 +30,15 @@ fn may_have_holes(node: &Node) -> bool {
 /// Returns the piece that begins at `start`, which is before `end`: at most `most` bytes, and shorter if it would end
 /// inside an extent that began in it. A hole may be longer. Fails if the index at `start` is corrupt; errors further
 /// on end the piece.
-pub(crate) fn next(node: &Node, start: u64, end: u64, most: u64) -> Result<Piece, ImageError> {
-    let Some(first) = runs::at(node, start)? else {
+/// A cursor serves the pieces of one file.
+pub(crate) fn next(
+    node: &Node,
+    (start, end): (u64, u64),
+    most: u64,
+    cursor: &mut Cursor,
+    work: &WorkLimit,
+) -> Result<Piece, ImageError> {
+    let Some(first) = runs::at(node, start, cursor, work)? else {
         let what = format!("byte {start} requested of {}", node.len_bytes());
         return Err(ImageError::corrupt(node.inode().address, what));
     };
@@ -41,7 +49,7 @@ pub(crate) fn next(node: &Node, start: u64, end: u64, most: u64) -> Result<Piece
     let limit = start.saturating_add(most).min(end);
     if may_have_holes(node) {
         while piece.end < limit
-            && let Ok(Some(run)) = runs::at(node, piece.end)
+            && let Ok(Some(run)) = runs::at(node, piece.end, cursor, work)
             && !run.is_hole()
         {
             piece.end = run.end;
@@ -51,7 +59,7 @@ pub(crate) fn next(node: &Node, start: u64, end: u64, most: u64) -> Result<Piece
     }
     piece.end = limit;
     if limit < end
-        && let Ok(Some(last)) = node.extent_at(limit - 1)
+        && let Ok(Some(last)) = node.extent_near(limit - 1, cursor, work)
         && last.start > start
         && last.end() > limit
     {

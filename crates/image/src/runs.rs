@@ -6,7 +6,8 @@
 //! KiB. So tools that process whole files use runs. Reads of single ranges do not need them: their length is the
 //! caller's.
 
-use crate::read::Mapping;
+use crate::read::{Cursor, Mapping};
+use crate::work::WorkLimit;
 use crate::{Address, ImageError, Node};
 
 /// The kind of storage of a run.
@@ -38,16 +39,22 @@ pub(crate) struct Beyond {
     pub(crate) what: String,
 }
 
-/// Returns the run that begins at byte `start`; `None` at or behind the end of the file. Fails if an index is corrupt.
-pub(crate) fn at(node: &Node, start: u64) -> Result<Option<Run>, ImageError> {
-    let Some(extent) = node.extent_at(start)? else { return Ok(None) };
+/// Returns the run that begins at byte `start`; `None` at or behind the end of the file. Fails if an index is corrupt. A
+/// cursor serves the runs of one file.
+pub(crate) fn at(
+    node: &Node,
+    start: u64,
+    cursor: &mut Cursor,
+    work: &WorkLimit,
+) -> Result<Option<Run>, ImageError> {
+    let Some(extent) = node.extent_near(start, cursor, work)? else { return Ok(None) };
     let (within, end) = (start - extent.start, extent.end());
     let Mapping::Fragment { offset } = extent.mapping else {
         return Ok(Some(Run { start, end, stored: stored(node, extent.mapping, within)? }));
     };
     // A saturated sum is behind the end of the packed file too.
     let position = offset.saturating_add(within);
-    let packed = node.image().0.core.packed_extent_at(node.inode(), position)?;
+    let packed = node.image().0.core.packed_extent_at(node.inode(), position, work)?;
     let end = end.min(start.saturating_add(packed.end() - position));
     Ok(Some(Run { start, end, stored: stored(node, packed.mapping, position - packed.start)? }))
 }

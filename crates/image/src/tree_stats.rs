@@ -12,11 +12,9 @@ use crate::account::Account;
 use crate::read::{Algorithm, Extent, FileKind, Layout, Mapping};
 use crate::usage::{Collector, Owner, Usage};
 use crate::walk::{self, Limits, Link, Visit, Visitor};
+use crate::work::WorkLimit;
 use crate::{Finding, Findings, Image, ImageError, Node};
 use std::ops::ControlFlow;
-
-/// The most extents of one file that are counted.
-const MAX_EXTENTS: usize = 1 << 24;
 
 /// A count of items and their total bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -66,7 +64,8 @@ pub struct TreeStats {
 }
 
 /// Collects the statistics during a walk.
-struct StatsVisitor {
+struct StatsVisitor<'a> {
+    work: &'a WorkLimit,
     stats: TreeStats,
     usage: Collector,
 }
@@ -134,12 +133,13 @@ impl TreeStats {
     pub fn of(node: &Node, path: &[u8], limits: &Limits) -> Result<Self, ImageError> {
         let (image, is_whole) = (node.image(), path == b"/");
         let usage = Collector::new(image, &Account::new(image.budget()));
-        let mut visitor = StatsVisitor { stats: TreeStats::default(), usage };
+        let work = WorkLimit::of_image(&image.0.core);
+        let mut visitor = StatsVisitor { work: &work, stats: TreeStats::default(), usage };
         if is_whole {
             visitor.hidden_files(image);
         }
-        let summary = walk::walk_from(node, path, limits, &mut visitor)?;
-        let StatsVisitor { mut stats, usage } = visitor;
+        let summary = walk::walk_within(node, path, limits, &work, &mut visitor)?;
+        let StatsVisitor { mut stats, usage, .. } = visitor;
         stats.names = summary.names;
         stats.usage = if is_whole { usage.finish() } else { None };
         stats.findings.sort();
@@ -158,14 +158,14 @@ impl TreeStats {
     }
 }
 
-impl StatsVisitor {
+impl StatsVisitor<'_> {
     /// Counts what no directory names: the metabox (its use of stored bytes only) and the packed file. The files of the
     /// tree refer to them, so they come first.
     fn hidden_files(&mut self, image: &Image) {
         for short in image.short_devices() {
             self.finding(Finding::error(b"", None, short.to_string()));
         }
-        if let Err(error) = self.usage.metabox() {
+        if let Err(error) = self.usage.metabox(self.work) {
             self.finding(Finding::of(b"(metabox)", &error));
         }
         let Some(nid) = image.superblock().packed_nid else { return };
@@ -194,7 +194,7 @@ impl StatsVisitor {
 
     fn attributes(&mut self, visit: &Visit<'_>) {
         self.stats.with_xattrs += 1;
-        match visit.node.xattr_names() {
+        match visit.node.xattr_names_within(self.work) {
             Ok(names) => {
                 let any = |prefix: &[u8]| u64::from(names.iter().any(|name| name.starts_with(prefix)));
                 self.stats.with_security += any(b"security.");
@@ -205,17 +205,12 @@ impl StatsVisitor {
     }
 
     fn extents(&mut self, node: &Node, owner: Owner, path: &[u8]) {
-        self.usage.begin(node, owner);
-        let mut extents = node.extents();
-        for extent in extents.by_ref().take(MAX_EXTENTS) {
+        self.usage.begin(node, owner, self.work);
+        for extent in node.extents_within(self.work) {
             match extent {
                 Ok(extent) => self.extent(node, &extent),
                 Err(error) => self.finding(Finding::of(path, &error)),
             }
-        }
-        if extents.next().is_some() {
-            let what = format!("more than {MAX_EXTENTS} extents; the rest was not counted");
-            self.finding(Finding::warning(path, Some(node.inode().address), what));
         }
         self.usage.end(node, path);
     }
@@ -244,7 +239,7 @@ impl StatsVisitor {
     }
 }
 
-impl Visitor for StatsVisitor {
+impl Visitor for StatsVisitor<'_> {
     fn enter(&mut self, visit: &Visit<'_>) -> ControlFlow<(), bool> {
         self.inode(visit);
         ControlFlow::Continue(true)

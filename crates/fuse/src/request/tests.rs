@@ -59,6 +59,7 @@ fn examples() -> Vec<(u32, Vec<u8>, &'static [u8], Operation<'static>)> {
             Operation::GetXattr { name: OsStr::new("user.x"), size: 64 },
         ),
         (opcode::LISTXATTR, halves(&[64, 0]), b"", Operation::ListXattr { size: 64 }),
+        (opcode::INTERRUPT, halves(&[8, 0]), b"", Operation::Interrupt { id: 8 }),
     ]
 }
 
@@ -82,7 +83,6 @@ fn operations_without_decoded_arguments_need_none() {
         (opcode::DESTROY, Operation::Destroy),
         (opcode::FORGET, Operation::Forget),
         (opcode::BATCH_FORGET, Operation::Forget),
-        (opcode::INTERRUPT, Operation::Interrupt),
         (opcode::GETATTR, Operation::GetAttr),
         (opcode::READLINK, Operation::ReadLink),
         (opcode::OPENDIR, Operation::OpenDir),

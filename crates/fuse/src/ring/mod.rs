@@ -11,7 +11,7 @@ mod affinity;
 mod unsent;
 
 use crate::abi::{InHeader, OutHeader};
-use crate::answer::{Answer, answer};
+use crate::answer::Answer;
 use crate::filesystem::FileSystem;
 use crate::request::{self, Arguments, Malformed};
 use crate::session::{Received, Session};
@@ -265,7 +265,7 @@ impl<F: FileSystem> Session<F> {
         if payload_bytes == 0 {
             let arguments = Arguments::Apart { structure, rest: &[] };
             let request = request::decode(header, arguments).map_err(malformed)?;
-            let answer = answer(&self.file_system, self.access, &request, payload)?;
+            let answer = self.answer_request(&request, payload)?;
             return match answer {
                 Answer::Owned(data) => put(payload, &data),
                 Answer::Buffer(len) => Ok(len),
@@ -275,7 +275,7 @@ impl<F: FileSystem> Session<F> {
         let rest = payload.get(..payload_bytes).unwrap_or_default();
         let request = request::decode(header, Arguments::Apart { structure, rest }).map_err(malformed)?;
         let mut short = [0; SHORT_REPLY_BYTES];
-        match answer(&self.file_system, self.access, &request, &mut short)? {
+        match self.answer_request(&request, &mut short)? {
             Answer::Owned(data) => put(payload, &data),
             Answer::Buffer(len) => put(payload, short.get(..len).unwrap_or_default()),
             Answer::Nothing => Ok(0),

@@ -183,7 +183,7 @@ fn requests_without_a_meaning_fail_one_by_one() {
     kernel.send(2, opcode::WRITE, OWNER, &range(5, 100));
     assert_eq!(kernel.receive(), (2, libc::EIO, vec![]));
     for (id, number) in [(3, opcode::INTERRUPT), (4, 34), (5, opcode::FSYNCDIR), (6, u32::MAX)] {
-        kernel.send(id, number, OWNER, &[]);
+        kernel.send(id, number, OWNER, &[0; 8]);
         assert_eq!(kernel.receive(), (id, libc::ENOSYS, vec![]));
     }
     kernel.offer(7, 7, 45);
@@ -193,6 +193,36 @@ fn requests_without_a_meaning_fail_one_by_one() {
     kernel.send(9, opcode::BATCH_FORGET, OWNER, &[0; 8]);
     kernel.send(10, opcode::OPENDIR, OWNER, &[0; 8]);
     assert_eq!(kernel.receive(), (10, 0, OpenOut::default().as_bytes().to_vec()));
+}
+
+/// A file whose reads are interrupted if that is asked for.
+struct Interruptible;
+
+impl FileSystem for Interruptible {
+    const CAN_BE_INTERRUPTED: bool = true;
+
+    fn init(&mut self, _: &Offer) -> Result<Settings, Unsupported> {
+        Ok(Settings::for_requests_of(READ_BYTES, 16))
+    }
+
+    fn read(&self, _: Inode, range: Range, _: &mut [u8]) -> Result<usize, Errno> {
+        if crate::is_interrupted() { Err(Errno(libc::EINTR)) } else { Ok(range.size as usize) }
+    }
+}
+
+/// The only thread cannot receive an interruption while it serves the request, so the interruption comes before it.
+#[test]
+fn an_interrupted_request_of_a_file_system_that_can_be_ends_with_eintr() {
+    let (mut kernel, channel_end) = pair();
+    kernel.offer(2, 7, 45);
+    start(Interruptible, channel_end, Access::Only(OWNER), 1.into()).unwrap();
+    assert_eq!(kernel.receive().0, 2);
+    // An interruption has no reply, whoever the kernel says that it is from.
+    kernel.send(6 | 1, opcode::INTERRUPT, 0, 6u64.as_bytes());
+    for (id, error) in [(4, 0), (6, libc::EINTR), (8, 0)] {
+        kernel.send(id, opcode::READ, OWNER, &range(5, 5));
+        assert_eq!(kernel.receive(), (id, error, vec![0xff; if error == 0 { 5 } else { 0 }]));
+    }
 }
 
 #[test]
@@ -255,7 +285,8 @@ fn an_entry_of_a_ring_has_the_data_of_reads_and_writes_without_a_copy() {
     let file_system = Places(Mutex::default());
     let (access, ending) = (Access::Anybody, Ending::new().unwrap());
     let poller = Poller::default();
-    let session = Session { file_system, access, settings, ending: ending.into(), poller };
+    let interrupts = Interrupts::new();
+    let session = Session { file_system, access, settings, ending: ending.into(), interrupts, poller };
     let mut payload = vec![7; READ_BYTES];
     let place = payload.as_ptr().addr();
     for (number, payload_bytes, len) in [(opcode::READ, 0, READ_BYTES), (opcode::WRITE, READ_BYTES, 8)] {

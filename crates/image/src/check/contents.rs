@@ -5,13 +5,15 @@
 //! adjacent extents that fail become one finding.
 //!
 //! A fault in the index of a file ends the work on the range, or on the whole file if the next range cannot be found.
-//! Skipping ahead instead could take for ever: a file may claim 2^62 bytes.
+//! Skipping ahead instead could take for ever: a file may claim 2^62 bytes. The limit of work ends the work on all files.
 
 use crate::account::Account;
 use crate::queue::{CloseOnDrop, Queue};
-use crate::{Finding, Findings, Image, Node, pieces, runs};
+use crate::read::Cursor;
+use crate::work::{SharedWork, WorkLimit};
+use crate::{Finding, Findings, Image, ImageError, Node, pieces, runs};
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Bytes read at a time.
@@ -51,6 +53,9 @@ pub(super) struct Contents {
     account: Account,
     findings: Mutex<Findings>,
     bytes: AtomicU64,
+    work: SharedWork,
+    /// Whether the limit of work was reached.
+    has_ended_early: AtomicBool,
 }
 
 impl Contents {
@@ -60,7 +65,19 @@ impl Contents {
             queue: Queue::new(threads.max(1) * QUEUED_PER_WORKER),
             findings: Mutex::default(),
             bytes: AtomicU64::new(0),
+            work: SharedWork::of_image(image),
+            has_ended_early: AtomicBool::new(false),
         }
+    }
+
+    /// The limit of work of the whole check, for one thread.
+    pub(super) fn work(&self) -> WorkLimit {
+        self.work.limit()
+    }
+
+    /// Whether the limit of work was reached.
+    pub(super) fn has_ended_early(&self) -> bool {
+        self.has_ended_early.load(Ordering::Relaxed)
     }
 
     /// Returns a guard: workers wait for tasks until it is dropped.
@@ -82,17 +99,17 @@ impl Contents {
 
     /// Enqueues the ranges of a file. If the queue is full, decodes a range in the calling thread instead; the last
     /// such range is returned for the caller to decode.
-    pub(super) fn enqueue(&self, node: &Node, path: &[u8]) -> Option<Task> {
+    pub(super) fn enqueue(&self, node: &Node, path: &[u8], work: &WorkLimit) -> Option<Task> {
         let (mut at, len) = (0, node.len_bytes());
         let account = self.account.try_charge(path.len() as u64).then(|| self.account.clone());
         let is_counted = account.is_some();
         let shared_path = Arc::new(Path { bytes: path.into(), account });
-        let mut left = None;
+        let (mut left, mut cursor) = (None, Cursor::default());
         while at < len {
             if let Some(task) = left.take() {
-                self.decode_here(task);
+                self.decode_here(task, work);
             }
-            let run = match runs::at(node, at) {
+            let run = match runs::at(node, at, &mut cursor, work) {
                 Ok(Some(run)) => run,
                 Ok(None) => break,
                 Err(error) => {
@@ -120,32 +137,32 @@ impl Contents {
 
     /// Decodes tasks until the queue is closed and empty. A worker thread runs this.
     pub(super) fn run_worker(&self) {
-        let mut buffer = vec![0; BUFFER_BYTES];
+        let (mut buffer, work) = (vec![0; BUFFER_BYTES], self.work());
         while let Some(task) = self.queue.next() {
-            self.decode(&task, &mut buffer);
+            self.decode(&task, &mut buffer, &work);
         }
     }
 
     /// Decodes tasks in the calling thread until the queue is empty. Calls `report_progress` after each.
-    pub(super) fn drain(&self, mut report_progress: impl FnMut()) {
+    pub(super) fn drain(&self, work: &WorkLimit, mut report_progress: impl FnMut()) {
         let mut buffer = vec![0; BUFFER_BYTES];
         while let Some(task) = self.queue.try_next() {
-            self.decode(&task, &mut buffer);
+            self.decode(&task, &mut buffer, work);
             report_progress();
         }
     }
 
     /// Decodes a range in the calling thread.
-    pub(super) fn decode_here(&self, task: Task) {
+    pub(super) fn decode_here(&self, task: Task, work: &WorkLimit) {
         let len = (task.range.end - task.range.start).min(BUFFER_BYTES as u64) as usize;
-        self.decode(&task, &mut vec![0; len]);
+        self.decode(&task, &mut vec![0; len], work);
     }
 
-    fn decode(&self, task: &Task, buffer: &mut [u8]) {
-        let (mut at, end) = (task.range.start, task.range.end);
+    fn decode(&self, task: &Task, buffer: &mut [u8], work: &WorkLimit) {
+        let (mut at, end, mut cursor) = (task.range.start, task.range.end, Cursor::default());
         let mut errors = ErrorRun { contents: self, task, last: None, reported: 0 };
         while at < end && errors.reported < MAX_RANGE_ERRORS {
-            let piece = match pieces::next(&task.node, at, end, buffer.len() as u64) {
+            let piece = match pieces::next(&task.node, (at, end), buffer.len() as u64, &mut cursor, work) {
                 Ok(piece) => piece,
                 Err(error) => {
                     errors.add(at..end, &error);
@@ -154,11 +171,16 @@ impl Contents {
             };
             if !piece.hole {
                 let wanted = &mut buffer[..(piece.end - at) as usize];
-                match task.node.read_at(at, wanted) {
+                let decoded = work.decoded(piece.end - at);
+                match decoded.and_then(|()| task.node.read_within(at, wanted, work)) {
                     Ok(n) => {
                         self.bytes.fetch_add(n as u64, Ordering::Relaxed);
                     }
-                    Err(_) => self.read_by_extent(at..piece.end, buffer, &mut errors),
+                    Err(error @ ImageError::TooMuchWork { .. }) => {
+                        errors.add(at..end, &error);
+                        break;
+                    }
+                    Err(_) => self.read_by_extent(at..piece.end, buffer, &mut errors, work),
                 }
             }
             at = piece.end;
@@ -167,17 +189,23 @@ impl Contents {
     }
 
     /// Reads a range extent by extent, so that one fault does not hide the rest.
-    fn read_by_extent(&self, range: Range<u64>, buffer: &mut [u8], errors: &mut ErrorRun<'_>) {
+    fn read_by_extent(
+        &self,
+        range: Range<u64>,
+        buffer: &mut [u8],
+        errors: &mut ErrorRun<'_>,
+        work: &WorkLimit,
+    ) {
         let mut at = range.start;
         while at < range.end && errors.reported < MAX_RANGE_ERRORS {
             let node = &errors.task.node;
-            let end = match node.extent_at(at) {
+            let end = match node.extent_within(at, work) {
                 Ok(Some(extent)) => extent.end().min(range.end),
                 Ok(None) => return,
                 Err(error) => return errors.add(at..range.end, &error),
             };
             let wanted = &mut buffer[..(end - at) as usize];
-            match node.read_at(at, wanted) {
+            match node.read_within(at, wanted, work) {
                 Ok(n) => {
                     self.bytes.fetch_add(n as u64, Ordering::Relaxed);
                 }
@@ -187,7 +215,12 @@ impl Contents {
         }
     }
 
-    fn report_error(&self, path: &[u8], range: Range<u64>, error: &crate::ImageError) {
+    /// Reports an error; the limit of work once for all files.
+    fn report_error(&self, path: &[u8], range: Range<u64>, error: &ImageError) {
+        let is_limit = matches!(error, ImageError::TooMuchWork { .. });
+        if is_limit && self.has_ended_early.swap(true, Ordering::Relaxed) {
+            return;
+        }
         let describe = |what: &str| format!("bytes {}: {what}", range_text(&range));
         self.finding(Finding::of(path, error).described(describe).starting_at(range.start));
     }
@@ -201,12 +234,12 @@ fn range_text(range: &Range<u64>) -> String {
 struct ErrorRun<'a> {
     contents: &'a Contents,
     task: &'a Task,
-    last: Option<(Range<u64>, crate::ImageError)>,
+    last: Option<(Range<u64>, ImageError)>,
     reported: u32,
 }
 
 impl ErrorRun<'_> {
-    fn add(&mut self, range: Range<u64>, error: &crate::ImageError) {
+    fn add(&mut self, range: Range<u64>, error: &ImageError) {
         match &mut self.last {
             Some((last, _)) if last.end == range.start => last.end = range.end,
             _ => {

@@ -2,12 +2,13 @@
 
 use super::attribute;
 use crate::read::FileKind;
+use crate::work::WorkLimit;
 use crate::{Finding, Node, rules};
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 
 /// Reports the faults of an inode.
-pub(super) fn check(node: &Node, path: &[u8], report: &mut dyn FnMut(Finding)) {
+pub(super) fn check(node: &Node, path: &[u8], work: &WorkLimit, report: &mut dyn FnMut(Finding)) {
     let inode = node.inode();
     if inode.nlink == 0 {
         let what = "it has a name, and its link count is 0";
@@ -23,7 +24,7 @@ pub(super) fn check(node: &Node, path: &[u8], report: &mut dyn FnMut(Finding)) {
     if inode.kind == FileKind::Symlink {
         check_link(node, path, report);
     }
-    check_xattrs(node, path, report);
+    check_xattrs(node, path, work, report);
 }
 
 fn check_link(node: &Node, path: &[u8], report: &mut dyn FnMut(Finding)) {
@@ -38,13 +39,13 @@ fn check_link(node: &Node, path: &[u8], report: &mut dyn FnMut(Finding)) {
 
 /// Reports attributes that cannot be read, occur twice, or are hidden by the inode's name filter: a lookup that
 /// consults the filter does not find them. Holds one attribute in memory, and a hash of each name.
-fn check_xattrs(node: &Node, path: &[u8], report: &mut dyn FnMut(Finding)) {
+fn check_xattrs(node: &Node, path: &[u8], work: &WorkLimit, report: &mut dyn FnMut(Finding)) {
     if node.inode().xattr_bytes == 0 {
         return;
     }
     let at = node.inode().xattr_address();
     let (mut seen, key) = (HashSet::new(), RandomState::new());
-    let visited = node.visit_xattrs(|xattr, hidden_by_filter| {
+    let visited = node.visit_xattrs(work, |xattr, hidden_by_filter| {
         let name = xattr.name.escape_ascii();
         if let Some((severity, what)) = attribute::check(&xattr, node.kind()) {
             let is_list =

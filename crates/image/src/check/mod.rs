@@ -18,6 +18,7 @@ mod strict;
 
 use crate::format::features::{self, compat};
 use crate::walk::{self, Limits, Link, Visit, Visitor};
+use crate::work::WorkLimit;
 use crate::{Finding, Findings, Image, ImageError, Nid, Node, rules};
 use contents::Contents;
 use std::ops::ControlFlow;
@@ -89,29 +90,32 @@ pub fn check(
         }
         check_superblock(image, &contents);
         let report = |finding| contents.finding(finding);
-        let strict = options.strict.then(|| Strict::new(image, &report)).transpose()?;
+        let work = contents.work();
+        let strict = options.strict.then(|| Strict::new(image, &work, &report)).transpose()?;
         let of_inodes = image.superblock().inos;
         let mut visitor = Checker {
             contents: &contents,
+            work: &work,
             strict,
             progress,
             of_inodes,
             inodes: 0,
             last_report: Instant::now(),
         };
-        let summary = walk::walk(image, &options.limits, &mut visitor)?;
+        let summary = walk::walk_within(&image.root()?, b"/", &options.limits, &work, &mut visitor)?;
         visitor.enqueue_special_files(image);
         if let Some(strict) = visitor.strict.take() {
             strict.finish(&summary);
         }
-        contents.drain(|| visitor.report_progress());
+        contents.drain(&work, || visitor.report_progress());
         drop(open);
         Ok::<_, ImageError>(summary)
     })?;
+    let decoded_all = !contents.has_ended_early();
     let (mut findings, bytes) = contents.into_parts();
     findings.sort();
     let (inodes, names) = (summary.inodes, summary.names);
-    Ok(Report { inodes, names, bytes, complete: !summary.ended_early, findings })
+    Ok(Report { inodes, names, bytes, complete: decoded_all && !summary.ended_early, findings })
 }
 
 /// Reports faults of the super block that opening the image accepts.
@@ -133,6 +137,7 @@ fn check_superblock(image: &Image, contents: &Contents) {
 
 struct Checker<'a> {
     contents: &'a Contents,
+    work: &'a WorkLimit,
     strict: Option<Strict<'a>>,
     progress: &'a dyn Fn(Progress),
     of_inodes: u64,
@@ -173,12 +178,12 @@ impl Checker<'_> {
         if let Some(strict) = &mut self.strict {
             strict.inode(visit.node.nid(), visit.path);
         }
-        inode::check(visit.node, visit.path, &mut |finding| self.contents.finding(finding));
+        inode::check(visit.node, visit.path, self.work, &mut |finding| self.contents.finding(finding));
     }
 
     fn enqueue(&mut self, node: &Node, path: &[u8]) {
-        if let Some(task) = self.contents.enqueue(node, path) {
-            self.contents.decode_here(task);
+        if let Some(task) = self.contents.enqueue(node, path, self.work) {
+            self.contents.decode_here(task, self.work);
             self.report_progress();
         }
     }

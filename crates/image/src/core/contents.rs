@@ -8,6 +8,7 @@ use crate::clusters::{ClusterExtent, ReadRange};
 use crate::read::bytes::advance;
 use crate::read::inode::{Inode, Layout};
 use crate::read::{Bytes, Cluster, Cursor, Extent, FileKind, Mapping};
+use crate::work::WorkLimit;
 use crate::{Address, ImageError, Space};
 
 impl Core {
@@ -19,8 +20,10 @@ impl Core {
         offset: u64,
         dst: &mut [u8],
         more_follows: bool,
+        work: &WorkLimit,
     ) -> Result<(), ImageError> {
-        self.read_with_scratch(contents, ReadRange { from: offset, len_bytes: dst.len(), more_follows }, dst)
+        let range = ReadRange { from: offset, len_bytes: dst.len(), more_follows };
+        self.read_with_scratch(contents, range, dst, work)
     }
 
     /// Fills the beginning of `dst` with a range that ends inside the file. The rest of `dst` is scratch.
@@ -29,16 +32,17 @@ impl Core {
         contents: &Contents,
         range: ReadRange,
         dst: &mut [u8],
+        work: &WorkLimit,
     ) -> Result<(), ImageError> {
         let (mut done, mut cursor) = (0, Cursor::default());
         while done < range.len_bytes {
             let at = range.from + done as u64;
-            let extent = self.extent_near(contents, at, &mut cursor)?;
+            let extent = self.extent_near(contents, at, &mut cursor, work)?;
             let (within, left) = (at - extent.start, extent.end() - at);
             let len = usize::try_from(left).unwrap_or(usize::MAX).min(range.len_bytes - done);
             // The buffer behind these `len` bytes is scratch for decoding in place: later extents fill it.
             let here = ReadRange { from: within, len_bytes: len, ..range };
-            self.read_extent(contents, &extent, here, &mut dst[done..])?;
+            self.read_extent(contents, &extent, here, &mut dst[done..], work)?;
             done += len;
         }
         Ok(())
@@ -50,6 +54,7 @@ impl Core {
         extent: &Extent,
         range: ReadRange,
         dst: &mut [u8],
+        work: &WorkLimit,
     ) -> Result<(), ImageError> {
         let here = &mut dst[..range.len_bytes];
         match extent.mapping {
@@ -58,8 +63,11 @@ impl Core {
             Mapping::Interlaced { at, len_bytes } => {
                 self.read_rotated(extent.start + range.from, at, u64::from(len_bytes), here)?;
             }
-            Mapping::Compressed(cluster) => self.read_cluster(extent, cluster, range, dst)?,
-            Mapping::Fragment { offset } => self.read_fragment(&contents.inode, offset, range, dst)?,
+            Mapping::Compressed(cluster) => {
+                work.cluster(cluster.len_bytes)?;
+                self.read_cluster(extent, cluster, range, dst)?;
+            }
+            Mapping::Fragment { offset } => self.read_fragment(&contents.inode, offset, range, dst, work)?,
         }
         Ok(())
     }
@@ -71,13 +79,14 @@ impl Core {
         offset: u64,
         range: ReadRange,
         dst: &mut [u8],
+        work: &WorkLimit,
     ) -> Result<(), ImageError> {
         let packed = self.packed_for(inode)?;
         let start = offset.checked_add(range.from);
         let end = start.and_then(|start| start.checked_add(range.len_bytes as u64));
         match (start, end) {
             (Some(start), Some(end)) if end <= packed.inode.size => {
-                self.read_with_scratch(packed, ReadRange { from: start, ..range }, dst)
+                self.read_with_scratch(packed, ReadRange { from: start, ..range }, dst, work)
             }
             _ => Err(ImageError::corrupt(inode.address, "a fragment past the end of the packed file")),
         }

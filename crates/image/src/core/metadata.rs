@@ -8,6 +8,7 @@ use crate::clusters::{Key, Piece};
 use crate::read::Bytes;
 use crate::read::bytes::advance;
 use crate::source::Source;
+use crate::work::WorkLimit;
 use crate::{Address, ImageError, Space};
 use pagefold_backing::{Budget, Demand};
 
@@ -78,7 +79,11 @@ impl Core {
 
     fn read_uncached(&self, at: Address, buf: &mut [u8]) -> Result<(), ImageError> {
         match (at.space, &self.metabox) {
-            (Space::Metabox, Some(metabox)) => self.read(metabox, at.offset, buf, false),
+            (Space::Metabox, Some(metabox)) => {
+                // The contents of the metabox are stored outside of it, and a block of it has so many bytes at most.
+                let work = WorkLimit::of_steps(4 * META_BLOCK_BYTES);
+                self.read(metabox, at.offset, buf, false, &work)
+            }
             (Space::Metabox, None) => {
                 Err(ImageError::corrupt(at, "an address in the metabox, but the image has no metabox"))
             }

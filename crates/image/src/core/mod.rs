@@ -11,6 +11,7 @@
 //! has no locks; those of `clusters` are described there. Read-ahead is started in [`crate::image`].
 
 mod contents;
+mod metabox;
 mod metadata;
 
 use crate::clusters::Clusters;
@@ -20,8 +21,12 @@ use crate::read::xattr::Prefixes;
 use crate::read::zmap::{IndexForm, ZContext, ZMap};
 use crate::read::{Cursor, Extent, FileKind, Mapping, chunk, flat};
 use crate::source::Source;
+use crate::work::WorkLimit;
 use crate::{Address, ImageError};
 use std::sync::Arc;
+
+/// Records of an index that cost a step of work where a lookup sums them up: as many as are read at once.
+const SUMMED_PER_STEP: u64 = 128;
 
 /// An open image.
 pub(crate) struct Core {
@@ -95,8 +100,19 @@ impl Core {
         };
         core.metabox = metabox_nid.map(|nid| internal_file(&core, nid)).transpose()?;
         core.packed = packed_nid.map(|nid| internal_file(&core, nid)).transpose()?;
+        core.check_metabox()?;
         core.prefixes = core.read_prefixes()?;
         Ok(core)
+    }
+
+    /// Stored bytes of the image and its devices, as far as it uses them.
+    pub(crate) fn stored_bytes(&self) -> u64 {
+        let blocks = self.superblock.blocks;
+        let used = blocks.saturating_mul(self.superblock.block_bytes().into());
+        let own = self.source.len_bytes(0).unwrap_or(0);
+        // A device may be much longer than the image on it.
+        let unused = if blocks == 0 { 0 } else { own.saturating_sub(used) };
+        self.source.media_bytes().saturating_sub(unused)
     }
 
     fn read_prefixes(&self) -> Result<Prefixes, ImageError> {
@@ -104,7 +120,9 @@ impl Core {
         match (table.place, &self.packed) {
             (PrefixPlace::Packed, Some(packed)) => {
                 Prefixes::read(table, |offset, buf| match offset.checked_add(buf.len() as u64) {
-                    Some(end) if end <= packed.inode.size => self.read(packed, offset, buf, false),
+                    Some(end) if end <= packed.inode.size => {
+                        self.read(packed, offset, buf, false, &WorkLimit::of_image(self))
+                    }
                     _ => Err(ImageError::corrupt(
                         packed.inode.address,
                         "long prefixes past the end of the packed file",
@@ -143,8 +161,13 @@ impl Core {
     }
 
     /// Finds the extent that contains byte `offset` of a file; `offset` is less than the file's size.
-    pub(crate) fn extent_at(&self, contents: &Contents, offset: u64) -> Result<Extent, ImageError> {
-        self.extent_near(contents, offset, &mut Cursor::default())
+    pub(crate) fn extent_at(
+        &self,
+        contents: &Contents,
+        offset: u64,
+        work: &WorkLimit,
+    ) -> Result<Extent, ImageError> {
+        self.extent_near(contents, offset, &mut Cursor::default(), work)
     }
 
     /// As [`Core::extent_at`], for a caller that walks the file from its beginning. Some indexes hold lengths only and
@@ -154,20 +177,32 @@ impl Core {
         contents: &Contents,
         offset: u64,
         cursor: &mut Cursor,
+        work: &WorkLimit,
     ) -> Result<Extent, ImageError> {
         let inode = &contents.inode;
+        work.step()?;
         match (&contents.index, inode.layout) {
-            (Some(index), _) => index.extent_near(self, offset, cursor),
+            (Some(index), _) => {
+                let before = *cursor;
+                let extent = index.extent_near(self, offset, cursor);
+                work.steps(cursor.summed_since(&before) / SUMMED_PER_STEP)?;
+                extent
+            }
             (None, Layout::Chunks { .. }) => chunk::extent_at(self, &self.superblock, inode, offset),
             (None, _) => flat::extent_at(self, &self.superblock, inode, offset),
         }
     }
 
     /// Finds the extent of the packed file that contains byte `offset`, which belongs to a fragment of `inode`.
-    pub(crate) fn packed_extent_at(&self, inode: &Inode, offset: u64) -> Result<Extent, ImageError> {
+    pub(crate) fn packed_extent_at(
+        &self,
+        inode: &Inode,
+        offset: u64,
+        work: &WorkLimit,
+    ) -> Result<Extent, ImageError> {
         let packed = self.packed_for(inode)?;
         match offset < packed.inode.size {
-            true => self.extent_at(packed, offset),
+            true => self.extent_at(packed, offset, work),
             false => Err(ImageError::corrupt(inode.address, "a fragment past the end of the packed file")),
         }
     }

@@ -11,6 +11,8 @@ use super::pending_dir::PendingDir;
 use super::{Shared, metadata, zeroes};
 use crate::finding::FileError;
 use crate::queue::Queue;
+use crate::read::Cursor;
+use crate::work::WorkLimit;
 use crate::{Finding, Node, pieces};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -95,9 +97,9 @@ pub(super) fn queue(threads: usize) -> Queue<Task> {
 
 /// Runs tasks until the queue is closed and empty. A worker thread runs this.
 pub(super) fn run_worker(queue: &Queue<Task>, shared: &Shared<'_>) {
-    let mut buffer = buffer();
+    let (mut buffer, work) = (buffer(), shared.work.limit());
     while let Some(task) = queue.next() {
-        run_task(task, &mut buffer, shared);
+        run_task(task, &mut buffer, &work, shared);
     }
 }
 
@@ -107,18 +109,18 @@ pub(super) fn buffer() -> Vec<u8> {
 }
 
 /// Runs a task. After a stop, only releases the task's references.
-pub(super) fn run_task(task: Task, buffer: &mut [u8], shared: &Shared<'_>) {
+pub(super) fn run_task(task: Task, buffer: &mut [u8], work: &WorkLimit, shared: &Shared<'_>) {
     match task {
         Task::Whole { dir, name, node } => {
             if !shared.stopped()
-                && let Err(what) = write_whole(&dir, &name, &node, buffer, shared)
+                && let Err(what) = write_whole(&dir, &name, &node, buffer, work, shared)
             {
                 shared.finding(Finding::of_file_error(&dir.path_of(&name), what));
             }
             dir.release(shared);
         }
         Task::Range { file, start, end } => {
-            if let Err(what) = write_range(&file.file, &file.node, start..end, buffer, shared)
+            if let Err(what) = write_range(&file.file, &file.node, start..end, buffer, work, shared)
                 && !file.failed.swap(true, Ordering::Relaxed)
                 && !shared.stopped()
             {
@@ -134,12 +136,13 @@ fn write_whole(
     name: &[u8],
     node: &Node,
     buffer: &mut [u8],
+    work: &WorkLimit,
     shared: &Shared<'_>,
 ) -> Result<(), FileError> {
     let folder = dir.folder()?;
     let made = folder.make_file(name, metadata::creation_mode(node))?;
     shared.files.fetch_add(1, Ordering::Relaxed);
-    let filled = write_range(&made, node, 0..node.len_bytes(), buffer, shared);
+    let filled = write_range(&made, node, 0..node.len_bytes(), buffer, work, shared);
     if let Err(what) = filled {
         shared.files.fetch_sub(1, Ordering::Relaxed);
         // An incomplete file must not remain.
@@ -156,17 +159,18 @@ fn write_range(
     node: &Node,
     range: std::ops::Range<u64>,
     buffer: &mut [u8],
+    work: &WorkLimit,
     shared: &Shared<'_>,
 ) -> Result<(), FileError> {
-    let (mut at, mut written_to) = (range.start, 0);
+    let (mut at, mut written_to, mut cursor) = (range.start, 0, Cursor::default());
     while at < range.end {
         if shared.stopped() {
             return Err(FileError::outside("interrupted"));
         }
-        let piece = pieces::next(node, at, range.end, buffer.len() as u64)?;
+        let piece = pieces::next(node, (at, range.end), buffer.len() as u64, &mut cursor, work)?;
         if !piece.hole {
             let bytes = &mut buffer[..(piece.end - at) as usize];
-            let n = node.read_at(at, bytes)?;
+            let n = node.read_within(at, bytes, work)?;
             let bytes = &bytes[..n];
             for data in zeroes::data(at, bytes) {
                 written_to = at + data.end as u64;

@@ -182,7 +182,7 @@ fn apply_xattrs(
         return false;
     }
     let mut others = false;
-    let visited = node.visit_xattrs(|xattr, _| {
+    let visited = node.visit_xattrs(&shared.work.limit(), |xattr, _| {
         let kind =
             if xattr.name.starts_with(b"system.") { XattrClass::AccessLists } else { XattrClass::Other };
         if kind == which {

@@ -27,6 +27,7 @@ mod tree;
 mod zeroes;
 
 use crate::walk::{self, Limits};
+use crate::work::SharedWork;
 use crate::{Findings, Image, ImageError};
 use limits::ExtractLimits;
 use pagefold_sys::SysError;
@@ -136,6 +137,7 @@ struct Shared<'a> {
     root: bool,
     /// Owner and group of created files; `None` if the target's set-group-id bit makes them inherit a group.
     made_as: Option<(u32, u32)>,
+    work: SharedWork,
     findings: Mutex<Findings>,
     files: AtomicU64,
     bytes: AtomicU64,
@@ -182,6 +184,7 @@ pub fn extract(
         root: rustix::process::geteuid().is_root(),
         made_as: (!target.is_set_group_id()?)
             .then(|| (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())),
+        work: SharedWork::of_image(image),
         findings: Mutex::default(),
         files: AtomicU64::new(0),
         bytes: AtomicU64::new(0),
@@ -239,11 +242,12 @@ fn run(
         let whole = paths.is_empty() || paths.iter().any(|path| path == b"/");
         let node = if whole { Some(image.root()?) } else { None };
         let root = pending_dir::PendingDir::root(target.open_again()?, node)?;
-        let mut tree = tree::TreeWriter::new(image, root, paths, shared, &queue, progress);
+        let work = shared.work.limit();
+        let mut tree = tree::TreeWriter::new(image, root, paths, shared, &queue, &work, progress);
         // The root exists already, and one inode more lets `ExtractLimits` report the limit instead of the walk.
         let inodes = shared.options.max_inodes.saturating_add(2);
         let limits = Limits { inodes, ..Limits::default() };
-        walk::walk(image, &limits, &mut tree)?;
+        walk::walk_within(&image.root()?, b"/", &limits, &work, &mut tree)?;
         let counts = tree.end();
         drop(closed);
         Ok(counts)

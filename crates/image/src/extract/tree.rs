@@ -8,8 +8,9 @@ use super::pending_dir::PendingDir;
 use super::{Progress, Shared, metadata};
 use crate::finding::FileError;
 use crate::queue::Queue;
-use crate::read::FileKind;
+use crate::read::{Cursor, FileKind};
 use crate::walk::{self, Link, Visit, Visitor};
+use crate::work::WorkLimit;
 use crate::{Finding, Image, Nid, Node, runs};
 use pagefold_sys::SysError;
 use pagefold_sys::beneath::{Folder, Special};
@@ -57,6 +58,7 @@ pub(super) struct TreeWriter<'a> {
     counts: WalkCounts,
     last_report: Instant,
     buffer: Vec<u8>,
+    work: &'a WorkLimit,
 }
 
 impl<'a> TreeWriter<'a> {
@@ -66,6 +68,7 @@ impl<'a> TreeWriter<'a> {
         paths: &'a [Vec<u8>],
         shared: &'a Shared<'a>,
         queue: &'a Queue<Task>,
+        work: &'a WorkLimit,
         progress: &'a dyn Fn(Progress),
     ) -> Self {
         let of_files = image.superblock().inos;
@@ -83,6 +86,7 @@ impl<'a> TreeWriter<'a> {
             counts,
             last_report,
             buffer,
+            work,
         }
     }
 
@@ -92,7 +96,7 @@ impl<'a> TreeWriter<'a> {
             dir.release(self.shared);
         }
         while let Some(task) = self.queue.try_next() {
-            files::run_task(task, &mut self.buffer, self.shared);
+            files::run_task(task, &mut self.buffer, self.work, self.shared);
             self.report_progress();
         }
         self.counts
@@ -123,7 +127,7 @@ impl<'a> TreeWriter<'a> {
     /// Enqueues a task, or runs it if the queue is full.
     fn enqueue(&mut self, task: Task) {
         if let Some(task) = self.queue.push(task) {
-            files::run_task(task, &mut self.buffer, self.shared);
+            files::run_task(task, &mut self.buffer, self.work, self.shared);
             self.report_progress();
         }
     }
@@ -145,7 +149,7 @@ impl<'a> TreeWriter<'a> {
         let Some(completion) = self.unfinished.remove(&nid) else { return };
         while !completion.is_done() {
             match self.queue.try_next() {
-                Some(task) => files::run_task(task, &mut self.buffer, self.shared),
+                Some(task) => files::run_task(task, &mut self.buffer, self.work, self.shared),
                 None => completion.wait(),
             }
             self.report_progress();
@@ -195,10 +199,10 @@ impl<'a> TreeWriter<'a> {
         let completion =
             if node.inode().nlink == 1 { Arc::default() } else { self.track_unfinished(node.nid()) };
         let open = Arc::new(OpenFile { file, node, dir: dir.clone(), name, failed, completion });
-        let mut start = 0;
+        let (mut start, mut cursor) = (0, Cursor::default());
         // Skip holes here: one of 2^62 bytes would otherwise take 2^39 tasks.
         while start < len && !open.failed.load(Ordering::Relaxed) && !self.shared.stopped() {
-            match runs::at(&open.node, start) {
+            match runs::at(&open.node, start, &mut cursor, self.work) {
                 Ok(Some(run)) if run.is_hole() => start = run.end,
                 Ok(_) => {
                     let end = start.saturating_add(PART_BYTES).min(len);

@@ -7,6 +7,7 @@ use crate::read::dir::{Directory, Entry};
 use crate::read::inode::Inode;
 use crate::read::xattr::{self, Xattr};
 use crate::read::{Cursor, Extent, FileKind, Mapping};
+use crate::work::{CountedBytes, WorkLimit};
 use crate::{ImageError, Nid, Space};
 use std::collections::VecDeque;
 use std::ops::{ControlFlow, Range};
@@ -68,12 +69,27 @@ impl Node {
         self.contents.inode.size
     }
 
+    /// The work that a call of the library may cost.
+    fn work_of_call(&self) -> WorkLimit {
+        WorkLimit::of_image(&self.image.0.core)
+    }
+
     /// Fills `buf` with the contents from `offset` on, and returns the number of bytes read, which is less than the
     /// length of `buf` only at the end of the file. The rest of `buf` is undefined then.
     ///
     /// Waits for memory if the budget is used up. If any of the bytes cannot be read, the whole read fails.
     pub fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize, ImageError> {
-        self.read_with_scratch(offset, buf.len(), buf)
+        self.read_within(offset, buf, &self.work_of_call())
+    }
+
+    /// As [`Node::read_at`], within the limit of a longer piece of work.
+    pub(crate) fn read_within(
+        &self,
+        offset: u64,
+        buf: &mut [u8],
+        work: &WorkLimit,
+    ) -> Result<usize, ImageError> {
+        self.read_with_scratch(offset, buf.len(), buf, work)
     }
 
     /// Reads as [`Node::read_at`] does, but extent by extent if that fails: what cannot be read is zeroes in `buf`, and
@@ -85,19 +101,30 @@ impl Node {
         buf: &mut [u8],
         on_error: &mut dyn FnMut(Range<u64>, &ImageError),
     ) -> usize {
-        if let Ok(read) = self.read_at(offset, buf) {
+        self.read_readable_within(offset, buf, on_error, &self.work_of_call())
+    }
+
+    /// As [`Node::read_readable`], within the limit of a longer piece of work.
+    pub(crate) fn read_readable_within(
+        &self,
+        offset: u64,
+        buf: &mut [u8],
+        on_error: &mut dyn FnMut(Range<u64>, &ImageError),
+        work: &WorkLimit,
+    ) -> usize {
+        if let Ok(read) = self.read_within(offset, buf, work) {
             return read;
         }
         let end = offset.saturating_add(buf.len() as u64).min(self.len_bytes()).max(offset);
         let (mut at, mut errors) = (offset, 0);
         while at < end {
-            let extent = self.extent_at(at);
+            let extent = self.extent_within(at, work);
             // Without an extent, nothing says where the next one begins. After many errors nobody needs the rest, and a
             // hostile image could make each of them expensive.
             let next = extent.as_ref().ok().and_then(Option::as_ref).filter(|_| errors < READ_ERRORS_MAX);
             let extent_end = next.map_or(end, |extent| extent.end().clamp(at + 1, end));
             let part = &mut buf[(at - offset) as usize..(extent_end - offset) as usize];
-            let read = extent.and_then(|_| self.read_at(at, part));
+            let read = extent.and_then(|_| self.read_within(at, part, work));
             if let Err(error) = read {
                 part.fill(0);
                 on_error(at..extent_end, &error);
@@ -114,6 +141,7 @@ impl Node {
         offset: u64,
         len: usize,
         buf: &mut [u8],
+        work: &WorkLimit,
     ) -> Result<usize, ImageError> {
         let left = self.len_bytes().saturating_sub(offset);
         let len = usize::try_from(left).unwrap_or(usize::MAX).min(len);
@@ -130,7 +158,7 @@ impl Node {
         let counters = &core.clusters.counters;
         counters.reads.add(1);
         let range = ReadRange { from: offset, len_bytes: len, more_follows: hint.more_follows };
-        let read = core.read_with_scratch(&self.contents, range, buf);
+        let read = core.read_with_scratch(&self.contents, range, buf, work);
         core.clusters.latency.record(begun.elapsed());
         match read {
             Ok(()) => counters.asked_bytes.add(len as u64),
@@ -145,8 +173,9 @@ impl Node {
         let prefetcher = self.image.0.prefetcher.as_ref().filter(|prefetcher| !prefetcher.has_ended());
         let (Some(prefetcher), core) = (prefetcher, &self.image.0.core) else { return };
         let (mut at, mut cursor) = (range.start, Cursor::default());
+        let work = WorkLimit::of_request(core, || false);
         while at < range.end {
-            let Ok(extent) = core.extent_near(&self.contents, at, &mut cursor) else { return };
+            let Ok(extent) = core.extent_near(&self.contents, at, &mut cursor, &work) else { return };
             at = extent.end();
             let Mapping::Compressed(cluster) = extent.mapping else { continue };
             let cluster_extent = ClusterExtent { cluster, decoded_bytes: extent.len_bytes };
@@ -158,18 +187,43 @@ impl Node {
 
     /// Finds the extent that contains byte `offset`; `None` at or behind the end of the file.
     pub fn extent_at(&self, offset: u64) -> Result<Option<Extent>, ImageError> {
+        self.extent_within(offset, &self.work_of_call())
+    }
+
+    /// As [`Node::extent_at`], within the limit of a longer piece of work.
+    pub(crate) fn extent_within(&self, offset: u64, work: &WorkLimit) -> Result<Option<Extent>, ImageError> {
+        self.extent_near(offset, &mut Cursor::default(), work)
+    }
+
+    /// As [`Node::extent_within`], for a caller that walks the file from its beginning.
+    pub(crate) fn extent_near(
+        &self,
+        offset: u64,
+        cursor: &mut Cursor,
+        work: &WorkLimit,
+    ) -> Result<Option<Extent>, ImageError> {
         match self.kind().has_contents() && offset < self.len_bytes() {
-            true => self.image.0.core.extent_at(&self.contents, offset).map(Some),
+            true => self.image.0.core.extent_near(&self.contents, offset, cursor, work).map(Some),
             false => Ok(None),
         }
     }
 
-    /// Iterates over the extents of a file from its beginning; none if it has no contents. Ends after an error.
+    /// Iterates over the extents of a file from its beginning; none if it has no contents. Ends after an error. More
+    /// extents than the image can hold are [`ImageError::TooMuchWork`].
     ///
     /// Cheaper than one [`Node::extent_at`] per extent: some indexes have to be summed up from their beginning.
     pub fn extents(&self) -> Extents<'_> {
+        self.extents_with(Work::OfCall(self.work_of_call()))
+    }
+
+    /// As [`Node::extents`], within the limit of a longer piece of work.
+    pub(crate) fn extents_within<'a>(&'a self, work: &'a WorkLimit) -> Extents<'a> {
+        self.extents_with(Work::Of(work))
+    }
+
+    fn extents_with<'a>(&'a self, work: Work<'a>) -> Extents<'a> {
         let end = if self.kind().has_contents() { self.len_bytes() } else { 0 };
-        Extents { node: self, at: 0, end, cursor: Cursor::default() }
+        Extents { node: self, at: 0, end, cursor: Cursor::default(), work }
     }
 
     /// Reads the target of a symbolic link.
@@ -182,23 +236,23 @@ impl Node {
             return Err(ImageError::corrupt(self.contents.inode.address, what));
         }
         let mut target = vec![0; self.len_bytes() as usize];
-        self.image.0.core.read(&self.contents, 0, &mut target, false)?;
+        self.image.0.core.read(&self.contents, 0, &mut target, false, &self.work_of_call())?;
         Ok(target)
     }
 
     /// Finds the inode of this name in a directory.
     pub fn lookup(&self, name: &[u8]) -> Result<Node, ImageError> {
-        match self.lookup_nid(name)? {
+        match self.lookup_nid(name, &self.work_of_call())? {
             Some(nid) => self.image.node(nid),
             None => Err(ImageError::NotFound { name: name.to_vec() }),
         }
     }
 
     /// Finds the number of the inode of this name in a directory; `None` if there is no such entry.
-    pub(crate) fn lookup_nid(&self, name: &[u8]) -> Result<Option<Nid>, ImageError> {
+    pub(crate) fn lookup_nid(&self, name: &[u8], work: &WorkLimit) -> Result<Option<Nid>, ImageError> {
         let directory = Directory::of(self.image.superblock(), self.inode())?;
-        let found =
-            directory.lookup(name, &mut Vec::new(), &mut |number, block| self.read_block(number, block))?;
+        let mut read = |number, block: &mut [u8]| self.read_block(number, block, work);
+        let found = directory.lookup(name, &mut Vec::new(), &mut read)?;
         Ok(found.map(|found| found.nid))
     }
 
@@ -210,15 +264,26 @@ impl Node {
     pub fn visit_entries(
         &self,
         position: u64,
+        visit: impl FnMut(u64, Result<Entry<'_>, ImageError>) -> ControlFlow<()>,
+    ) -> Result<(), ImageError> {
+        self.visit_entries_within(position, &self.work_of_call(), visit)
+    }
+
+    /// As [`Node::visit_entries`], within the limit of a longer piece of work.
+    pub(crate) fn visit_entries_within(
+        &self,
+        position: u64,
+        work: &WorkLimit,
         mut visit: impl FnMut(u64, Result<Entry<'_>, ImageError>) -> ControlFlow<()>,
     ) -> Result<(), ImageError> {
         let directory = Directory::of(self.image.superblock(), self.inode())?;
         let (first_block, mut index) = (position >> INDEX_BITS, (position & INDEX_MASK) as usize);
         let mut buffer = Vec::new();
         for number in first_block..directory.blocks() {
-            let mut read = |number, block: &mut [u8]| self.read_block(number, block);
+            let mut read = |number, block: &mut [u8]| self.read_block(number, block, work);
             let block = directory.read_block(number, &mut buffer, &mut read)?;
             while index < block.count() {
+                work.step()?;
                 let next = if index + 1 < block.count() {
                     (number << INDEX_BITS) | (index as u64 + 1)
                 } else {
@@ -237,38 +302,61 @@ impl Node {
     /// Iterates over the entries of a directory, without `.` and `..`, with one block in memory at a time.
     pub fn entries(&self) -> Result<Entries<'_>, ImageError> {
         Directory::of(self.image.superblock(), self.inode())?;
-        Ok(Entries { node: self, position: Some(0), ready: VecDeque::new() })
+        Ok(Entries { node: self, position: Some(0), ready: VecDeque::new(), work: self.work_of_call() })
     }
 
     /// Fills `block`, which has the right length, with block `number` of the directory.
-    pub(crate) fn read_block(&self, number: u64, block: &mut [u8]) -> Result<(), ImageError> {
+    pub(crate) fn read_block(
+        &self,
+        number: u64,
+        block: &mut [u8],
+        work: &WorkLimit,
+    ) -> Result<(), ImageError> {
         let start = number * u64::from(self.image.superblock().block_bytes());
-        self.image.0.core.read(&self.contents, start, block, true)
+        self.image.0.core.read(&self.contents, start, block, true, work)
     }
 
     /// Reads all extended attributes.
     pub fn xattrs(&self) -> Result<Vec<Xattr>, ImageError> {
-        let core = &self.image.0.core;
-        xattr::list(core, &core.superblock, &core.prefixes, &self.contents.inode)
+        let (core, work) = (&self.image.0.core, self.work_of_call());
+        let bytes = CountedBytes { bytes: core, work: &work };
+        xattr::list(&bytes, &core.superblock, &core.prefixes, &self.contents.inode)
     }
 
     /// Calls `visit` for each extended attribute, with whether the inode's name filter wrongly excludes it: a lookup
     /// by name does not find such an attribute.
-    pub(crate) fn visit_xattrs(&self, visit: impl FnMut(Xattr, bool)) -> Result<(), ImageError> {
+    pub(crate) fn visit_xattrs(
+        &self,
+        work: &WorkLimit,
+        visit: impl FnMut(Xattr, bool),
+    ) -> Result<(), ImageError> {
         let core = &self.image.0.core;
-        xattr::visit_filtered(core, &core.superblock, &core.prefixes, &self.contents.inode, visit)
+        let bytes = CountedBytes { bytes: core, work };
+        xattr::visit_filtered(&bytes, &core.superblock, &core.prefixes, &self.contents.inode, visit)
     }
 
     /// Reads the names of all extended attributes, in the order of [`Node::xattrs`].
     pub fn xattr_names(&self) -> Result<Vec<Vec<u8>>, ImageError> {
+        self.xattr_names_within(&self.work_of_call())
+    }
+
+    /// As [`Node::xattr_names`], within the limit of a longer piece of work.
+    pub(crate) fn xattr_names_within(&self, work: &WorkLimit) -> Result<Vec<Vec<u8>>, ImageError> {
         let core = &self.image.0.core;
-        xattr::names(core, &core.superblock, &core.prefixes, &self.contents.inode)
+        let bytes = CountedBytes { bytes: core, work };
+        xattr::names(&bytes, &core.superblock, &core.prefixes, &self.contents.inode)
     }
 
     /// Reads the value of one extended attribute; `None` if there is none of that name.
     pub fn xattr(&self, name: &[u8]) -> Result<Option<Vec<u8>>, ImageError> {
+        self.xattr_within(name, &self.work_of_call())
+    }
+
+    /// As [`Node::xattr`], within the limit of a longer piece of work.
+    pub(crate) fn xattr_within(&self, name: &[u8], work: &WorkLimit) -> Result<Option<Vec<u8>>, ImageError> {
         let core = &self.image.0.core;
-        xattr::get(core, &core.superblock, &core.prefixes, &self.contents.inode, name)
+        let bytes = CountedBytes { bytes: core, work };
+        xattr::get(&bytes, &core.superblock, &core.prefixes, &self.contents.inode, name)
     }
 }
 
@@ -289,6 +377,22 @@ pub struct Extents<'a> {
     at: u64,
     end: u64,
     cursor: Cursor,
+    work: Work<'a>,
+}
+
+/// The limit of an iteration.
+enum Work<'a> {
+    OfCall(WorkLimit),
+    Of(&'a WorkLimit),
+}
+
+impl Work<'_> {
+    fn limit(&self) -> &WorkLimit {
+        match self {
+            Work::OfCall(work) => work,
+            Work::Of(work) => work,
+        }
+    }
 }
 
 impl Iterator for Extents<'_> {
@@ -299,7 +403,7 @@ impl Iterator for Extents<'_> {
             return None;
         }
         let core = &self.node.image.0.core;
-        let found = core.extent_near(&self.node.contents, self.at, &mut self.cursor);
+        let found = core.extent_near(&self.node.contents, self.at, &mut self.cursor, self.work.limit());
         self.at = found.as_ref().map_or(self.end, Extent::end);
         Some(found)
     }
@@ -311,6 +415,7 @@ pub struct Entries<'a> {
     node: &'a Node,
     position: Option<u64>,
     ready: VecDeque<Result<DirEntry, ImageError>>,
+    work: WorkLimit,
 }
 
 impl Entries<'_> {
@@ -318,7 +423,7 @@ impl Entries<'_> {
         let block = position >> INDEX_BITS;
         self.position = None;
         let (ready, next_position) = (&mut self.ready, &mut self.position);
-        self.node.visit_entries(position, |next, entry| {
+        self.node.visit_entries_within(position, &self.work, |next, entry| {
             if !entry.as_ref().is_ok_and(|entry| entry.name == b"." || entry.name == b"..") {
                 ready.push_back(entry.map(|entry| DirEntry {
                     name: entry.name.to_vec(),
@@ -343,9 +448,11 @@ impl Iterator for Entries<'_> {
             if let Some(entry) = self.ready.pop_front() {
                 return Some(entry);
             }
-            if let Err(error) = self.read_block(self.position?) {
+            let position = self.position?;
+            if let Err(error) = self.read_block(position) {
                 self.position = None;
-                return Some(Err(error));
+                // Behind the entries before it.
+                self.ready.push_back(Err(error));
             }
         }
     }

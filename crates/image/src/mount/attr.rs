@@ -80,12 +80,21 @@ pub(super) fn errno(error: &ImageError) -> Errno {
         ImageError::NotFound { .. } => Errno(libc::ENOENT),
         ImageError::NotADirectory { .. } => Errno(libc::ENOTDIR),
         ImageError::NoContents { .. } => Errno(libc::EINVAL),
+        ImageError::Interrupted => Errno(libc::EINTR),
         // As listxattr(2) fails for a list that is too long.
         ImageError::TooManyNames { .. } => Errno(libc::E2BIG),
         ImageError::TooLittleMemory { .. } | ImageError::Budget { .. } | ImageError::Threads { .. } => {
             Errno(libc::ENOMEM)
         }
         _ => Errno(libc::EIO),
+    }
+}
+
+/// Returns the errno for an error of listing a directory: EFSCORRUPTED for a corrupt one, as the kernel's EROFS has it.
+pub(super) fn directory_errno(error: &ImageError) -> Errno {
+    match error {
+        ImageError::Corrupt { .. } => Errno(libc::EUCLEAN),
+        other => errno(other),
     }
 }
 
@@ -126,6 +135,10 @@ mod tests {
         assert_eq!(code(ImageError::NotFound { name: vec![] }), libc::ENOENT);
         assert_eq!(code(ImageError::NotADirectory { nid: Nid(1) }), libc::ENOTDIR);
         assert_eq!(code(ImageError::NoContents { nid: Nid(1), kind: "a socket" }), libc::EINVAL);
+        assert_eq!(code(ImageError::TooMuchWork { steps: 1 }), libc::EIO);
+        assert_eq!(code(ImageError::Interrupted), libc::EINTR);
+        assert_eq!(directory_errno(&ImageError::corrupt(at, "x")).0, libc::EUCLEAN);
+        assert_eq!(directory_errno(&ImageError::TooMuchWork { steps: 1 }).0, libc::EIO);
         assert_eq!(code(ImageError::TooLittleMemory { needed_bytes: 2, limit_bytes: 1 }), libc::ENOMEM);
     }
 }

@@ -7,12 +7,13 @@
 //! The kernel checks modes, owners and access control lists; it reads the lists as extended attributes.
 
 use super::MountOptions;
-use super::attr::{self, errno};
+use super::attr::{self, directory_errno, errno};
 use super::buffer::DECODING_SCRATCH_BYTES;
 use super::nodes::NodeCache;
 use crate::read::inode::Inode;
 use crate::read::{FileKind, Superblock};
 use crate::startup::Recorder;
+use crate::work::WorkLimit;
 use crate::{Image, ImageError, Nid, Node};
 use pagefold_backing::DeadlineScope;
 use pagefold_fuse::{
@@ -106,6 +107,11 @@ impl ImageFs {
         DeadlineScope::begin()
     }
 
+    /// The work that the request may cost. A program waits for it, and perhaps no longer.
+    fn work(&self) -> WorkLimit {
+        WorkLimit::of_request(&self.nodes.image().0.core, pagefold_fuse::is_interrupted)
+    }
+
     fn superblock(&self) -> &Superblock {
         self.nodes.image().superblock()
     }
@@ -133,7 +139,7 @@ impl ImageFs {
                 if let Some((recorder, nid)) = self.recorder(parent) {
                     recorder.note_directory(nid, directory.len_bytes());
                 }
-                directory.lookup_nid(name)?
+                directory.lookup_nid(name, &self.work())?
             }
         };
         if let (Some((recorder, parent)), Some(nid)) = (self.recorder(parent), found) {
@@ -154,12 +160,21 @@ impl ImageFs {
         if let Some((recorder, nid)) = self.recorder(directory) {
             recorder.note_directory(nid, node.len_bytes());
         }
-        let visited = node.visit_entries(position, |next, entry| {
-            // A file with a corrupt entry cannot be reached by a name, but the other files can. An error here would
-            // make programs stop listing the directory, so the entry is only counted.
-            let Ok(entry) = entry else {
-                self.nodes.image().0.core.clusters.counters.errors.add(1);
-                return ControlFlow::Continue(());
+        let (mut bogus, work) = (None, self.work());
+        let visited = node.visit_entries_within(position, &work, |next, entry| {
+            let entry = match entry {
+                Ok(entry) => entry,
+                // The kernel's EROFS fails here too. Nothing says whether the entries behind are any.
+                Err(error) if !matches!(error, ImageError::UnusableName { .. }) => {
+                    bogus = Some(error);
+                    return ControlFlow::Break(());
+                }
+                // Here, it fails as well. But no path leads to such a name, and one bad name should not hide the
+                // names of all other files: the entry is only counted.
+                Err(_) => {
+                    self.nodes.image().0.core.clusters.counters.errors.add(1);
+                    return ControlFlow::Continue(());
+                }
             };
             match add(next, entry.nid, entry.kind, OsStr::from_bytes(entry.name)) {
                 false => ControlFlow::Break(()),
@@ -170,7 +185,10 @@ impl ImageFs {
             }
         });
         // The reply has the entries before an error; the next request begins at the error and returns it.
-        if any { Ok(()) } else { visited.map_err(|e| errno(&e)) }
+        match bogus.map_or(visited, Err) {
+            Err(error) if !any => Err(directory_errno(&error)),
+            _ => Ok(()),
+        }
     }
 
     /// Returns the attributes of an entry for `read_dir_plus`, and how long the kernel may cache them.
@@ -185,7 +203,7 @@ impl ImageFs {
     /// Returns the names of extended attributes, each with a NUL. `trusted.` names, which only root may read, are
     /// listed for root only.
     fn names(&self, number: Number, is_root: bool) -> Result<Vec<u8>, ImageError> {
-        let mut names = self.node(number)?.xattr_names()?;
+        let mut names = self.node(number)?.xattr_names_within(&self.work())?;
         names.retain(|name| is_root || !name.starts_with(b"trusted."));
         let mut list = names.join(&0);
         if !names.is_empty() {
@@ -196,6 +214,8 @@ impl ImageFs {
 }
 
 impl FileSystem for ImageFs {
+    const CAN_BE_INTERRUPTED: bool = true;
+
     fn init(&mut self, offer: &Offer) -> Result<Settings, Unsupported> {
         let mut features = wanted();
         if self.enforces_acls {
@@ -258,7 +278,9 @@ impl FileSystem for ImageFs {
             return Err(Errno(libc::EINVAL));
         }
         // The rest of the buffer is scratch.
-        let read = self.node(number).and_then(|node| node.read_with_scratch(range.offset, len, buffer));
+        let work = self.work();
+        let read = self.node(number);
+        let read = read.and_then(|node| node.read_with_scratch(range.offset, len, buffer, &work));
         let read = read.map_err(|e| errno(&e))?;
         if let Some((recorder, nid)) = self.recorder(number) {
             recorder.note_range(nid, range.offset..range.offset.saturating_add(read as u64));
@@ -293,7 +315,7 @@ impl FileSystem for ImageFs {
     fn xattr(&self, number: Number, name: &OsStr) -> Result<Vec<u8>, Errno> {
         let _scope = self.begin();
         self.note_inode(number);
-        let value = self.node(number).and_then(|node| node.xattr(name.as_bytes()));
+        let value = self.node(number).and_then(|node| node.xattr_within(name.as_bytes(), &self.work()));
         value.map_err(|e| errno(&e))?.ok_or(Errno(libc::ENODATA))
     }
 

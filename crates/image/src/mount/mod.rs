@@ -288,6 +288,13 @@ impl Planned {
     }
 }
 
+/// The file system of a mount, without a kernel: for tests and fuzz targets.
+#[cfg(feature = "testing")]
+pub fn file_system(image: Image, read_bytes: usize) -> std::io::Result<impl pagefold_fuse::FileSystem> {
+    let (alive, _) = UnixStream::pair()?;
+    Ok(ImageFs::new(image, read_bytes, &MountOptions::default(), alive))
+}
+
 fn default_threads() -> usize {
     (cpu::count() + 1).min(4)
 }

@@ -86,7 +86,7 @@ impl<'a> DirBlock<'a> {
             return Err(corrupt(&format!("a name of {} bytes", name.len())));
         }
         if name.iter().any(|byte| matches!(byte, 0 | b'/')) {
-            return Err(corrupt("a name with a slash or a NUL"));
+            return Err(ImageError::UnusableName { at: self.at, index });
         }
         let kind = FileKind::from_dirent(raw.file_type);
         Ok(Entry { nid: Nid(raw.nid.get()), kind, file_type: raw.file_type, name })

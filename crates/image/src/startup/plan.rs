@@ -2,6 +2,7 @@
 
 use crate::core::{Contents, Core};
 use crate::read::{Cursor, Mapping};
+use crate::work::WorkLimit;
 use crate::{Address, ImageError, Space};
 use std::ops::Range;
 
@@ -22,10 +23,11 @@ pub(super) fn stored_ranges(
     contents: &Contents,
     range: Range<u64>,
     ranges: &mut Vec<Stored>,
+    work: &WorkLimit,
 ) -> Result<(), ImageError> {
     let (mut at, mut cursor, most) = (range.start, Cursor::default(), ranges.len() + RANGES_MAX);
     while at < range.end && ranges.len() < most {
-        let extent = core.extent_near(contents, at, &mut cursor)?;
+        let extent = core.extent_near(contents, at, &mut cursor, work)?;
         let end = extent.end().min(range.end);
         let (within, len_bytes) = (at - extent.start, end - at);
         match extent.mapping {
@@ -35,7 +37,7 @@ pub(super) fn stored_ranges(
             Mapping::Compressed(cluster) => push(core, ranges, cluster.at, 0, cluster.len_bytes.into()),
             Mapping::Fragment { offset } => {
                 if let Some(start) = offset.checked_add(within) {
-                    stored_fragment(core, contents, start..start.saturating_add(len_bytes), ranges)?;
+                    stored_fragment(core, contents, start..start.saturating_add(len_bytes), ranges, work)?;
                 }
             }
         }
@@ -50,10 +52,11 @@ fn stored_fragment(
     contents: &Contents,
     range: Range<u64>,
     ranges: &mut Vec<Stored>,
+    work: &WorkLimit,
 ) -> Result<(), ImageError> {
     let (mut at, most) = (range.start, ranges.len() + RANGES_MAX);
     while at < range.end && ranges.len() < most {
-        let extent = core.packed_extent_at(&contents.inode, at)?;
+        let extent = core.packed_extent_at(&contents.inode, at, work)?;
         let end = extent.end().min(range.end);
         match extent.mapping {
             Mapping::Plain(from) => push(core, ranges, from, at - extent.start, end - at),

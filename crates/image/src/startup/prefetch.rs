@@ -10,6 +10,7 @@
 use super::list::{StartEntry, StartList};
 use super::plan::{Stored, coalesced, stored_ranges};
 use crate::read::FileKind;
+use crate::work::WorkLimit;
 use crate::{Image, ImageError, Node};
 use pagefold_backing::Prefetched;
 use std::ops::ControlFlow;
@@ -100,6 +101,7 @@ pub fn prefetch(image: &Image, list: &StartList, counters: &PrefetchCounters, st
             window: Vec::new(),
             windows: 0,
             most_bytes,
+            work: WorkLimit::of_image(&image.0.core),
         }
         .plan(list);
     });
@@ -118,6 +120,8 @@ struct Planner<'a> {
     windows: u32,
     /// Bytes that may still be planned.
     most_bytes: u64,
+    /// What the lookups of all entries may cost. Entries beyond it are skipped.
+    work: WorkLimit,
 }
 
 impl Planner<'_> {
@@ -147,10 +151,11 @@ impl Planner<'_> {
             None => 0..node.len_bytes(),
         };
         match node.kind() {
-            FileKind::Directory => read_directory(&node, range.end)?,
+            FileKind::Directory => read_directory(&node, range.end, &self.work)?,
             FileKind::Symlink => drop(node.read_link()?),
             FileKind::Regular => {
-                stored_ranges(&self.image.0.core, node.contents(), range.clone(), &mut self.window)?;
+                let core = &self.image.0.core;
+                stored_ranges(core, node.contents(), range.clone(), &mut self.window, &self.work)?;
             }
             _ => {}
         }
@@ -166,8 +171,8 @@ impl Planner<'_> {
         for (n, name) in names.iter().enumerate().skip(known) {
             let found = match self.parents.last() {
                 Some((_, parent)) if parent.kind() != FileKind::Directory => return Ok(None),
-                Some((_, parent)) => parent.lookup_nid(name)?,
-                None => self.image.root()?.lookup_nid(name)?,
+                Some((_, parent)) => parent.lookup_nid(name, &self.work)?,
+                None => self.image.root()?.lookup_nid(name, &self.work)?,
             };
             let Some(nid) = found else { return Ok(None) };
             let node = self.image.node(nid)?;
@@ -203,13 +208,13 @@ impl Planner<'_> {
 }
 
 /// Reads a directory up to byte `end`.
-fn read_directory(node: &Node, end: u64) -> Result<(), ImageError> {
+fn read_directory(node: &Node, end: u64, work: &WorkLimit) -> Result<(), ImageError> {
     let block_bytes = u64::from(node.image().superblock().block_bytes());
     let end = end.min(DIRECTORY_BYTES_MAX);
     let mut block = Vec::new();
     for start in (0..end).step_by(block_bytes as usize) {
         block.resize(block_bytes.min(node.len_bytes() - start) as usize, 0);
-        node.read_block(start / block_bytes, &mut block)?;
+        node.read_block(start / block_bytes, &mut block, work)?;
     }
     Ok(())
 }

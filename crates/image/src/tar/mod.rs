@@ -14,8 +14,9 @@ mod acl;
 mod header;
 mod sparse;
 
-use crate::read::FileKind;
+use crate::read::{Cursor, FileKind};
 use crate::walk::{self, Limits, Link, Visit, Visitor};
+use crate::work::WorkLimit;
 use crate::{Finding, Findings, Image, ImageError, Node, pieces};
 use header::{BLOCK_BYTES, Header};
 use pagefold_page::size::Human;
@@ -87,11 +88,12 @@ pub fn write(
     // The limit includes the end mark.
     let bytes_left = options.max_bytes.saturating_sub(END_MARK.len() as u64);
     let buffer = vec![0; BUFFER_BYTES];
-    let mut tar = Writer { out, options, bytes_left, paths: &paths, buffer, report, failed: None };
+    let work = &WorkLimit::of_image(&image.0.core);
+    let mut tar = Writer { out, options, work, bytes_left, paths: &paths, buffer, report, failed: None };
     // One inode more lets this module report the limit of members, instead of the walk.
     let limits = Limits { inodes: options.max_members.saturating_add(1), ..Limits::default() };
-    walk::walk(image, &limits, &mut tar)?;
-    if let Some(error) = tar.failed {
+    walk::walk_within(&image.root()?, b"/", &limits, work, &mut tar)?;
+    if let Some(error) = tar.failed.or(work.step().err().map(TarError::Image)) {
         // The part that was written may be of use, and `error` is more important than a second one.
         let _ = tar.out.flush();
         return Err(error);
@@ -105,6 +107,7 @@ pub fn write(
 struct Writer<'a, W> {
     out: W,
     options: &'a TarOptions,
+    work: &'a WorkLimit,
     /// Bytes left of the limit.
     bytes_left: u64,
     paths: &'a [Vec<u8>],
@@ -144,7 +147,7 @@ impl<W: Write> Writer<'_, W> {
         let name = header::member_name(visit.path, node.kind() == FileKind::Directory);
         let mut header = Header::of(node, &name, target.as_deref(), first.is_some());
         if first.is_none() {
-            let visited = node.visit_xattrs(|xattr, _| header.xattr(&xattr));
+            let visited = node.visit_xattrs(self.work, |xattr, _| header.xattr(&xattr));
             if let Err(error) = visited {
                 self.report_error(visit.path, &error);
             }
@@ -153,7 +156,9 @@ impl<W: Write> Writer<'_, W> {
             return self.write_header(visit, header, 0);
         }
         let findings = &mut self.report.findings;
-        match sparse::map(node, visit.path, &mut |finding| findings.push(finding)) {
+        let map = sparse::map(node, visit.path, self.work, &mut |finding| findings.push(finding));
+        self.work.step()?;
+        match map {
             Some(map) => self.write_sparse(visit, header, &name, &map),
             None => {
                 let len = node.len_bytes();
@@ -204,21 +209,24 @@ impl<W: Write> Writer<'_, W> {
 
     /// Writes a range of a file's contents, with zeroes for the extents that cannot be read. Reports the first of
     /// these.
-    fn write_data(&mut self, node: &Node, path: &[u8], range: std::ops::Range<u64>) -> io::Result<()> {
-        let mut at = range.start;
+    fn write_data(&mut self, node: &Node, path: &[u8], range: std::ops::Range<u64>) -> Result<(), TarError> {
+        let (mut at, mut cursor) = (range.start, Cursor::default());
         let mut unreadable: Option<(std::ops::Range<u64>, ImageError)> = None;
         while at < range.end {
+            // Zeroes instead of contents could be written for ever.
+            self.work.step()?;
             let most = self.buffer.len() as u64;
-            let end = match pieces::next(node, at, range.end, most) {
+            let end = match pieces::next(node, (at, range.end), most, &mut cursor, self.work) {
                 Ok(piece) => piece.end.min(at + most),
                 Err(_) => range.end.min(at + most),
             };
             let buffer = &mut self.buffer[..(end - at) as usize];
-            let read = node.read_readable(at, buffer, &mut |bytes, error| match &mut unreadable {
+            let mut note = |bytes: std::ops::Range<u64>, error: &ImageError| match &mut unreadable {
                 Some((known, _)) if known.end == bytes.start => known.end = bytes.end,
                 Some(_) => {}
                 none => *none = Some((bytes, error.clone())),
-            });
+            };
+            let read = node.read_readable_within(at, buffer, &mut note, self.work);
             // A file that ends early has been reported by then.
             buffer[read..].fill(0);
             self.out.write_all(&self.buffer[..(end - at) as usize])?;

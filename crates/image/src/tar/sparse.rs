@@ -4,6 +4,8 @@
 //! zeroes instead would not end: an image can claim 2^62 bytes.
 
 use super::header::BLOCK_BYTES;
+use crate::read::Cursor;
+use crate::work::WorkLimit;
 use crate::{Finding, Node, runs};
 use std::ops::Range;
 
@@ -40,8 +42,13 @@ impl Map {
 
 /// Returns the data ranges of a file with holes; `None` if the file is to be written in full. Reports unreadable
 /// ranges.
-pub(super) fn map(node: &Node, path: &[u8], report: &mut dyn FnMut(Finding)) -> Option<Vec<Range<u64>>> {
-    let (mut map, mut at, len) = (Map::default(), 0, node.len_bytes());
+pub(super) fn map(
+    node: &Node,
+    path: &[u8],
+    work: &WorkLimit,
+    report: &mut dyn FnMut(Finding),
+) -> Option<Vec<Range<u64>>> {
+    let (mut map, mut at, len, mut cursor) = (Map::default(), 0, node.len_bytes(), Cursor::default());
     let describe = |range: Range<u64>, what: &str| {
         format!("bytes {} to {}, a hole instead: {what}", range.start, range.end)
     };
@@ -49,7 +56,7 @@ pub(super) fn map(node: &Node, path: &[u8], report: &mut dyn FnMut(Finding)) -> 
         if map.data.len() >= MAX_DATA_RUNS || map.findings >= MAX_FINDINGS {
             break;
         }
-        let run = match runs::at(node, at) {
+        let run = match runs::at(node, at, &mut cursor, work) {
             Ok(Some(run)) => run,
             Ok(None) => break,
             Err(error) => {

@@ -8,10 +8,8 @@ use crate::format::inode::{RawCompactInode, RawExtendedInode, SLOT_LEN};
 use crate::read::inode::Inode;
 use crate::read::superblock::PrefixPlace;
 use crate::read::{Algorithm, Extent, FileKind, Mapping, xattr};
+use crate::work::{CountedBytes, WorkLimit};
 use crate::{Address, Image, ImageError, Node, Space};
-
-/// The most extents of the metabox that are counted.
-const MAX_METABOX_EXTENTS: usize = 1 << 24;
 
 /// The owner of contents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,11 +93,11 @@ impl Collector {
     }
 
     /// Attributes the metabox. It comes before everything else.
-    pub(crate) fn metabox(&mut self) -> Result<(), ImageError> {
+    pub(crate) fn metabox(&mut self, work: &WorkLimit) -> Result<(), ImageError> {
         let Some(nid) = self.image.superblock().metabox_nid else { return Ok(()) };
         let node = self.image.node(nid)?;
-        self.begin(&node, Owner::Metabox);
-        for extent in node.extents().take(MAX_METABOX_EXTENTS) {
+        self.begin(&node, Owner::Metabox, work);
+        for extent in node.extents_within(work) {
             self.extent(&node, &extent?);
         }
         self.end(&node, b"");
@@ -107,14 +105,14 @@ impl Collector {
     }
 
     /// Attributes the metadata of an inode, which was not met before.
-    pub(crate) fn begin(&mut self, node: &Node, owner: Owner) {
+    pub(crate) fn begin(&mut self, node: &Node, owner: Owner, work: &WorkLimit) {
         (self.owner, self.stored_bytes) = (owner, 0);
         let inode = node.inode();
         let len = if inode.extended { RawExtendedInode::LEN } else { RawCompactInode::LEN };
         self.metadata(UsagePart::Inodes, inode.address, len as u64);
         if let Some(at) = inode.xattr_address() {
             self.metadata(UsagePart::Xattrs, at, u64::from(inode.xattr_bytes));
-            self.shared_xattrs(inode);
+            self.shared_xattrs(inode, work);
         }
         let index_end = node.contents().index_end();
         self.metadata(UsagePart::Indexes, inode.tail, index_end.offset.saturating_sub(inode.tail.offset));
@@ -126,12 +124,13 @@ impl Collector {
         }
     }
 
-    fn shared_xattrs(&mut self, inode: &Inode) {
+    fn shared_xattrs(&mut self, inode: &Inode, work: &WorkLimit) {
         let image = self.image.clone();
         let core = &image.0.core;
         let visit = |at, len_bytes| self.metadata(UsagePart::Xattrs, at, len_bytes);
         // The walk reports attributes that cannot be read.
-        let _ = xattr::visit_shared_places(core, &core.superblock, &core.prefixes, inode, visit);
+        let bytes = CountedBytes { bytes: core, work };
+        let _ = xattr::visit_shared_places(&bytes, &core.superblock, &core.prefixes, inode, visit);
     }
 
     /// Attributes the stored bytes of an extent, and returns whether they were before.

@@ -12,6 +12,7 @@ use super::Visitor;
 use crate::account::{Account, TableAccount};
 use crate::read::FileKind;
 use crate::read::dir::{DirBlock, Directory};
+use crate::work::WorkLimit;
 use crate::{Finding, ImageError, Nid, Node, rules};
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
@@ -129,18 +130,27 @@ impl DirCursor {
         })
     }
 
-    /// Returns the next name; `None` after the last. `path` is the directory's, for findings.
-    pub(super) fn next(&mut self, path: &[u8], visitor: &mut dyn Visitor) -> Option<Name> {
+    /// Returns the next name; `None` after the last. `path` is the directory's, for findings. Fails only at the limit of
+    /// work.
+    pub(super) fn next(
+        &mut self,
+        path: &[u8],
+        work: &WorkLimit,
+        visitor: &mut dyn Visitor,
+    ) -> Result<Option<Name>, ImageError> {
         while self.at.0 < self.directory.blocks() {
             if self.errors >= MAX_DIRECTORY_ERRORS {
                 let what = "too many faults in this directory; the rest of it was not checked";
                 visitor.finding(Finding::error(path, Some(self.node.inode().address), what));
                 self.skip_rest();
-                return None;
+                return Ok(None);
             }
-            match self.next_in_block(path, visitor) {
-                Ok(Some(name)) => return Some(name),
+            // A step for each entry, of which each costs one for its inode too; and one for each fault.
+            work.steps(2)?;
+            match self.next_in_block(path, work, visitor) {
+                Ok(Some(name)) => return Ok(Some(name)),
                 Ok(None) => {}
+                Err(error @ (ImageError::TooMuchWork { .. } | ImageError::Interrupted)) => return Err(error),
                 Err(error) => {
                     let number = self.at.0;
                     let finding = Finding::of(path, &error);
@@ -153,7 +163,7 @@ impl DirCursor {
             }
         }
         self.check_dots(path, visitor);
-        None
+        Ok(None)
     }
 
     /// Frees the block's memory. [`next`](Self::next) reads the block again.
@@ -176,11 +186,16 @@ impl DirCursor {
 
     /// Takes the next entry of the block; `None` if it is not a name to visit, or the block has ended. An error
     /// concerns the whole block.
-    fn next_in_block(&mut self, path: &[u8], visitor: &mut dyn Visitor) -> Result<Option<Name>, ImageError> {
+    fn next_in_block(
+        &mut self,
+        path: &[u8],
+        work: &WorkLimit,
+        visitor: &mut dyn Visitor,
+    ) -> Result<Option<Name>, ImageError> {
         let address = self.node.inode().address;
         if !self.loaded {
             let node = &self.node;
-            let mut read = |number, block: &mut [u8]| node.read_block(number, block);
+            let mut read = |number, block: &mut [u8]| node.read_block(number, block, work);
             self.directory.read_block(self.at.0, &mut self.block, &mut read)?;
             self.loaded = true;
         }
@@ -201,14 +216,20 @@ impl DirCursor {
         };
         let (name, nid) = (entry.name.to_vec(), entry.nid);
         let (kind, file_type) = (entry.kind, entry.file_type);
-        if !self.is_new(&name, path, visitor) || self.check_if_dot(&name, nid, path, visitor) {
+        if !self.is_new(&name, path, work, visitor)? || self.check_if_dot(&name, nid, path, visitor) {
             return Ok(None);
         }
         Ok(Some(Name { name, nid, kind, file_type }))
     }
 
     /// Whether this is the first entry with this name. Reports the first name that is out of order, and each duplicate.
-    fn is_new(&mut self, name: &[u8], path: &[u8], visitor: &mut dyn Visitor) -> bool {
+    fn is_new(
+        &mut self,
+        name: &[u8],
+        path: &[u8],
+        work: &WorkLimit,
+        visitor: &mut dyn Visitor,
+    ) -> Result<bool, ImageError> {
         let at = Some(self.node.inode().address);
         let insertion = match &mut self.order {
             Order::Sorted(last) if name > last.as_slice() => {
@@ -221,7 +242,7 @@ impl DirCursor {
                 let what = format!("names are not in order, from '{}' on", name.escape_ascii());
                 visitor.finding(Finding::breaks(&rules::DIR_ORDER, path, at, what));
                 let mut names = NameHashes::new(&self.account);
-                let insertion = match self.add_earlier_names(&mut names) {
+                let insertion = match self.add_earlier_names(&mut names, work)? {
                     Insertion::OverBudget => Insertion::OverBudget,
                     _ => names.add(name),
                 };
@@ -230,7 +251,7 @@ impl DirCursor {
             }
             Order::Unsorted(names) => names.add(name),
         };
-        match insertion {
+        Ok(match insertion {
             Insertion::New => true,
             Insertion::Known => {
                 let what = format!("the name '{}' occurs twice", name.escape_ascii());
@@ -245,23 +266,25 @@ impl DirCursor {
                 self.skip_rest();
                 false
             }
-        }
+        })
     }
 
     /// Reads the directory again and adds the names before the current one. Blocks that cannot be read are skipped:
     /// they had no names the first time either.
-    fn add_earlier_names(&self, names: &mut NameHashes) -> Insertion {
+    fn add_earlier_names(&self, names: &mut NameHashes, work: &WorkLimit) -> Result<Insertion, ImageError> {
         let mut bytes = Vec::new();
-        let mut read = |number, block: &mut [u8]| self.node.read_block(number, block);
+        let mut read = |number, block: &mut [u8]| self.node.read_block(number, block, work);
         for number in 0..=self.at.0 {
+            work.step()?;
             let Ok(block) = self.directory.read_block(number, &mut bytes, &mut read) else { continue };
             let before = if number == self.at.0 { self.at.1 - 1 } else { block.count() };
+            work.steps(before as u64)?;
             let mut entries = block.entries().take(before).flatten();
             if entries.any(|entry| names.add(entry.name) == Insertion::OverBudget) {
-                return Insertion::OverBudget;
+                return Ok(Insertion::OverBudget);
             }
         }
-        Insertion::New
+        Ok(Insertion::New)
     }
 
     /// Whether the name is `.` or `..`. If so, reports an inode that it should not name.

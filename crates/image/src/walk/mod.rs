@@ -5,7 +5,7 @@
 //!
 //! A fault of the image does not stop the walk: an entry that cannot be read, named or entered is reported as a
 //! [`Finding`] and skipped. The walk always ends: it uses a stack instead of recursion, enters each directory once, and
-//! counts names, inodes and levels against [`Limits`].
+//! counts names, inodes and levels against [`Limits`]. Its work, and that of the visitor, has the limit of `work` besides.
 //!
 //! Path of a walk: [`walk_from`] -> `directory` (the next valid name of the directory on top of the stack) -> `links`
 //! (whether its inode was visited before) -> the visitor.
@@ -20,6 +20,7 @@ mod links;
 
 use crate::account::Account;
 use crate::read::FileKind;
+use crate::work::WorkLimit;
 use crate::{Finding, Image, ImageError, Nid, Node, rules};
 use directory::{DirCursor, Name};
 use links::LinkTracker;
@@ -133,9 +134,21 @@ pub fn walk_from(
     limits: &Limits,
     visitor: &mut dyn Visitor,
 ) -> Result<WalkSummary, ImageError> {
+    walk_within(node, path, limits, &WorkLimit::of_image(&node.image().0.core), visitor)
+}
+
+/// As [`walk_from`], with a limit of work that the visitor shares.
+pub(crate) fn walk_within(
+    node: &Node,
+    path: &[u8],
+    limits: &Limits,
+    work: &WorkLimit,
+    visitor: &mut dyn Visitor,
+) -> Result<WalkSummary, ImageError> {
     let account = Account::new(node.image().budget());
     let mut walk = Walk {
         limits: *limits,
+        work,
         visitor,
         stack: Vec::new(),
         path: path.strip_suffix(b"/").unwrap_or(path).to_vec(),
@@ -154,6 +167,7 @@ pub fn walk_from(
 
 struct Walk<'a> {
     limits: Limits,
+    work: &'a WorkLimit,
     visitor: &'a mut dyn Visitor,
     stack: Vec<DirCursor>,
     /// The path of the directory on top of the stack, without a slash at its end.
@@ -199,7 +213,15 @@ impl Walk<'_> {
     fn step(&mut self) -> ControlFlow<()> {
         let shown: &[u8] = if self.path.is_empty() { b"/" } else { &self.path };
         let Some(cursor) = self.stack.last_mut() else { return ControlFlow::Continue(()) };
-        let Some(name) = cursor.next(shown, self.visitor) else { return self.pop() };
+        let name = match cursor.next(shown, self.work, self.visitor) {
+            Ok(Some(name)) => name,
+            Ok(None) => return self.pop(),
+            Err(error) => {
+                let finding = Finding::of(shown, &error);
+                self.visitor.finding(finding.described(|what| format!("{what}; the rest was not checked")));
+                return ControlFlow::Break(());
+            }
+        };
         self.summary.names += 1;
         if self.summary.names > self.limits.names {
             let what = format!("more than {} names; the rest was not checked", self.limits.names);

@@ -22,4 +22,5 @@ mod tools_hostile;
 mod tools_limits;
 mod usage;
 mod verity;
+mod work;
 mod zmap;

@@ -1,6 +1,6 @@
 //! Mounts of faulty images.
 
-use crate::support::handmade::{DIRECTORY, File, REGULAR, image};
+use crate::support::handmade::{DIRECTORY, File, REGULAR, block_of_names, image, repeated_block};
 use pagefold_backing::{Backing, MemoryBacking};
 use pagefold_image::mount::{Mount, MountError, MountOptions};
 use pagefold_image::{Image, Options};
@@ -54,6 +54,38 @@ fn a_bad_name_does_not_hide_others() {
     for name in names {
         assert_eq!(fs::read(at.path().join(name)).unwrap(), b"contents");
     }
+    mount.stop().unwrap();
+}
+
+/// As the kernel's EROFS lists it: the names before the fault, and then EUCLEAN.
+#[test]
+fn a_listing_ends_at_the_first_bogus_entry() {
+    if !can_mount("a_listing_ends_at_the_first_bogus_entry") {
+        return;
+    }
+    let mut root = File::directory(2, &[(".", 0, DIRECTORY), ("..", 0, DIRECTORY), ("a", 1, REGULAR)]);
+    // Endless blocks without an entry follow, which the bytes of the other file and the end of the image are.
+    root.size = 1 << 40;
+    let at = tempfile::tempdir().unwrap();
+    let mut mount = mounted(&image(&[root, File::regular(&[0; 4096])]), at.path()).unwrap();
+    let mut listed = fs::read_dir(at.path()).unwrap();
+    assert_eq!(listed.next().unwrap().unwrap().file_name(), "a");
+    let failed = listed.next().unwrap().unwrap_err();
+    assert_eq!(failed.raw_os_error(), Some(libc::EUCLEAN), "{failed}");
+    assert_eq!(fs::read(at.path().join("a")).unwrap(), [0; 4096]);
+    mount.stop().unwrap();
+}
+
+/// Names that no path can have are skipped, but not for ever.
+#[test]
+fn a_listing_of_names_without_a_use_ends_at_the_limit_of_work() {
+    if !can_mount("a_listing_of_names_without_a_use_ends_at_the_limit_of_work") {
+        return;
+    }
+    let at = tempfile::tempdir().unwrap();
+    let mut mount = mounted(&repeated_block(&block_of_names(b"/")), at.path()).unwrap();
+    let failed = fs::read_dir(at.path()).unwrap().next().unwrap().unwrap_err();
+    assert_eq!(failed.raw_os_error(), Some(libc::EIO), "{failed}");
     mount.stop().unwrap();
 }
 

@@ -260,3 +260,98 @@ pub fn put_sequence(out: &mut Vec<u8>, literals: &[u8], matched: Option<(usize, 
         put_rest(out, match_len);
     }
 }
+
+/// Sets the size of a file.
+pub fn set_size(bytes: &mut [u8], file: usize, size: u64) {
+    bytes[inode_at(file) + 8..][..8].copy_from_slice(&size.to_le_bytes());
+}
+
+/// Sets the link count of a file.
+pub fn set_nlink(bytes: &mut [u8], file: usize, nlink: u32) {
+    bytes[inode_at(file) + 44..][..4].copy_from_slice(&nlink.to_le_bytes());
+}
+
+/// Makes the chunks of a file consist of 2^`bits` blocks.
+pub fn set_chunk_bits(bytes: &mut [u8], file: usize, bits: u8) {
+    bytes[inode_at(file) + 16] = bits;
+}
+
+/// A directory with `.`, `..` and these names of one file, which ascend, in as many blocks as they need.
+pub fn multi_block_directory(names: impl Iterator<Item = String>, file: usize) -> File {
+    let mut names = [".".into(), "..".into()].into_iter().chain(names).peekable();
+    let mut contents: Vec<u8> = Vec::new();
+    while names.peek().is_some() {
+        let mut block: Vec<String> = Vec::new();
+        let mut len = 0;
+        while let Some(name) = names.next_if(|name| len + 12 + name.len() <= BLOCK) {
+            len += 12 + name.len();
+            block.push(name);
+        }
+        let entry = |name: &'_ String| match name.as_str() {
+            "." | ".." => (0, DIRECTORY),
+            _ => (file, REGULAR),
+        };
+        let entries: Vec<_> =
+            block.iter().map(|name| (name.as_str(), entry(name).0, entry(name).1)).collect();
+        contents.resize(contents.len().next_multiple_of(BLOCK), 0);
+        contents.extend(File::directory(2, &entries).contents.unwrap_or_default());
+    }
+    File::of(0o040_755, 2, contents)
+}
+
+/// An image whose root, an empty directory, lies in a metabox. These are the records of the metabox's index: position, and
+/// stored bytes from block 2 on. Without records the metabox is plain.
+pub fn metabox_image(size: u64, records: &[(u64, u32)]) -> Vec<u8> {
+    let mut bytes = image(&[File::hole(0o040_755, 0), File::hole(0o100_644, size), unused(), unused()]);
+    // The bytes of the metabox: the root again.
+    let root = bytes[inode_at(0)..][..64].to_vec();
+    bytes.resize(3 * BLOCK, 0);
+    bytes[2 * BLOCK..][..64].copy_from_slice(&root);
+    let metabox = inode_at(1);
+    bytes[metabox + 16..][..4].copy_from_slice(&2u32.to_le_bytes());
+    if !records.is_empty() {
+        bytes[metabox] = 1 | 1 << 1;
+        // Records of 32 bytes, which begin at a multiple of that.
+        let (header, array) = (metabox + 64, (metabox + 72).next_multiple_of(32));
+        bytes[header..][..8].copy_from_slice(&(records.len() as u64 | 7 << 32).to_le_bytes());
+        for (n, (start, stored)) in records.iter().enumerate() {
+            let record = [*stored, 2 * BLOCK as u32, 0, *start as u32, (*start >> 32) as u32];
+            for (field, value) in record.iter().enumerate() {
+                bytes[array + n * 32 + field * 4..][..4].copy_from_slice(&value.to_le_bytes());
+            }
+        }
+    }
+    let superblock = &mut bytes[1024..];
+    // A slot behind the superblock has the metabox; 48-bit addresses, the metabox and chunks are used.
+    superblock[13] = 1;
+    superblock[0x24..][..4].copy_from_slice(&3u32.to_le_bytes());
+    superblock[0x50..][..4].copy_from_slice(&(0x80u32 | 0x100).to_le_bytes());
+    superblock[0x70..][..8].copy_from_slice(&(1u64 << 63).to_le_bytes());
+    superblock[128..][..8].copy_from_slice(&nid(1).to_le_bytes());
+    bytes
+}
+
+/// A directory whose chunks are 20000 times the same block.
+pub fn repeated_block(block: &[u8]) -> Vec<u8> {
+    const BLOCKS: usize = 20_000;
+    let mut files = vec![File::hole(0o040_755, (BLOCKS * BLOCK) as u64)];
+    files.extend((0..unused_after(BLOCKS * 4)).map(|_| unused()));
+    files.push(File::regular(block));
+    let mut bytes = image(&files);
+    let last = (bytes.len() / BLOCK - 1) as u32;
+    put_chunks(&mut bytes, 0, &last.to_le_bytes().repeat(BLOCKS));
+    bytes
+}
+
+/// A block whose entries have all the same name, at the end of the block.
+pub fn block_of_names(name: &[u8]) -> Vec<u8> {
+    let count = (BLOCK - name.len()) / (12 + name.len());
+    let mut block = vec![0; BLOCK];
+    for n in 0..count {
+        let at = count * 12 + n * name.len();
+        block[n * 12 + 8..][..2].copy_from_slice(&(at as u16).to_le_bytes());
+        block[n * 12 + 10] = REGULAR;
+        block[at..][..name.len()].copy_from_slice(name);
+    }
+    block
+}

@@ -13,9 +13,10 @@ use crate::build::tree::{Body, Directory, InodeId, Metadata, Tree, Xattr};
 use crate::finding::Severity;
 use crate::format::xattr::xattr_area_len_max;
 use crate::image::Node;
-use crate::read::FileKind;
 use crate::read::inode::DeviceNumber;
+use crate::read::{Cursor, FileKind};
 use crate::walk::{self, Limits, Link, Visit, Visitor};
+use crate::work::{SharedWork, WorkLimit};
 use crate::{Finding, Image, ImageError, Nid, runs};
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
@@ -47,7 +48,10 @@ pub fn scan_watched(
         content_bytes: 0,
         failed: None,
     };
-    repack.scanned.tree.set_contents(Arc::new(Nodes(image.clone())));
+    repack
+        .scanned
+        .tree
+        .set_contents(Arc::new(Nodes { image: image.clone(), work: SharedWork::of_image(image).into() }));
     walk::walk(image, &Limits::default(), &mut repack).map_err(|e| failed(b"/", e))?;
     match repack.failed {
         Some(error) => Err(error),
@@ -183,12 +187,16 @@ fn metadata(node: &Node, path: &[u8]) -> Result<Metadata, BuildError> {
 
 /// The contents of all files of the image.
 #[derive(Debug)]
-struct Nodes(Image);
+struct Nodes {
+    image: Image,
+    /// What reading all contents may cost.
+    work: Arc<SharedWork>,
+}
 
 impl Contents for Nodes {
     fn content(&self, file: &Stored, path: &[u8]) -> Arc<dyn Content> {
-        let (image, nid) = (self.0.clone(), Nid(file.words[0]));
-        Arc::new(NodeContent { image, nid, path: path.into(), len_bytes: file.len_bytes })
+        let (image, work, nid) = (self.image.clone(), self.work.clone(), Nid(file.words[0]));
+        Arc::new(NodeContent { image, work, nid, path: path.into(), len_bytes: file.len_bytes })
     }
 }
 
@@ -196,6 +204,7 @@ impl Contents for Nodes {
 #[derive(Debug)]
 struct NodeContent {
     image: Image,
+    work: Arc<SharedWork>,
     nid: Nid,
     path: Box<[u8]>,
     len_bytes: u64,
@@ -214,13 +223,14 @@ impl Content for NodeContent {
 
     fn open(&self) -> Result<Box<dyn Reader + '_>, BuildError> {
         let node = self.image.node(self.nid).map_err(|e| self.failed(e))?;
-        Ok(Box::new(NodeReader { content: self, node, position: 0 }))
+        Ok(Box::new(NodeReader { content: self, node, work: self.work.limit(), position: 0 }))
     }
 }
 
 struct NodeReader<'c> {
     content: &'c NodeContent,
     node: Node,
+    work: WorkLimit,
     position: u64,
 }
 
@@ -228,8 +238,10 @@ impl Reader for NodeReader<'_> {
     fn data_ranges(&self) -> Result<Option<Vec<Range<u64>>>, BuildError> {
         let mut ranges: Vec<Range<u64>> = Vec::new();
         let mut has_holes = false;
-        let mut at = 0;
-        while let Some(run) = runs::at(&self.node, at).map_err(|e| self.content.failed(e))? {
+        let (mut at, mut cursor) = (0, Cursor::default());
+        while let Some(run) =
+            runs::at(&self.node, at, &mut cursor, &self.work).map_err(|e| self.content.failed(e))?
+        {
             // Such a file would have to be read for ever before the error is met.
             if let Some(beyond) = run.beyond(&self.node) {
                 return Err(BuildError::image_fault(&self.content.path, beyond.what));
@@ -248,7 +260,9 @@ impl Reader for NodeReader<'_> {
     }
 
     fn read_exact(&mut self, buf: &mut [u8]) -> Result<(), BuildError> {
-        let read = self.node.read_at(self.position, buf).map_err(|e| self.content.failed(e))?;
+        let decoded = self.work.decoded(buf.len() as u64);
+        let read = decoded.and_then(|()| self.node.read_within(self.position, buf, &self.work));
+        let read = read.map_err(|e| self.content.failed(e))?;
         self.position += read as u64;
         match read == buf.len() {
             true => Ok(()),

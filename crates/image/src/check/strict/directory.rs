@@ -4,20 +4,26 @@ use super::{Faults, Strict};
 use crate::format::dirent::RawDirent;
 use crate::{Address, Nid, rules};
 
+/// Blocks with faults after which the rest of a directory is not judged.
+const FAULTY_BLOCKS_MAX: u64 = 64;
+
 /// Judges all blocks of a directory. The reader decodes its contents, if they are compressed.
 pub(super) fn check(strict: &mut Strict<'_>, nid: Nid, faults: &mut Faults<'_>) {
     let Ok(node) = strict.image.node(nid) else { return };
     let at = node.inode().address;
     let (len, block_bytes) = (node.len_bytes(), strict.block_bytes());
-    let mut block = Vec::new();
+    let (mut block, mut faulty) = (Vec::new(), 0);
     for number in 0..len.div_ceil(block_bytes) {
         block.resize(block_bytes.min(len - number * block_bytes) as usize, 0);
-        // The walk reports a block that cannot be read, and stops after some. So does this loop.
-        if node.read_block(number, &mut block).is_err() {
+        // The walk reports a block that cannot be read, and stops after some faults. So does this loop.
+        let read = node.read_block(number, &mut block, strict.bytes.work);
+        if read.is_err() || faulty >= FAULTY_BLOCKS_MAX {
             strict.has_missed_inodes = true;
             return;
         }
-        strict.has_missed_inodes |= !check_block(&block, number, at, node.inode().dot_omitted, faults);
+        let is_in_order = check_block(&block, number, at, node.inode().dot_omitted, faults);
+        strict.has_missed_inodes |= !is_in_order;
+        faulty += u64::from(!is_in_order);
     }
 }
 

@@ -37,6 +37,7 @@ use crate::format::superblock::RawSuperblock;
 use crate::read::Bytes;
 use crate::rules::{self, Rule};
 use crate::walk::WalkSummary;
+use crate::work::{CountedBytes, WorkLimit};
 use crate::{Address, Finding, Image, ImageError, Nid, Space};
 use inode::RawInode;
 use numbers::Numbers;
@@ -47,6 +48,8 @@ use usage::Usage;
 /// A strict check in progress.
 pub(super) struct Strict<'a> {
     image: &'a Image,
+    /// The bytes of metadata. Reading a structure is a step of work.
+    bytes: CountedBytes<'a>,
     report: &'a dyn Fn(Finding),
     raw: RawSuperblock,
     limits: Limits,
@@ -91,10 +94,15 @@ impl<'a> Faults<'a> {
 
 impl<'a> Strict<'a> {
     /// Starts a check, and judges the superblock, the records and the device table.
-    pub(super) fn new(image: &'a Image, report: &'a dyn Fn(Finding)) -> Result<Self, ImageError> {
+    pub(super) fn new(
+        image: &'a Image,
+        work: &'a WorkLimit,
+        report: &'a dyn Fn(Finding),
+    ) -> Result<Self, ImageError> {
         let raw = superblock::read(image)?;
         let mut strict = Strict {
             image,
+            bytes: CountedBytes { bytes: &image.0.core, work },
             report,
             raw,
             limits: Limits::default(),
@@ -175,7 +183,7 @@ impl<'a> Strict<'a> {
 
     /// The bytes of metadata.
     fn bytes(&self) -> &dyn Bytes {
-        &self.image.0.core
+        &self.bytes
     }
 
     fn array<const N: usize>(&self, at: Address) -> Result<[u8; N], ImageError> {

@@ -23,6 +23,13 @@ pub struct Cursor {
     before_bytes: u64,
 }
 
+impl Cursor {
+    /// Number of records that were summed up since the cursor was at `before`.
+    pub(crate) fn summed_since(&self, before: &Cursor) -> u64 {
+        self.record.checked_sub(before.record).unwrap_or(self.record)
+    }
+}
+
 /// The array of records.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Records {
