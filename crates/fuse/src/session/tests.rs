@@ -217,7 +217,7 @@ fn an_interrupted_request_of_a_file_system_that_can_be_ends_with_eintr() {
     kernel.offer(2, 7, 45);
     start(Interruptible, channel_end, Access::Only(OWNER), 1.into()).unwrap();
     assert_eq!(kernel.receive().0, 2);
-    // An interruption has no reply.
+    // An interruption has no reply. It is not refused although the kernel names another user.
     kernel.send(6 | 1, opcode::INTERRUPT, 0, 6u64.as_bytes());
     for (id, error) in [(4, 0), (6, libc::EINTR), (8, 0)] {
         kernel.send(id, opcode::READ, OWNER, &range(5, 5));

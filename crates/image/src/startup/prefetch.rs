@@ -120,7 +120,7 @@ struct Planner<'a> {
     windows: u32,
     /// Bytes that may still be planned.
     most_bytes: u64,
-    /// The limit of the lookups of all entries. Entries beyond it are skipped.
+    /// The limit of work for the lookups of all entries. Entries beyond it are skipped.
     work: WorkLimit,
 }
 

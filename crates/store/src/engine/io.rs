@@ -145,7 +145,7 @@ impl Store {
         for _ in 0..EXTENT_PAGES_MAX {
             index = PageIndex(index.0 + 1);
             if empty {
-                index = self.pages.table.next_allocated(index);
+                index = self.pages.table.next_allocated(index, end);
             }
             if index.0 >= end || is_empty(index) != empty {
                 break;
@@ -232,7 +232,7 @@ impl Store {
         self.pages.counters.add(cpu, Counter::NotifyFree, end.saturating_sub(first) as i64);
         let mut index = PageIndex(first);
         loop {
-            index = self.pages.table.next_allocated(index);
+            index = self.pages.table.next_allocated(index, end);
             if index.0 >= end {
                 return;
             }

@@ -277,7 +277,7 @@ impl Pages {
         let end = range.end.0.min(self.table.page_count().0);
         let mut index = range.start;
         loop {
-            index = self.table.next_allocated(index);
+            index = self.table.next_allocated(index, end);
             if index.0 >= end {
                 return;
             }

@@ -100,14 +100,17 @@ impl SlotTable {
         bytes.cast()
     }
 
-    /// Returns the first page at or after `index` whose chunk is allocated, or `page_count`.
-    pub(crate) fn next_allocated(&self, index: PageIndex) -> PageIndex {
-        if index.0 >= self.page_count.0 || self.get(index).is_some() {
+    /// Returns the first page at or after `index` whose chunk is allocated. If that is not before `end`, returns some page
+    /// that is not before `end`, or `page_count`: a short request must not search a table of many chunks to its end.
+    pub(crate) fn next_allocated(&self, index: PageIndex, end: u64) -> PageIndex {
+        let end = end.min(self.page_count.0);
+        if index.0 >= end || self.get(index).is_some() {
             return index;
         }
-        let from = (index.0 / CHUNK_LEN) as usize + 1;
-        let empty = self.chunks()[from..].iter().take_while(|c| c.load(Ordering::Acquire).is_null()).count();
-        PageIndex(((from + empty) as u64 * CHUNK_LEN).min(self.page_count.0))
+        let chunks = (index.0 / CHUNK_LEN) as usize + 1..end.div_ceil(CHUNK_LEN) as usize;
+        let first = chunks.start;
+        let empty = self.chunks()[chunks].iter().take_while(|c| c.load(Ordering::Acquire).is_null()).count();
+        PageIndex(((first + empty) as u64 * CHUNK_LEN).min(self.page_count.0))
     }
 
     /// Touches the directory, so that no later write has to wait for the kernel to back it.
@@ -122,5 +125,25 @@ impl SlotTable {
                 Ordering::Relaxed,
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_search_ends_at_the_end_of_the_request() {
+        let pages = 100 * CHUNK_LEN + 7;
+        let table = SlotTable::new(PageCount(pages)).unwrap();
+        let next = |index, end| table.next_allocated(PageIndex(index), end).0;
+        // Without a chunk, the search passes only those that begin before the end.
+        assert_eq!(next(0, 1), CHUNK_LEN);
+        assert_eq!(next(0, CHUNK_LEN), CHUNK_LEN);
+        assert_eq!(next(5, CHUNK_LEN + 1), 2 * CHUNK_LEN);
+        assert_eq!(next(9, 9), 9);
+        assert_eq!(next(0, u64::MAX), pages);
+        assert_eq!(next(pages - 1, pages), pages);
+        assert_eq!(next(pages, u64::MAX), pages);
     }
 }

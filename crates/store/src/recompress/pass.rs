@@ -145,7 +145,7 @@ impl Pass<'_> {
     /// Recompresses the selected pages from `from` to before `end`. Skips ahead if no slot is allocated there; returns
     /// the number of slots passed in all, or `None` if the limit on pages is reached.
     fn work_on(&self, worker: &mut Worker, from: u64, end: u64) -> Option<u64> {
-        let first = self.pages.table.next_allocated(PageIndex(from));
+        let first = self.pages.table.next_allocated(PageIndex(from), u64::MAX);
         if first.0 >= end {
             // Whole stretches without slots are passed over at once. Workers that took one of them find it empty.
             self.next.fetch_max(first.0 / STRETCH_LEN * STRETCH_LEN, Relaxed);

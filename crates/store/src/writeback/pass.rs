@@ -118,7 +118,7 @@ impl<'a> Pass<'a> {
         let mut index = PageIndex(*run.start());
         let mut next_report = index.0;
         loop {
-            index = self.pages.table.next_allocated(index);
+            index = self.pages.table.next_allocated(index, run.end().saturating_add(1));
             self.progress.seen_pages = before + index.0.min(run.end() + 1) - run.start();
             if index.0 >= next_report || self.report.written_back_pages != self.progress.written_back_pages {
                 next_report = index.0 + SLOTS_PER_REPORT;

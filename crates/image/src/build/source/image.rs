@@ -189,7 +189,7 @@ fn metadata(node: &Node, path: &[u8]) -> Result<Metadata, BuildError> {
 #[derive(Debug)]
 struct Nodes {
     image: Image,
-    /// The limit of reading all contents.
+    /// The limit of work for reading all contents.
     work: Arc<SharedWork>,
 }
 
