@@ -76,7 +76,7 @@ enum {
     PF_ERANGE = 2,   /* the part does not lie in the region */
     PF_ELIMIT = 3,   /* the part is larger than half of the limit, the most that one pin may cover */
     PF_EPINNED = 4,  /* a page is pinned and cannot be discarded, or is pinned too often */
-    PF_EBUSY = 5,    /* the object is in use: by pins or arenas, or by the callback that made this call */
+    PF_EBUSY = 5,    /* the object is in use: by pins or arenas, or by a callback */
     PF_EFILE = 6,    /* the file is not a regular one, cannot be used, or was changed */
     PF_ELOST = 7,    /* a page's contents are lost or cannot be read back */
     PF_ENOTSUP = 8,  /* the system does not support it or does not allow it: the message says what is needed */
@@ -264,7 +264,8 @@ enum {
 
 /* Called when the reasons change; 0 means that pressure has ended. It runs in a thread of the library, never in a fault
  * or a signal handler, with all asynchronous signals blocked. It may call every function but pf_region_on_pressure and
- * pf_region_destroy for the same region, and must not throw or jump out. */
+ * pf_region_destroy for the same region. For another region these two return PF_EBUSY while its callback runs or is being
+ * replaced: callbacks that waited for each other would wait for ever. It must not throw or jump out. */
 typedef void (*pf_pressure_fn)(uint32_t reasons, void *arg);
 
 /* Registers a callback in the place of the present one; NULL registers none. A thread looks every 100 ms, as long as

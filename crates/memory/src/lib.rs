@@ -228,7 +228,7 @@ pub use parts::{Parts, PinnedSlice, PinnedSliceMut};
 #[cfg(not(loom))]
 pub use region::Region;
 #[cfg(not(loom))]
-pub use stats::{EvictionStats, FaultStats, MemoryStats, PageTimes, PoolStats, RegionStats};
+pub use stats::{EvictionStats, FaultStats, MemoryStats, PageTimes, PoolStats, Pressure, RegionStats};
 #[cfg(not(loom))]
 pub use store_view::StoreView;
 #[cfg(not(loom))]

@@ -11,7 +11,7 @@ use crate::owned_pin::OwnedPin;
 use crate::pager::Pager;
 use crate::parts::{Parts, PinnedSlice, PinnedSliceMut, resolve};
 use crate::source::Source;
-use crate::stats::{self, RegionStats};
+use crate::stats::{self, Pressure, RegionStats};
 use crate::store_view::StoreView;
 use pagefold_page::{PAGE_SIZE, PageCount};
 use pagefold_store::{MemLimit, WritebackThread};
@@ -431,6 +431,11 @@ impl Region {
     /// Returns the counters. Never waits for a page or a medium.
     pub fn stats(&self) -> RegionStats {
         stats::collect(self.pager())
+    }
+
+    /// Returns whether the region is under pressure, which takes less than all counters.
+    pub fn pressure(&self) -> Pressure {
+        stats::pressure(self.pager())
     }
 }
 

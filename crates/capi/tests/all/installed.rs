@@ -15,6 +15,14 @@ fn the_shared_library_has_a_soname_and_links() {
 }
 
 #[test]
+fn the_shared_library_is_never_unloaded() {
+    let Some(installed) = Installed::new("nodelete") else { return };
+    // Its signal handlers, its function for forked children and its threads go on.
+    let dynamic = run(Command::new("readelf").arg("-d").arg(installed.lib("libpagefold.so")));
+    assert!(text(&dynamic.stdout).contains("NODELETE"), "{}", text(&dynamic.stdout));
+}
+
+#[test]
 fn pkg_config_knows_the_version_and_the_folders() {
     let Some(installed) = Installed::new("pkg-config") else { return };
     assert_eq!(installed.pkg_config(&["--modversion"]), [env!("CARGO_PKG_VERSION")]);

@@ -26,6 +26,16 @@ fn pressure_is_reported_and_ends() {
 }
 
 #[test]
+fn callbacks_do_not_run_at_once_and_do_not_wait_for_each_other() {
+    check("tests/programs/callbacks.c", &[Kind::Shared, Kind::Static], &[&[]]);
+}
+
+#[test]
+fn a_destroyed_region_is_gone_while_its_last_pin_ends() {
+    check("tests/programs/last_pin.c", &[Kind::Shared, Kind::Static], &[&[]]);
+}
+
+#[test]
 fn regions_share_a_limit() {
     check("tests/programs/budget.c", &KINDS, &[&[]]);
 }
