@@ -15,7 +15,7 @@ use crate::stats::{self, Pressure, RegionStats};
 use crate::store_view::StoreView;
 use pagefold_page::{PAGE_SIZE, PageCount};
 use pagefold_store::{MemLimit, WritebackThread};
-use pagefold_sys::signal;
+use pagefold_sys::{sigbus, signal};
 use std::fs::File;
 use std::io;
 use std::ops::RangeBounds;
@@ -76,6 +76,9 @@ impl Region {
 
     fn with_source(mut config: RegionConfig, source: Option<Source>) -> Result<Self, RegionError> {
         check(&config)?;
+        if config.service == Service::FaultingThread {
+            sigbus::thread::check()?;
+        }
         config.bound_limit();
         let len_bytes = PageCount::covering(config.len_bytes).0 as usize * PAGE_SIZE;
         let (service, fold_threads, handler_threads) =
