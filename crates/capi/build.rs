@@ -1,4 +1,4 @@
-//! What the dynamic linker must know about the shared library: its name, and that it is never unloaded.
+//! Tells the dynamic linker the name of the shared library, and that it is never unloaded.
 
 fn main() {
     // The number changes when programs that were linked with an older library would no longer work.

@@ -72,9 +72,9 @@ pub(crate) struct Callback {
 // argument.
 unsafe impl Send for Callback {}
 
-/// What the thread of a watcher shares with the calls that replace its callback.
+/// The state that the thread of a watcher shares with the calls that replace its callback.
 #[derive(Default)]
-struct Line {
+struct Exchange {
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -90,34 +90,34 @@ struct State {
 
 /// The thread that watches a region. It ends when this is dropped.
 pub(crate) struct Watcher {
-    line: Arc<Line>,
+    exchange: Arc<Exchange>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Watcher {
     fn start(shared: Arc<Shared>, callback: Callback) -> Result<Self, Error> {
-        let line = Arc::new(Line::default());
-        line.state.lock().callback = Some(callback);
+        let exchange = Arc::new(Exchange::default());
+        exchange.state.lock().callback = Some(callback);
         let builder = std::thread::Builder::new().name("pagefold-watch".into());
-        let watched = line.clone();
+        let watched = exchange.clone();
         let thread = signal::spawn_masked(builder, move || watch(&shared, &watched));
         let thread =
             thread.map_err(|error| Error::new(Code::System, format_args!("starting a thread: {error}")))?;
-        Ok(Watcher { line, thread: Some(thread) })
+        Ok(Watcher { exchange, thread: Some(thread) })
     }
 
     /// Exchanges the callback while it does not run. If it does, waits for its end, or fails.
     fn exchange(&self, callback: Option<Callback>, may_wait: bool) -> Result<(), Error> {
-        let mut state = self.line.state.lock();
+        let mut state = self.exchange.state.lock();
         while state.is_running {
             if !may_wait {
                 return Err(circle());
             }
-            self.line.changed.wait(&mut state);
+            self.exchange.changed.wait(&mut state);
         }
         state.callback = callback;
         state.number += 1;
-        self.line.changed.notify_all();
+        self.exchange.changed.notify_all();
         Ok(())
     }
 }
@@ -162,13 +162,13 @@ fn circle() -> Error {
     Error::new(Code::Busy, message)
 }
 
-fn watch(shared: &Shared, line: &Line) {
+fn watch(shared: &Shared, exchange: &Exchange) {
     WATCHED.set(shared);
     let look = || shared.region().map_or(Pressure::default(), |region| region.pressure());
     let (mut judge, mut reported, mut number) = (Judge::new(look().refused_pages), 0, 0);
-    let mut state = line.state.lock();
+    let mut state = exchange.state.lock();
     while state.callback.is_some() {
-        line.changed.wait_for(&mut state, INTERVAL);
+        exchange.changed.wait_for(&mut state, INTERVAL);
         // Without the lock: a look may wait for a change of the region's size.
         let pressure = MutexGuard::unlocked(&mut state, look);
         let Some(callback) = state.callback else { break };
@@ -186,7 +186,7 @@ fn watch(shared: &Shared, line: &Line) {
         // replaced, which waits while it runs.
         MutexGuard::unlocked(&mut state, || unsafe { (callback.function)(reasons, callback.arg) });
         state.is_running = false;
-        line.changed.notify_all();
+        exchange.changed.notify_all();
     }
 }
 

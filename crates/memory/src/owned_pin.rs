@@ -32,8 +32,8 @@ impl OwnedPin {
     }
 }
 
-/// Refuses a thread whose accesses to pages that are not pinned would end the program without a word. It could use a pin,
-/// but here it can be told.
+/// Refuses a thread that blocks SIGBUS: its accesses to pages that are not pinned would end the program without a line. The
+/// pin itself would work, but no other call of a thread notices the mistake.
 pub(crate) fn check_thread(pager: &Pager, masked: &Result<Masked, SysError>) -> Result<(), RangeError> {
     let is_blocked = masked.as_ref().is_ok_and(|masked| masked.had_blocked(libc::SIGBUS));
     match pager.service == Service::FaultingThread && is_blocked {
