@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds libpagefold and installs it: header, shared library with its links, static library, pkg-config file.
+# Builds libpagefold and installs it: header, shared library with its links, static library, pkg-config files (pagefold,
+# and pagefold-static for the static library). Afterwards it says how the dynamic linker finds the library, if it does not.
 #
 #   install.sh --prefix DIR [--destdir DIR] [--libdir DIR] [--profile NAME | --libs DIR]
 #
@@ -58,8 +59,10 @@ make_static() {
 }
 make_static
 
-sed -e "s|@prefix@|$prefix|" -e "s|@libdir@|$libdir|" -e "s|@includedir@|$prefix/include|" -e "s|@version@|$version|" \
-    "$here/pagefold.pc.in" >"$work/pagefold.pc"
+for name in pagefold pagefold-static; do
+    sed -e "s|@prefix@|$prefix|" -e "s|@libdir@|$libdir|" -e "s|@includedir@|$prefix/include|" \
+        -e "s|@version@|$version|" "$here/$name.pc.in" >"$work/$name.pc"
+done
 
 soname=libpagefold.so.0
 install -d "$destdir$prefix/include" "$destdir$libdir/pkgconfig"
@@ -68,4 +71,11 @@ install -m 755 "$libs/libpagefold.so" "$destdir$libdir/libpagefold.so.$version"
 ln -sf "libpagefold.so.$version" "$destdir$libdir/$soname"
 ln -sf "$soname" "$destdir$libdir/libpagefold.so"
 install -m 644 "$work/libpagefold.a" "$destdir$libdir/"
-install -m 644 "$work/pagefold.pc" "$destdir$libdir/pkgconfig/"
+install -m 644 "$work/pagefold.pc" "$work/pagefold-static.pc" "$destdir$libdir/pkgconfig/"
+
+# The dynamic linker has a cache of the folders that the system names. Only the administrator may write it.
+known=$(PATH=$PATH:/sbin:/usr/sbin ldconfig -p 2>/dev/null || true)
+if [ -z "$destdir" ] && [[ $known != *"$libdir/$soname"* ]]; then
+    echo "Programs find the library after 'ldconfig' (as root, if the system's configuration names $libdir)," \
+        "or if they are linked with -Wl,-rpath,$libdir"
+fi

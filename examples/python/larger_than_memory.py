@@ -3,10 +3,12 @@
 
     python larger_than_memory.py [--size 2G] [--memory 512M]
 
-The results are checked against known sums, and the kernel's count of this process's memory is printed.
+The results are checked against known sums, and the kernel's count of this process's memory is printed. It needs no
+privilege: where system calls on the arrays are not allowed, it does without them.
 """
 
 import argparse
+import sys
 import time
 
 import numpy as np
@@ -27,6 +29,15 @@ def step(text, memory, work):
     return result
 
 
+def numpy_memory(memory):
+    """Returns memory for NumPy's arrays that system calls can use, or else, for an ordinary user, without that."""
+    try:
+        return pagefold.numpy_memory(memory)
+    except pagefold.NotAllowedError as error:
+        print(f"{error}\n\nGoing on with system_calls=False.\n", file=sys.stderr)
+        return pagefold.numpy_memory(memory, system_calls=False)
+
+
 def main():
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--size", default="2G")
@@ -35,7 +46,7 @@ def main():
     count = pagefold.parse_size(options.size) // 8
     print(f"{count:,} numbers of 8 bytes in {pagefold.format_size(pagefold.parse_size(options.memory))} of memory")
 
-    with pagefold.numpy_memory(options.memory) as memory:
+    with numpy_memory(options.memory) as memory:
         readings = step("make numbers", memory, lambda: np.arange(count))
         step("reduce them modulo 1000, in place", memory, lambda: np.remainder(readings, 1000, out=readings))
         total = step("sum them", memory, readings.sum)

@@ -21,6 +21,10 @@
  * PF_SERVICE_HANDLER_THREADS. Not for a region, nor for blocks of an arena: madvise, mprotect, mremap, mlock, and using
  * it as a stack.
  *
+ * Mutexes, condition variables, semaphores, barriers and std::atomic::wait() make a system call too, futex(2), and the C
+ * library ends the program if that fails. So they must not lie in a region or in a block of an arena, unless their part
+ * is pinned or the service is PF_SERVICE_HANDLER_THREADS. Atomic variables may.
+ *
  * Which function may be called where:
  *
  *   function                         threads               signal handler   child after fork
@@ -76,10 +80,10 @@ enum {
     PF_ERANGE = 2,   /* the part does not lie in the region */
     PF_ELIMIT = 3,   /* the part is larger than half of the limit, the most that one pin may cover */
     PF_EPINNED = 4,  /* a page is pinned and cannot be discarded, or is pinned too often */
-    PF_EBUSY = 5,    /* the object is in use: by pins or arenas, or by the callback that made this call */
+    PF_EBUSY = 5,    /* the object is in use: by pins or arenas, or by a callback */
     PF_EFILE = 6,    /* the file is not a regular one, cannot be used, or was changed */
     PF_ELOST = 7,    /* a page's contents are lost or cannot be read back */
-    PF_ENOTSUP = 8,  /* the system does not support it or does not allow it: the message says what is needed */
+    PF_ENOTSUP = 8,  /* the system or this thread does not allow it: the message says what is needed */
     PF_ENOMEM = 9,   /* there is no memory, or no room in the arena or the budget */
     PF_ESYSTEM = 10, /* a system call failed */
     PF_EFORKED = 11, /* the handle belongs to the parent of this process */
@@ -103,7 +107,10 @@ typedef struct pf_region pf_region;
 /* The threads that serve faults. */
 enum {
     /* The thread that touched the page, in a handler of SIGBUS: the fastest way, which needs no privilege. A program
-     * that installs a handler of SIGBUS later must call the one that it replaces. */
+     * that installs a handler of SIGBUS later must call the one that it replaces. No thread that uses the region may
+     * block SIGBUS: the kernel would end the program without a line; a thread that does can neither make a region nor
+     * pin a part of one (PF_ENOTSUP). The handler runs on the thread's stack, and needs 32 KiB of it: languages with
+     * small stacks of their own, such as Go, need handler threads. */
     PF_SERVICE_FAULTING_THREAD = 0,
     /* Threads of the region: slower, but system calls need no pins. Needs root, CAP_SYS_PTRACE, a readable
      * /dev/userfaultfd, or vm.unprivileged_userfaultfd=1. */
@@ -264,7 +271,8 @@ enum {
 
 /* Called when the reasons change; 0 means that pressure has ended. It runs in a thread of the library, never in a fault
  * or a signal handler, with all asynchronous signals blocked. It may call every function but pf_region_on_pressure and
- * pf_region_destroy for the same region, and must not throw or jump out. */
+ * pf_region_destroy for the same region. For another region these two return PF_EBUSY while its callback runs or is being
+ * replaced: callbacks that waited for each other would wait for ever. It must not throw or jump out. */
 typedef void (*pf_pressure_fn)(uint32_t reasons, void *arg);
 
 /* Registers a callback in the place of the present one; NULL registers none. A thread looks every 100 ms, as long as

@@ -82,6 +82,7 @@ impl From<RangeError> for Error {
             RangeError::FileChanged { .. } => Code::File,
             RangeError::Lost { .. } => Code::Lost,
             RangeError::NoWorkingMemory => Code::NoMemory,
+            RangeError::SigbusBlocked => Code::NotSupported,
             _ => Code::System,
         };
         Error::new(code, error)
@@ -100,9 +101,10 @@ impl From<RegionError> for Error {
             RegionError::Store(StoreError::Codec(_)) => Code::Invalid,
             RegionError::NotAFile => Code::File,
             RegionError::Userfaultfd(OpenError::Failed(_)) => Code::System,
-            RegionError::PageSize { .. } | RegionError::Userfaultfd(_) | RegionError::NoFeature(_) => {
-                Code::NotSupported
-            }
+            RegionError::PageSize { .. }
+            | RegionError::Userfaultfd(_)
+            | RegionError::NoFeature(_)
+            | RegionError::UnfitThread(_) => Code::NotSupported,
             RegionError::TooMany(_) => Code::Busy,
             RegionError::BudgetFull { .. } => Code::NoMemory,
             error if error.errno() == Some(libc::ENOMEM) => Code::NoMemory,

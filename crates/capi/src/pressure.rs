@@ -1,22 +1,25 @@
 //! Reports memory pressure of a region to a callback, from a thread that exists as long as there is a callback.
 //!
 //! A fault or an evictor cannot call back: the first may run in a signal handler, and other threads wait for the
-//! second. So the thread reads the statistics at intervals.
+//! second. So the thread reads a few counters at intervals.
+//!
+//! A call that replaces a callback waits while that one runs. Callbacks of several regions could wait for each other in a
+//! circle, so a call that a callback makes never waits for another callback: it fails with `PF_EBUSY`.
 
 use crate::error::{Code, Error};
 use crate::guard;
 use crate::region::{handle, pf_region};
 use crate::shared::Shared;
-use crate::stats::refused_pages;
+use pagefold_memory::Pressure;
 use pagefold_sys::signal;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Time between two looks at the statistics.
+/// Time between two looks at the counters.
 const INTERVAL: Duration = Duration::from_millis(100);
 /// Looks without a refused page after which the pool counts as accepting pages again. A full pool is tried only when
 /// pages are to be evicted, which may happen in bursts.
@@ -29,7 +32,7 @@ pub(crate) const OVER_LIMIT: u32 = 2;
 /// The header's type of a callback.
 pub type pf_pressure_fn = Option<unsafe extern "C" fn(reasons: u32, arg: *mut c_void)>;
 
-/// The reasons for pressure, found from one look at the statistics after the other.
+/// The reasons for pressure, found from one look at the counters after the other.
 pub(crate) struct Judge {
     refused: u64,
     calm_looks: u32,
@@ -42,14 +45,14 @@ impl Judge {
     }
 
     /// Returns the present reasons: bits, or 0.
-    pub(crate) fn look(&mut self, refused: u64, resident: u64, limit: u64) -> u32 {
+    pub(crate) fn look(&mut self, refused: u64, is_over_limit: bool) -> u32 {
         match refused > self.refused {
             true => self.calm_looks = 0,
             false => self.calm_looks = self.calm_looks.saturating_add(1),
         }
         self.refused = refused;
         let pool_full = if self.calm_looks < CALM_LOOKS { POOL_FULL } else { 0 };
-        pool_full | if resident > limit { OVER_LIMIT } else { 0 }
+        pool_full | if is_over_limit { OVER_LIMIT } else { 0 }
     }
 }
 
@@ -59,7 +62,8 @@ thread_local! {
 }
 
 /// A callback and its argument.
-struct Callback {
+#[derive(Clone, Copy)]
+pub(crate) struct Callback {
     function: unsafe extern "C" fn(u32, *mut c_void),
     arg: *mut c_void,
 }
@@ -68,45 +72,60 @@ struct Callback {
 // argument.
 unsafe impl Send for Callback {}
 
+/// The state that the thread of a watcher shares with the calls that replace its callback.
 #[derive(Default)]
-struct Stop {
-    is_set: Mutex<bool>,
+struct Exchange {
+    state: Mutex<State>,
     changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// `None` ends the thread.
+    callback: Option<Callback>,
+    /// Counts the callbacks that were set.
+    number: u64,
+    is_running: bool,
 }
 
 /// The thread that watches a region. It ends when this is dropped.
 pub(crate) struct Watcher {
-    stop: Arc<Stop>,
+    exchange: Arc<Exchange>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Watcher {
     fn start(shared: Arc<Shared>, callback: Callback) -> Result<Self, Error> {
-        let stop = Arc::new(Stop::default());
+        let exchange = Arc::new(Exchange::default());
+        exchange.state.lock().callback = Some(callback);
         let builder = std::thread::Builder::new().name("pagefold-watch".into());
-        let watched = stop.clone();
-        let thread = signal::spawn_masked(builder, move || watch(&shared, &callback, &watched));
+        let watched = exchange.clone();
+        let thread = signal::spawn_masked(builder, move || watch(&shared, &watched));
         let thread =
             thread.map_err(|error| Error::new(Code::System, format_args!("starting a thread: {error}")))?;
-        Ok(Watcher { stop, thread: Some(thread) })
+        Ok(Watcher { exchange, thread: Some(thread) })
     }
 
-    /// Puts a callback in the place of the present one, and waits until that one has returned.
-    pub(crate) fn replace(region: &pf_region, callback: Option<Watcher>) -> Result<(), Error> {
-        // Asked before the lock is taken: a thread that replaces the callback holds it until this thread has ended.
-        if WATCHED.get() == Arc::as_ptr(&region.shared) {
-            let message = "the callback itself can neither replace the callback nor destroy the region";
-            return Err(Error::new(Code::Busy, message));
+    /// Exchanges the callback while it does not run. If it does, waits for its end, or fails.
+    fn exchange(&self, callback: Option<Callback>, may_wait: bool) -> Result<(), Error> {
+        let mut state = self.exchange.state.lock();
+        while state.is_running {
+            if !may_wait {
+                return Err(circle());
+            }
+            self.exchange.changed.wait(&mut state);
         }
-        *region.watcher.lock() = callback;
+        state.callback = callback;
+        state.number += 1;
+        self.exchange.changed.notify_all();
         Ok(())
     }
 }
 
 impl Drop for Watcher {
     fn drop(&mut self) {
-        *self.stop.is_set.lock() = true;
-        self.stop.changed.notify_all();
+        // Waiting, it cannot fail. Nobody else sets a callback meanwhile.
+        let _ = self.exchange(None, true);
         // A panic in the thread has been reported by the panic hook.
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -114,28 +133,60 @@ impl Drop for Watcher {
     }
 }
 
-fn watch(shared: &Shared, callback: &Callback, stop: &Stop) {
+/// Puts a callback in the place of the present one, which is not running when this returns and is not called again.
+pub(crate) fn replace(region: &pf_region, callback: Option<Callback>) -> Result<(), Error> {
+    let watched = WATCHED.get();
+    if watched == Arc::as_ptr(&region.shared) {
+        let message = "the callback itself can neither replace the callback nor destroy the region";
+        return Err(Error::new(Code::Busy, message));
+    }
+    let may_wait = watched.is_null();
+    // Held for all of the exchange, so that two callbacks never run at once.
+    let slot = if may_wait { Some(region.watcher.lock()) } else { region.watcher.try_lock() };
+    let mut slot = slot.ok_or_else(circle)?;
+    match (&*slot, callback) {
+        (Some(watcher), callback) => watcher.exchange(callback, may_wait)?,
+        (None, Some(callback)) => *slot = Some(Watcher::start(region.shared.clone(), callback)?),
+        (None, None) => {}
+    }
+    if callback.is_none() {
+        *slot = None;
+    }
+    Ok(())
+}
+
+/// The error of a callback that would wait for another one.
+fn circle() -> Error {
+    let message = "another callback is running or being replaced, and a callback cannot wait for it: try again later, or \
+        from another thread";
+    Error::new(Code::Busy, message)
+}
+
+fn watch(shared: &Shared, exchange: &Exchange) {
     WATCHED.set(shared);
-    let look = || shared.region.read().stats();
-    let mut judge = Judge::new(refused_pages(&look()));
-    let mut reported = 0;
-    loop {
-        let mut is_set = stop.is_set.lock();
-        if !*is_set {
-            stop.changed.wait_for(&mut is_set, INTERVAL);
+    let look = || shared.region().map_or(Pressure::default(), |region| region.pressure());
+    let (mut judge, mut reported, mut number) = (Judge::new(look().refused_pages), 0, 0);
+    let mut state = exchange.state.lock();
+    while state.callback.is_some() {
+        exchange.changed.wait_for(&mut state, INTERVAL);
+        // Without the lock: a look may wait for a change of the region's size.
+        let pressure = MutexGuard::unlocked(&mut state, look);
+        let Some(callback) = state.callback else { break };
+        if state.number != number {
+            number = state.number;
+            (judge, reported) = (Judge::new(pressure.refused_pages), 0);
         }
-        if *is_set {
-            return;
+        let reasons = judge.look(pressure.refused_pages, pressure.is_over_limit);
+        if reasons == reported {
+            continue;
         }
-        drop(is_set);
-        let stats = look();
-        let reasons = judge.look(refused_pages(&stats), stats.memory.resident, stats.memory.limit);
-        if reasons != reported {
-            reported = reasons;
-            // SAFETY: the caller of `pf_region_on_pressure` guarantees a function and its argument, until the callback
-            // is replaced, which waits for this thread.
-            unsafe { (callback.function)(reasons, callback.arg) };
-        }
+        reported = reasons;
+        state.is_running = true;
+        // SAFETY: the caller of `pf_region_on_pressure` guarantees a function and its argument, until the callback is
+        // replaced, which waits while it runs.
+        MutexGuard::unlocked(&mut state, || unsafe { (callback.function)(reasons, callback.arg) });
+        state.is_running = false;
+        exchange.changed.notify_all();
     }
 }
 
@@ -149,11 +200,7 @@ pub unsafe extern "C" fn pf_region_on_pressure(
     guard::call(|| {
         // SAFETY: the caller guarantees a handle that nobody destroys meanwhile.
         let region = unsafe { handle(region) }?;
-        // First, so that two callbacks never run at once.
-        Watcher::replace(region, None)?;
-        let Some(function) = function else { return Ok(()) };
-        let watcher = Watcher::start(region.shared.clone(), Callback { function, arg })?;
-        Watcher::replace(region, Some(watcher))
+        replace(region, function.map(|function| Callback { function, arg }))
     })
 }
 
@@ -164,13 +211,13 @@ mod tests {
     #[test]
     fn refused_pages_count_as_pressure_until_none_is_refused_for_a_while() {
         let mut judge = Judge::new(7);
-        assert_eq!(judge.look(7, 10, 10), 0);
-        assert_eq!(judge.look(8, 10, 10), POOL_FULL);
-        assert_eq!(judge.look(8, 11, 10), POOL_FULL | OVER_LIMIT);
+        assert_eq!(judge.look(7, false), 0);
+        assert_eq!(judge.look(8, false), POOL_FULL);
+        assert_eq!(judge.look(8, true), POOL_FULL | OVER_LIMIT);
         for _ in 2..CALM_LOOKS {
-            assert_eq!(judge.look(8, 10, 10), POOL_FULL);
+            assert_eq!(judge.look(8, false), POOL_FULL);
         }
-        assert_eq!(judge.look(8, 11, 10), OVER_LIMIT);
-        assert_eq!(judge.look(8, 10, 10), 0);
+        assert_eq!(judge.look(8, true), OVER_LIMIT);
+        assert_eq!(judge.look(8, false), 0);
     }
 }

@@ -3,7 +3,7 @@
 use crate::config::{percent, pf_region_config, resolve};
 use crate::error::{Code, Error};
 use crate::guard;
-use crate::pressure::Watcher;
+use crate::pressure::{self, Watcher};
 use crate::shared::Shared;
 use pagefold_memory::{Advice, OwnedPin, Region, RegionError};
 use parking_lot::Mutex;
@@ -62,7 +62,7 @@ pub(crate) unsafe fn put<T>(out: *mut *mut T, make: impl FnOnce() -> Result<T, E
     Ok(())
 }
 
-fn open(region: Region) -> Result<pf_region, Error> {
+pub(crate) fn open(region: Region) -> Result<pf_region, Error> {
     Ok(pf_region { shared: Arc::new(Shared::new(region)?), watcher: Mutex::new(None) })
 }
 
@@ -118,7 +118,9 @@ pub unsafe extern "C" fn pf_region_destroy(region: *mut pf_region) -> c_int {
             let message = format_args!("the region has {pins} pins and {arenas} arenas").to_string();
             return Err(Error::new(Code::Busy, message));
         }
-        Watcher::replace(handle, None)?;
+        pressure::replace(handle, None)?;
+        // A call that ends a pin, or an arena, may not have returned yet.
+        handle.shared.destroy();
         // SAFETY: `put` made it from a box, and the caller gives it up.
         drop(unsafe { Box::from_raw(region) });
         Ok(())
@@ -146,7 +148,7 @@ pub unsafe extern "C" fn pf_region_resize(region: *mut pf_region, len_bytes: u64
     guard::call(|| {
         // SAFETY: the caller guarantees a handle that nobody destroys meanwhile.
         let shared = unsafe { shared(region) }?;
-        let mut locked = shared.region.write();
+        let mut locked = shared.region_mut()?;
         let arenas = shared.arenas.lock();
         if arenas.iter().any(|part| part.end as u64 > len_bytes) {
             return Err(Error::new(Code::Busy, "an arena has bytes that would be cut off"));
@@ -161,7 +163,7 @@ pub unsafe extern "C" fn pf_region_resize(region: *mut pf_region, len_bytes: u64
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pf_region_set_limit(region: *mut pf_region, limit_bytes: u64) -> c_int {
     // SAFETY: the caller guarantees a handle that nobody destroys meanwhile.
-    guard::call(|| Ok(unsafe { shared(region) }?.region.read().set_limit(limit_bytes)?))
+    guard::call(|| Ok(unsafe { shared(region) }?.region()?.set_limit(limit_bytes)?))
 }
 
 /// See the header.
@@ -175,8 +177,7 @@ pub unsafe extern "C" fn pf_region_set_pool_limit(
         // SAFETY: the caller guarantees a handle that nobody destroys meanwhile.
         let shared = unsafe { shared(region) }?;
         Ok(shared
-            .region
-            .read()
+            .region()?
             .set_pool_limit(max_pool_bytes, percent("accept_threshold_percent", accept_threshold_percent)?)?)
     })
 }
@@ -199,7 +200,7 @@ pub unsafe extern "C" fn pf_region_advise(
             3 => Advice::WillNeed,
             other => return Err(Error::invalid(format_args!("there is no advice {other}"))),
         };
-        Ok(shared.region.read().advise(shared.locate(start.addr(), len_bytes)?, advice)?)
+        Ok(shared.region()?.advise(shared.locate(start.addr(), len_bytes)?, advice)?)
     })
 }
 
@@ -215,7 +216,7 @@ pub unsafe extern "C" fn pf_region_discard(
         let shared = unsafe { shared(region) }?;
         let range = shared.locate(start.addr(), len_bytes)?;
         // SAFETY: the caller guarantees that nobody uses the part. Rust has no references into a region of C.
-        Ok(unsafe { shared.region.read().discard_shared(range) }?)
+        Ok(unsafe { shared.region()?.discard_shared(range) }?)
     })
 }
 
@@ -230,7 +231,7 @@ pub unsafe extern "C" fn pf_region_pin(
     let make = || {
         // SAFETY: the caller guarantees a handle that nobody destroys meanwhile.
         let shared = unsafe { shared(region) }?;
-        let owned = shared.region.read().pin_owned(shared.locate(start.addr(), len_bytes)?)?;
+        let owned = shared.region()?.pin_owned(shared.locate(start.addr(), len_bytes)?)?;
         shared.pins.fetch_add(1, SeqCst);
         Ok(pf_pin { pin: owned, shared: shared.clone() })
     };

@@ -3,14 +3,17 @@
 use crate::error::{Code, Error};
 use pagefold_memory::Region;
 use pagefold_sys::forkmark::ForkMark;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{
+    MappedRwLockReadGuard, MappedRwLockWriteGuard, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard,
+};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 /// A region and its users.
 pub(crate) struct Shared {
-    /// Exclusive for a change of the size only.
-    pub(crate) region: RwLock<Region>,
+    /// The region, until it is destroyed: a call that ends the last use of the region, and a thread that ends, may have
+    /// this struct a moment longer. Locked exclusively to change the size, and to destroy it.
+    region: RwLock<Option<Region>>,
     pub(crate) start: usize,
     /// A copy of the region's size, which a signal handler can read.
     pub(crate) len_bytes: AtomicUsize,
@@ -27,11 +30,28 @@ impl Shared {
         Ok(Shared {
             start: region.as_ptr().addr(),
             len_bytes: AtomicUsize::new(region.len_bytes()),
-            region: RwLock::new(region),
+            region: RwLock::new(Some(region)),
             mark,
             pins: AtomicUsize::new(0),
             arenas: Mutex::new(Vec::new()),
         })
+    }
+
+    /// Returns the region, for all calls but a change of its size.
+    #[inline]
+    pub(crate) fn region(&self) -> Result<MappedRwLockReadGuard<'_, Region>, Error> {
+        RwLockReadGuard::try_map(self.region.read(), Option::as_ref).map_err(|_| destroyed())
+    }
+
+    /// Returns the region, for a change of its size.
+    pub(crate) fn region_mut(&self) -> Result<MappedRwLockWriteGuard<'_, Region>, Error> {
+        RwLockWriteGuard::try_map(self.region.write(), Option::as_mut).map_err(|_| destroyed())
+    }
+
+    /// Unmaps the region, and ends its threads.
+    pub(crate) fn destroy(&self) {
+        let region = self.region.write().take();
+        drop(region);
     }
 
     /// Refuses a process that has only a copy of the handle.
@@ -61,4 +81,9 @@ impl Shared {
             )),
         }
     }
+}
+
+/// The error of a call that a caller makes against the rules, and that finds the memory still there.
+fn destroyed() -> Error {
+    Error::new(Code::Invalid, "the region was destroyed")
 }

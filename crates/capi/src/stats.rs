@@ -43,7 +43,7 @@ pub struct pf_region_stats {
 }
 
 /// Returns how many pages the pool has refused.
-pub(crate) fn refused_pages(stats: &RegionStats) -> u64 {
+fn refused_pages(stats: &RegionStats) -> u64 {
     stats.pool.reject_alloc_fail + stats.pool.reject_compress_fail + stats.pool.reject_reclaim_fail
 }
 
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn pf_region_get_stats(
             return Err(Error::invalid("pf_region_get_stats takes a struct pf_region_stats and its size"));
         }
         let known = size_bytes.min(size_of::<pf_region_stats>());
-        let converted = pf_region_stats { size_bytes: known, ..convert(&shared.region.read().stats()) };
+        let converted = pf_region_stats { size_bytes: known, ..convert(&shared.region()?.stats()) };
         // SAFETY: the caller guarantees a struct of `size_bytes`, all of whose fields are integers.
         unsafe {
             stats.cast::<u8>().write_bytes(0, size_bytes);

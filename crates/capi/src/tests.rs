@@ -5,6 +5,23 @@ use crate::{pf_region_config, pf_region_stats, pressure};
 use std::mem::{offset_of, size_of};
 use std::process::Command;
 
+#[test]
+fn a_destroyed_region_is_gone_while_an_ending_call_has_what_it_shares() {
+    if let Err(error) = pagefold_sys::uffd::kernel_features() {
+        return pagefold_testkit::skipped!("destroyed: {error}");
+    }
+    let region = pagefold_memory::Region::new(pagefold_memory::RegionConfig::new(1 << 20, 1 << 20)).unwrap();
+    let mut handle = std::ptr::null_mut();
+    // SAFETY: the address is that of a pointer.
+    unsafe { crate::region::put(&raw mut handle, || crate::region::open(region)) }.unwrap();
+    // SAFETY: the handle exists.
+    let shared = unsafe { crate::region::shared(handle) }.unwrap().clone();
+    assert!(shared.region().is_ok());
+    // SAFETY: nobody uses the handle any more.
+    assert_eq!(unsafe { crate::pf_region_destroy(handle) }, Code::Ok as i32);
+    assert!(shared.region().is_err() && shared.region_mut().is_err());
+}
+
 /// Lists a struct of the crate as the C program prints it, and the lines of C that print it.
 macro_rules! layout {
     ($expected:ident, $c:ident, $type:ident: $($field:ident)*) => {

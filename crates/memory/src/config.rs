@@ -14,7 +14,8 @@ const LEN_MAX_BYTES: u64 = 16 << 40;
 pub enum Service {
     /// The thread that touched the page, in a signal handler. This is the fastest way and needs no privilege. A system
     /// call whose buffer has a page that is not resident fails with EFAULT: pin the buffer, see
-    /// [`Region::pin`](crate::Region::pin).
+    /// [`Region::pin`](crate::Region::pin). All threads that use the region must leave SIGBUS unblocked and have 32 KiB
+    /// of stack left.
     #[default]
     FaultingThread,
     /// Threads of the region. They serve every fault, those of system calls too. This is slower, more so if the

@@ -4,6 +4,7 @@ use crate::config::RegionConfig;
 use pagefold_page::size::Human;
 use pagefold_store::StoreError;
 use pagefold_sys::SysError;
+use pagefold_sys::sigbus::thread::UnfitThread;
 use pagefold_sys::uffd::{Feature, OpenError};
 use std::io;
 
@@ -72,6 +73,9 @@ pub enum RegionError {
     /// The kernel lacks the feature that the configured eviction method needs.
     #[error("this kernel's userfaultfd lacks {0:?}: choose Eviction::Auto")]
     NoFeature(Feature),
+    /// The calling thread could not serve faults on the region.
+    #[error(transparent)]
+    UnfitThread(#[from] UnfitThread),
     /// The process has as many regions as the table of the signal handler can hold.
     #[error("a process can have {0} regions at once")]
     TooMany(usize),
@@ -137,6 +141,9 @@ pub enum RangeError {
     /// There is no memory to copy with.
     #[error("there is no memory for copying a part of the region")]
     NoWorkingMemory,
+    /// The calling thread blocks SIGBUS, so its accesses to pages that are not pinned end the program.
+    #[error("{}", UnfitThread::Blocked)]
+    SigbusBlocked,
     /// A page's contents are lost or cannot be read back.
     #[error("page {page} cannot be brought back")]
     Lost {
@@ -153,6 +160,7 @@ impl From<RangeError> for io::Error {
             }
             RangeError::TooManyPins { .. } | RangeError::Pinned { .. } => io::ErrorKind::ResourceBusy,
             RangeError::NoWorkingMemory => io::ErrorKind::OutOfMemory,
+            RangeError::SigbusBlocked => io::ErrorKind::Unsupported,
             RangeError::Lost { .. } | RangeError::FileChanged { .. } => io::ErrorKind::Other,
         };
         io::Error::new(kind, error)

@@ -97,6 +97,10 @@
 //! - Linux on x86-64 with userfaultfd (which Docker's default seccomp profile forbids).
 //! - `madvise`, `mprotect`, `mremap` and `mlock` must not be used on a region, nor its memory as a stack. A forked
 //!   child does not have the region: an access there ends the child, with a line on standard error.
+//! - With [`Service::FaultingThread`], system calls on memory of a region need pins, and futex(2) is one of them: mutexes,
+//!   condition variables and semaphores that lie in a region end the program, or spin, when their page is not resident.
+//!   No thread that uses a region may block SIGBUS, and each needs 32 KiB of stack: [`Region::new`] and pins check the
+//!   calling thread.
 //! - The limit counts resident pages, the staging area and tables, not the compressed pages. These have a separate
 //!   limit (`max_pool_bytes` of [`RegionConfig`]). A page that the store refuses stays resident, beyond the limit if
 //!   necessary.
@@ -230,7 +234,7 @@ pub use parts::{Parts, PinnedSlice, PinnedSliceMut};
 #[cfg(not(loom))]
 pub use region::Region;
 #[cfg(not(loom))]
-pub use stats::{EvictionStats, FaultStats, MemoryStats, PageTimes, PoolStats, RegionStats};
+pub use stats::{EvictionStats, FaultStats, MemoryStats, PageTimes, PoolStats, Pressure, RegionStats};
 #[cfg(not(loom))]
 pub use store_view::StoreView;
 #[cfg(not(loom))]

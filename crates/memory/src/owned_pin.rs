@@ -1,9 +1,11 @@
 //! Pins that borrow nothing, for callers that use a region by its address.
 
+use crate::config::Service;
 use crate::error::RangeError;
 use crate::pager::Pager;
 use pagefold_page::{PAGE_SIZE, PageIndex};
-use pagefold_sys::signal;
+use pagefold_sys::SysError;
+use pagefold_sys::signal::{self, Masked};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -19,13 +21,24 @@ pub struct OwnedPin {
 impl OwnedPin {
     pub(crate) fn new(pager: Arc<Pager>, range: Range<usize>) -> Result<Self, RangeError> {
         // A handler of another signal that touches the range must not interrupt this thread inside the engine.
-        let _masked = signal::mask_asynchronous();
+        let masked = signal::mask_asynchronous();
+        check_thread(&pager, &masked)?;
         let pinned = pager.pin(range.start, range.len())?;
         let first = (range.start / PAGE_SIZE) as u64;
         let pages = first..(range.end.div_ceil(PAGE_SIZE) as u64).max(first);
         // The pages stay pinned: the value that would unpin them borrows the pager, and this one unpins them instead.
         std::mem::forget(pinned);
         Ok(OwnedPin { pager, pages })
+    }
+}
+
+/// Refuses a thread that blocks SIGBUS: its accesses to pages that are not pinned would end the program without a line. The
+/// pin itself would work, but no other call of a thread notices the mistake.
+pub(crate) fn check_thread(pager: &Pager, masked: &Result<Masked, SysError>) -> Result<(), RangeError> {
+    let is_blocked = masked.as_ref().is_ok_and(|masked| masked.had_blocked(libc::SIGBUS));
+    match pager.service == Service::FaultingThread && is_blocked {
+        true => Err(RangeError::SigbusBlocked),
+        false => Ok(()),
     }
 }
 

@@ -6,6 +6,7 @@
 
 use crate::advice::Advice;
 use crate::error::RangeError;
+use crate::owned_pin::check_thread;
 use crate::pager::{Pager, Pinned};
 use crate::stats::{self, RegionStats};
 use pagefold_page::PAGE_SIZE;
@@ -46,7 +47,8 @@ impl<'a> PinnedSlice<'a> {
         start: *const u8,
     ) -> Result<Self, RangeError> {
         // A handler of another signal that touches the range must not interrupt this thread inside the engine.
-        let _masked = signal::mask_asynchronous();
+        let masked = signal::mask_asynchronous();
+        check_thread(pager, &masked)?;
         let pinned = pager.pin(range.start, range.len())?;
         Ok(PinnedSlice { _pinned: pinned, start, len_bytes: range.len() })
     }
@@ -123,7 +125,8 @@ impl<'a> Parts<'a> {
     {
         let range = self.locate(bytes)?;
         // A handler of another signal that touches the range must not interrupt this thread inside the engine.
-        let _masked = signal::mask_asynchronous();
+        let masked = signal::mask_asynchronous();
+        check_thread(self.pager, &masked)?;
         let pinned = self.pager.pin(range.start, range.len())?;
         Ok(PinnedSliceMut { bytes, _pinned: pinned })
     }

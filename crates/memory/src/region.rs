@@ -11,11 +11,11 @@ use crate::owned_pin::OwnedPin;
 use crate::pager::Pager;
 use crate::parts::{Parts, PinnedSlice, PinnedSliceMut, resolve};
 use crate::source::Source;
-use crate::stats::{self, RegionStats};
+use crate::stats::{self, Pressure, RegionStats};
 use crate::store_view::StoreView;
 use pagefold_page::{PAGE_SIZE, PageCount};
 use pagefold_store::{MemLimit, WritebackThread};
-use pagefold_sys::signal;
+use pagefold_sys::{sigbus, signal};
 use std::fs::File;
 use std::io;
 use std::ops::RangeBounds;
@@ -76,6 +76,9 @@ impl Region {
 
     fn with_source(mut config: RegionConfig, source: Option<Source>) -> Result<Self, RegionError> {
         check(&config)?;
+        if config.service == Service::FaultingThread {
+            sigbus::thread::check()?;
+        }
         config.bound_limit();
         let len_bytes = PageCount::covering(config.len_bytes).0 as usize * PAGE_SIZE;
         let (service, fold_threads, handler_threads) =
@@ -431,6 +434,11 @@ impl Region {
     /// Returns the counters. Never waits for a page or a medium.
     pub fn stats(&self) -> RegionStats {
         stats::collect(self.pager())
+    }
+
+    /// Returns whether the region is under pressure, which takes less than all counters.
+    pub fn pressure(&self) -> Pressure {
+        stats::pressure(self.pager())
     }
 }
 

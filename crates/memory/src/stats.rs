@@ -161,6 +161,27 @@ impl RegionStats {
     }
 }
 
+/// Whether a region is under pressure, from few counters: for a look many times a second.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Pressure {
+    /// Pages that the pool refused so far: because it was full, had no memory, or the codec failed.
+    pub refused_pages: u64,
+    /// Whether more is resident than the limit allows.
+    pub is_over_limit: bool,
+}
+
+/// Looks whether a region is under pressure.
+pub(crate) fn pressure(pager: &Pager) -> Pressure {
+    let refused = [Counter::RejectAllocFail, Counter::RejectCompressFail, Counter::RejectReclaimFail];
+    let (in_use, limit) = (pager.budget.in_use(), pager.budget.limit());
+    Pressure {
+        refused_pages: refused.into_iter().map(|counter| pager.counters.get(counter)).sum(),
+        // Pages that are charged and have no memory take a walk to count. They matter only beyond the limit.
+        is_over_limit: in_use > limit && in_use.saturating_sub(pager.charged_without_memory()) > limit,
+    }
+}
+
 /// Collects the statistics of a region.
 pub(crate) fn collect(pager: &Pager) -> RegionStats {
     // The store's locks are taken below. A thread that makes room for a fault may need them, and a handler that

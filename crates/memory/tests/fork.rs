@@ -148,6 +148,37 @@ fn a_child_that_touches_the_region_says_why_it_dies() {
     });
 }
 
+extern "C" fn note_sender(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    // SAFETY: the information of a signal that a process has sent. The child ends.
+    unsafe {
+        let is_sent = (*info).si_code == libc::SI_USER && (*info).si_pid() == libc::getpid();
+        libc::_exit(if is_sent { 7 } else { 8 });
+    }
+}
+
+#[test]
+fn a_signal_that_is_sent_to_a_child_takes_effect_at_once() {
+    each("a_signal_that_is_sent_to_a_child_takes_effect_at_once", |mode| {
+        let region = filled(mode);
+        let fork_and_kill = |handler: libc::sighandler_t| {
+            // SAFETY: zeroes are valid, and the handler only makes system calls. The standard library's handler would
+            // ignore the first signal that is sent.
+            unsafe {
+                let mut action: libc::sigaction = std::mem::zeroed();
+                (action.sa_sigaction, action.sa_flags) = (handler, libc::SA_SIGINFO);
+                libc::sigaction(libc::SIGSEGV, &action, std::ptr::null_mut());
+            }
+            // SAFETY: ends the child.
+            fork(|| unsafe { libc::kill(libc::getpid(), libc::SIGSEGV) })
+        };
+        let status = fork_and_kill(note_sender as *const () as libc::sighandler_t);
+        assert_eq!(libc::WEXITSTATUS(status), 7, "{status:#x}");
+        let status = fork_and_kill(libc::SIG_DFL);
+        assert_eq!(signal_of(status), Some(libc::SIGSEGV), "{status:#x}");
+        drop(region);
+    });
+}
+
 /// Returns whether something is mapped at an address.
 fn is_taken(address: usize) -> bool {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;

@@ -17,6 +17,10 @@
 Sizes are numbers of bytes, or texts such as "512M" and "1.5 GiB".
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from ._arrays import empty, from_file, full, region_of, zeros
 from ._image import Image, ImageFile
 from ._native import (
@@ -33,6 +37,9 @@ from ._native import (
     parse_size,
 )
 from ._numpy import NumpyMemory, numpy_memory, use_numpy_memory, wrap
+
+if TYPE_CHECKING:
+    from . import chunks
 
 __all__ = [
     "Budget",
@@ -58,3 +65,12 @@ __all__ = [
     "wrap",
     "zeros",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # `pagefold.chunks` is imported when it is first used: it needs NumPy, and the rest does not.
+    if name == "chunks":
+        from importlib import import_module
+
+        return import_module(".chunks", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,6 +4,9 @@ The protocol is `pagefold`. The image is the option `image`, or stands before a 
 
     pandas.read_csv("pagefold:///table.csv", storage_options={"image": "data.erofs"})
     pandas.read_csv("pagefold://data.erofs#/table.csv")
+
+fsspec keeps the file systems that it has made, by their options. Here one is returned again only as long as the path leads
+to the same unchanged file: a new image of the same name makes a new file system.
 """
 
 from __future__ import annotations
@@ -11,13 +14,47 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from fsspec.config import apply_config
 from fsspec.spec import AbstractFileSystem
+from fsspec.utils import tokenize
 
 from ._image import Image
 
 
-class ImageFileSystem(AbstractFileSystem):
-    """A compressed image as a read-only file system of fsspec. `memory` limits the memory of reading."""
+def _identity(path: str) -> tuple[int, ...] | None:
+    """Returns what tells a file from another, and from itself before a change; `None` if there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    # The time of the last change of the inode too, because programs that copy files set the other.
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+class _OneForEachFile(type(AbstractFileSystem)):  # type: ignore[misc]
+    """Makes file systems, and returns those that exist, by the image file rather than by its name."""
+
+    def __call__(cls, image: Any = None, memory: Any = None, **options: Any) -> Any:
+        given = {"image": image, "memory": memory}
+        options.update((name, value) for name, value in given.items() if value is not None)
+        options = apply_config(cls, options)
+        image = options.get("image")
+        if isinstance(image, Image):
+            # fsspec would compare images by the text that describes them.
+            options["skip_instance_cache"] = True
+        elif image is not None:
+            options["image"] = os.path.abspath(os.fspath(image))
+        for token, known in list(cls._cache.items()):
+            if not known._is_current():
+                cls._cache.pop(token, None)
+        return super().__call__(**options)
+
+
+class ImageFileSystem(AbstractFileSystem, metaclass=_OneForEachFile):
+    """A compressed image as a read-only file system of fsspec. `memory` limits the memory of reading.
+
+    It reads the file that was at the path when it was made, also after another has taken the name.
+    """
 
     protocol = "pagefold"
     root_marker = "/"
@@ -26,7 +63,21 @@ class ImageFileSystem(AbstractFileSystem):
         super().__init__(**options)
         if image is None:
             raise ValueError('which image? Pass image="FILE", or write pagefold://FILE#/PATH')
-        self.image = image if isinstance(image, Image) else Image(image, memory=memory)
+        if isinstance(image, Image):
+            self.image, self._identity = image, None
+        else:
+            # Before the file is opened: if another takes its name meanwhile, this file system is made again.
+            self._identity = _identity(os.fspath(image))
+            self.image = Image(image, memory=memory)
+
+    def _is_current(self) -> bool:
+        """Whether the path of the image still leads to the same, unchanged file."""
+        return self._identity is not None and self._identity == _identity(self.image.path)
+
+    @property
+    def _fs_token(self) -> str:
+        # By this, file systems are compared: those of two files that had one name after the other differ.
+        return tokenize(self._fs_token_, self._identity or id(self.image))
 
     @classmethod
     def _strip_protocol(cls, path: Any) -> Any:

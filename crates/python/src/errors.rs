@@ -47,7 +47,7 @@ pub(crate) fn region(error: &RegionError) -> PyErr {
         RegionError::Userfaultfd(OpenError::KernelFaultsForbidden { .. }) => {
             NotAllowedError::new_err(format!(
                 "{text}. Or pass system_calls=False: then everything but system calls works on the memory. A system call \
-             that reads or writes it directly, as numpy.fromfile, file.readinto and socket.recv_into do, fails with \
+             that reads or writes it directly, as numpy.fromfile, numpy.save and socket.recv_into do, fails with \
              EFAULT, or stops early, wherever a page is not resident"
             ))
         }

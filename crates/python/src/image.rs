@@ -1,7 +1,8 @@
 //! `Image`: an EROFS image, read in a fixed memory budget.
 //!
 //! *Fork.* A forked child has an image's memory, but not the threads that read ahead, and perhaps locks that other threads
-//! held. It therefore opens the image again when it first uses it, and forgets its copy of the parent's.
+//! held. It therefore opens the image again when it first uses it, and forgets its copy of the parent's. Positions in the
+//! image that the parent has found are valid in the same file only, so another file at the path is refused.
 
 use crate::arguments::Size;
 use crate::errors;
@@ -14,8 +15,10 @@ use pyo3::exceptions::{PyIsADirectoryError, PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 use std::ffi::OsStr;
+use std::fs::Metadata;
 use std::mem::ManuallyDrop;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -27,9 +30,27 @@ struct Settings {
     memory_bytes: u64,
 }
 
+/// Which file was opened, and its state then.
+#[derive(PartialEq, Eq)]
+struct Identity {
+    device: u64,
+    inode: u64,
+    len_bytes: u64,
+    mtime: (i64, i64),
+}
+
+impl From<Metadata> for Identity {
+    fn from(of: Metadata) -> Self {
+        let mtime = (of.mtime(), of.mtime_nsec());
+        Identity { device: of.dev(), inode: of.ino(), len_bytes: of.len(), mtime }
+    }
+}
+
 /// An image that was opened in one process.
 struct OpenImage {
     settings: Settings,
+    /// Those of the devices, and last that of the image.
+    identities: Vec<Identity>,
     image: ManuallyDrop<Image>,
     mark: ForkMark,
     /// The same image, opened again in a forked child. The interpreter's lock is held while this one is, so that no other
@@ -39,19 +60,22 @@ struct OpenImage {
 
 impl OpenImage {
     fn new(settings: Settings) -> PyResult<Arc<Self>> {
-        let open = |path: &PathBuf| -> PyResult<Arc<dyn ByteSource>> {
+        let mut identities = Vec::new();
+        let mut open = |path: &PathBuf| -> PyResult<Arc<dyn ByteSource>> {
             let file = open_for_reading(path)
                 .map_err(|e| PyOSError::new_err((e.errno, io_text(e.errno), path.clone())))?;
+            identities.push(file.metadata()?.into());
             let backing =
                 FileBacking::for_reading(file).map_err(|e| errors::ImageError::new_err(errors::text(&e)))?;
             Ok(Arc::new(backing))
         };
-        let devices = settings.devices.iter().map(open).collect::<PyResult<Vec<_>>>()?;
+        let devices = settings.devices.iter().map(&mut open).collect::<PyResult<Vec<_>>>()?;
         let options = Options { memory_bytes: settings.memory_bytes, devices, ..Options::default() };
         let mark = ForkMark::new().map_err(|e| errors::Error::new_err(e.to_string()))?;
         let image = Image::open(open(&settings.path)?, options).map_err(|e| errors::image(&e))?;
         Ok(Arc::new(OpenImage {
             settings,
+            identities,
             image: ManuallyDrop::new(image),
             mark,
             reopened: Mutex::new(None),
@@ -66,7 +90,17 @@ impl OpenImage {
         let mut reopened = self.reopened.lock();
         match &*reopened {
             Some(image) => image.current(),
-            None => Ok(reopened.insert(OpenImage::new(self.settings.clone())?).clone()),
+            None => {
+                let image = OpenImage::new(self.settings.clone())?;
+                if image.identities != self.identities {
+                    let path = self.settings.path.display();
+                    let message = format!(
+                        "{path} was replaced or changed before this forked process used it: open it again"
+                    );
+                    return Err(errors::ImageError::new_err(message));
+                }
+                Ok(reopened.insert(image).clone())
+            }
         }
     }
 }
@@ -133,7 +167,10 @@ impl PyImage {
     #[new]
     #[pyo3(signature = (path, *, memory=Size(64 << 20), devices=Vec::new()))]
     fn new(py: Python<'_>, path: PathBuf, memory: Size, devices: Vec<PathBuf>) -> PyResult<Self> {
-        let settings = Settings { path: path.clone(), devices, memory_bytes: memory.0 };
+        // A forked child opens them again, perhaps in another current folder.
+        let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
+        let devices = devices.iter().map(absolute).collect();
+        let settings = Settings { path: absolute(&path), devices, memory_bytes: memory.0 };
         let image = py.detach(|| OpenImage::new(settings))?;
         Ok(PyImage { image: RwLock::new(Some(image)), path })
     }

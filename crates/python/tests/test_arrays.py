@@ -125,3 +125,20 @@ def test_dlpack_and_pickle(settings):
     assert (pickle.loads(pickle.dumps(array)) == array).all()
     with pytest.raises(TypeError):
         pickle.dumps(pagefold.region_of(array))
+
+
+def test_saving_without_system_calls_fails_or_copies(tmp_path):
+    """The table of the guide: these calls fail, and those beside them work."""
+    array = pagefold.empty(MB // 2, np.int64, memory="1M", system_calls=False)
+    array[:] = pattern(len(array))
+    path = tmp_path / "saved"
+    for save in (np.save, lambda path, array: array.tofile(path), lambda path, array: path.write_bytes(array)):
+        with pytest.raises(OSError, match="requested and|Bad address"):
+            save(path, array)
+    np.savez(path, array=array)
+    with np.load(tmp_path / "saved.npz") as saved:
+        assert (saved["array"] == array).all()
+    with open(path, "wb") as file:
+        for part in np.array_split(array, 1000):
+            file.write(part.tobytes())
+    assert (np.fromfile(path, np.int64) == array).all()

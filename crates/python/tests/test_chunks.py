@@ -4,7 +4,7 @@ import threading
 
 import numpy as np
 import pytest
-from conftest import MB, pattern
+from conftest import MB, pattern, run
 
 import pagefold
 from pagefold import chunks
@@ -222,3 +222,14 @@ def test_products_of_matrices(settings, shapes, monkeypatch):
     assert (chunks.matmul(a, y) == a @ b).all() and (chunks.matmul(y.T, x.T) == b.T @ a.T).all()
     with pytest.raises(ValueError, match="no product"):
         chunks.matmul(x, x.ravel())
+
+
+def test_the_module_is_imported_when_it_is_used():
+    run(
+        """
+        import sys, pagefold
+        assert "numpy" not in sys.modules, "NumPy is optional"
+        assert pagefold.chunks.sum(pagefold.full(1000, 2, memory="1M", system_calls=False)) == 2000
+        assert not hasattr(pagefold, "chunk")
+        """
+    )

@@ -225,3 +225,31 @@ def test_a_forked_child_reads_an_image_of_its_parent(image):
     process.start()
     process.join(60)
     assert process.exitcode == 0 and file.read() == data
+
+
+def test_a_forked_child_reads_the_image_of_its_parent_or_none(image, tmp_path, monkeypatch):
+    """A child opens the image again: in another folder too, and not another image that has taken the name."""
+    import multiprocessing
+    import shutil
+
+    shutil.copy(image, tmp_path / "data.erofs")
+    monkeypatch.chdir(tmp_path)
+    it = pagefold.Image("data.erofs")
+    entry, data = it.stat("/etc/os-release"), it.read("/etc/os-release")
+
+    def child(is_replaced):
+        os.chdir("/")
+        if is_replaced:
+            shutil.copy(image, tmp_path / "new")
+            os.rename(tmp_path / "new", tmp_path / "data.erofs")
+            for read in (entry.read, lambda: it.read("/etc/os-release")):
+                with pytest.raises(pagefold.ImageError, match="was replaced"):
+                    read()
+        else:
+            assert entry.read() == data == it.read("/etc/os-release")
+
+    for is_replaced in (False, True):
+        process = multiprocessing.get_context("fork").Process(target=child, args=(is_replaced,))
+        process.start()
+        process.join(60)
+        assert process.exitcode == 0, is_replaced

@@ -1,8 +1,10 @@
 """The demonstration and the example, and how much memory a program really takes: what the kernel counts."""
 
+import os
 import subprocess
 import sys
 
+import pytest
 from conftest import FIXTURES, needs_system_calls, run
 
 EXAMPLE = FIXTURES.parents[3] / "examples" / "python" / "larger_than_memory.py"
@@ -24,6 +26,30 @@ def test_the_demo_shows_each_step():
 def test_the_example_works_on_more_than_its_memory():
     text = program(EXAMPLE, "--size", "64M", "--memory", "16M")
     assert "sort them in place" in text and "compressed" in text, text
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_the_example_works_for_an_ordinary_user():
+    if os.path.exists("/dev/userfaultfd") and os.stat("/dev/userfaultfd").st_mode & 0o006:
+        pytest.skip("users may use /dev/userfaultfd here")
+    with open("/proc/sys/vm/unprivileged_userfaultfd") as file:
+        if file.read().strip() == "1":
+            pytest.skip("vm.unprivileged_userfaultfd is 1")
+    result = run(
+        f"""
+        import ctypes, os, sys
+        source = {EXAMPLE.read_text()!r}
+        def run(size):
+            sys.argv = ["example", "--size", size, "--memory", "4M"]
+            exec(compile(source, "example", "exec"), {{"__name__": "__main__"}})
+        run("8000000")  # imports all modules, which the user may be unable to read
+        os.setgroups([]); os.setgid(65534); os.setuid(65534)
+        # Changing the user made /proc/self unreadable.
+        assert ctypes.CDLL(None).prctl(4, 1, 0, 0, 0) == 0
+        run("16000000")
+        """
+    )
+    assert "sort them in place" in result.stdout and "Going on with system_calls=False" in result.stderr, result
 
 
 # Fills memory at full speed, while a thread adds up what the kernel says is resident of it. The pages that are on their

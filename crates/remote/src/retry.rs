@@ -7,6 +7,7 @@
 use crate::RemoteError;
 use crate::answer::AttemptError;
 use pagefold_backing::DeadlineScope;
+use pagefold_sys::timer;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::{Duration, Instant};
 
@@ -27,17 +28,20 @@ pub(crate) struct Deadline {
 impl Deadline {
     /// The deadline of a read that begins now.
     pub(crate) fn after(timeout: Duration) -> Self {
-        Deadline { end: Instant::now() + timeout, timeout }
+        Deadline { end: timer::deadline(Instant::now(), timeout), timeout }
     }
 
     /// The deadline of a read in the scope of this thread.
     pub(crate) fn of_scope(timeout: Duration) -> Self {
-        Deadline { end: DeadlineScope::begun().unwrap_or_else(Instant::now) + timeout, timeout }
+        Deadline {
+            end: timer::deadline(DeadlineScope::begun().unwrap_or_else(Instant::now), timeout),
+            timeout,
+        }
     }
 
     /// The same, or `most` from now if that is sooner.
     pub(crate) fn within(&self, most: Duration) -> Self {
-        Deadline { end: self.end.min(Instant::now() + most), ..*self }
+        Deadline { end: self.end.min(timer::deadline(Instant::now(), most)), ..*self }
     }
 
     /// The time that is left.
@@ -88,6 +92,15 @@ mod tests {
     fn transient(retry_after: Option<u64>) -> AttemptError {
         let error = RemoteError::Status { status: 503 };
         AttemptError::Transient { error, retry_after: retry_after.map(Duration::from_secs) }
+    }
+
+    #[test]
+    fn no_timeout_is_too_long() {
+        for deadline in [Deadline::after(Duration::MAX), Deadline::of_scope(Duration::MAX)] {
+            for deadline in [deadline, deadline.within(Duration::MAX)] {
+                assert!(deadline.remaining() > Duration::from_secs(1 << 30));
+            }
+        }
     }
 
     #[test]

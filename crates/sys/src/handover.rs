@@ -4,6 +4,7 @@
 //! process to the next without a moment in which no process holds it.
 
 use crate::SysError;
+use rustix::io::retry_on_intr;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags,
@@ -25,8 +26,8 @@ pub fn send_optional_fd(socket: impl AsFd, fd: Option<impl AsFd>) -> Result<(), 
     if let Some(fds) = &fds {
         control.push(SendAncillaryMessage::ScmRights(fds));
     }
-    let sent = rustix::net::sendmsg(socket, &[IoSlice::new(&[1])], &mut control, SendFlags::NOSIGNAL);
-    sent.map(|_| ()).map_err(|e| SysError::new("handing a descriptor over", e.raw_os_error()))
+    let send = || rustix::net::sendmsg(&socket, &[IoSlice::new(&[1])], &mut control, SendFlags::NOSIGNAL);
+    retry_on_intr(send).map(|_| ()).map_err(|e| SysError::new("handing a descriptor over", e.raw_os_error()))
 }
 
 /// Receives the descriptor of one [`send_fd`], and sets close-on-exec. `None` if the peer has closed the socket or sent
@@ -35,8 +36,11 @@ pub fn recv_fd(socket: impl AsFd) -> Result<Option<OwnedFd>, SysError> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0u8; 1];
-    rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC)
-        .map_err(|e| SysError::new("receiving a descriptor", e.raw_os_error()))?;
+    let receive = || {
+        let buffers = &mut [IoSliceMut::new(&mut byte)];
+        rustix::net::recvmsg(&socket, buffers, &mut control, RecvFlags::CMSG_CLOEXEC)
+    };
+    retry_on_intr(receive).map_err(|e| SysError::new("receiving a descriptor", e.raw_os_error()))?;
     for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(mut fds) = message {
             return Ok(fds.next());
@@ -49,6 +53,7 @@ pub fn recv_fd(socket: impl AsFd) -> Result<Option<OwnedFd>, SysError> {
 mod tests {
     use super::*;
     use std::os::unix::net::UnixStream;
+    use std::os::unix::thread::JoinHandleExt;
 
     #[test]
     fn a_received_descriptor_shares_the_lock() {
@@ -68,5 +73,27 @@ mod tests {
         assert!(recv_fd(&b).unwrap().is_none());
         drop(a);
         assert!(recv_fd(&b).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_signal_does_not_interrupt_a_handover() {
+        extern "C" fn nothing(_: i32) {}
+        // SAFETY: zeroes are valid. The handler does nothing, and no other test uses the signal; it has no SA_RESTART.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = nothing as *const () as libc::sighandler_t;
+            assert_eq!(libc::sigaction(libc::SIGUSR1, &action, std::ptr::null_mut()), 0);
+        }
+        let (a, b) = UnixStream::pair().unwrap();
+        let receiver = std::thread::spawn(move || recv_fd(&b));
+        for _ in 0..20 {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            // SAFETY: the thread is not joined yet.
+            assert_eq!(unsafe { libc::pthread_kill(receiver.as_pthread_t(), libc::SIGUSR1) }, 0);
+        }
+        // A receiver that a signal has ended has closed its end: then this fails instead.
+        let sent = send_fd(&a, &a);
+        assert!(receiver.join().unwrap().unwrap().is_some());
+        sent.unwrap();
     }
 }

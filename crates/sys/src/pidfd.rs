@@ -4,7 +4,7 @@
 //! (pidfd). It is opened by id, and then the process's start time is compared with the recorded one, so that a reused
 //! id is noticed before a signal is sent.
 
-use crate::SysError;
+use crate::{SysError, timer};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -101,7 +101,7 @@ impl Process {
 
     /// Waits until the process has ended; returns `false` if it still runs after `limit`.
     pub fn wait(&self, limit: Duration) -> Result<bool, SysError> {
-        let deadline = Instant::now() + limit;
+        let deadline = timer::deadline(Instant::now(), limit);
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };

@@ -8,7 +8,7 @@
 //! The handler runs on the thread's stack, not on its alternate signal stack (no SA_ONSTACK): an alternate stack may
 //! have 8 KiB, of which the signal frame takes 3 KiB with AVX-512 state, and serving a fault may decompress a page. So
 //! stacks must not lie in served memory and must have room for that; programs with very small stacks, such as Go's,
-//! cannot be served this way. An earlier handler that requested its alternate stack runs on the thread's stack too.
+//! cannot be served this way ([`thread`] checks it). An earlier handler that requested its alternate stack runs on the thread's stack too.
 //!
 //! All signals are blocked while the handler runs: a handler of the program that interrupted it could fault on served
 //! memory and wait for a lock that the interrupted handler holds. For the same reason a fault inside of the handler is
@@ -18,10 +18,12 @@
 //!
 //! Reference: sigaction(2), signal(7), the kernel's Documentation/admin-guide/mm/userfaultfd.rst.
 
-use crate::{Errno, SysError};
+pub mod thread;
+
+use crate::{Errno, SysError, lastwords};
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, Once, PoisonError};
 
 /// A function that fills the page of `address` and returns true if the address is in served memory; the thread then
 /// retries the access. It returns false for any other address.
@@ -52,7 +54,8 @@ const KERNEL_SET_BYTES: usize = size_of::<u64>();
 /// Installs the handler permanently.
 ///
 /// Does nothing if the same `serve` is installed already; fails with EBUSY if another one is. A handler that the
-/// program installs later must forward signals for other addresses to this one, or faults are no longer served.
+/// program installs later must forward signals for other addresses to this one, or faults are no longer served. Whether it
+/// does cannot be seen: the first call that finds such a handler writes a line to standard error.
 ///
 /// # Safety
 /// `serve` keeps the rules of [`Serve`]: it interrupts any code of the process at a faulting access.
@@ -64,6 +67,10 @@ pub unsafe fn install(serve: Serve) -> Result<(), SysError> {
     let installed = SERVE.load(Ordering::Acquire);
     if !installed.is_null() {
         let is_same = std::ptr::eq(installed, serve);
+        let is_ours = exchange(None).is_ok_and(|now| now.sa_sigaction == handler());
+        if is_same && !is_ours {
+            warn_of_later_handler();
+        }
         return if is_same { Ok(()) } else { Err(SysError::new(WHAT, libc::EBUSY)) };
     }
     let earlier = exchange(None).map_err(|e| SysError::new(WHAT, e.0))?;
@@ -80,10 +87,25 @@ pub unsafe fn install(serve: Serve) -> Result<(), SysError> {
     Ok(())
 }
 
+/// Writes the line once in a process.
+fn warn_of_later_handler() {
+    static WARNED: Once = Once::new();
+    WARNED.call_once(|| {
+        lastwords::write_line(
+            "pagefold: this program has installed a handler of SIGBUS after that of compressed memory: it must call the \
+             handler that it has replaced, or the next access to a page that is not resident ends the program\n",
+        );
+    });
+}
+
+fn handler() -> libc::sighandler_t {
+    on_sigbus as *const () as libc::sighandler_t
+}
+
 fn ours(earlier: &libc::sigaction) -> libc::sigaction {
     // SAFETY: the structure has integers and an optional function pointer, for all of which zeroes are valid.
     let mut ours: libc::sigaction = unsafe { std::mem::zeroed() };
-    ours.sa_sigaction = on_sigbus as *const () as libc::sighandler_t;
+    ours.sa_sigaction = handler();
     // A SIGBUS that a process sends is forwarded to the earlier handler, so that handler's flag decides whether an
     // interrupted system call is restarted.
     ours.sa_flags = libc::SA_SIGINFO | (earlier.sa_flags & libc::SA_RESTART);

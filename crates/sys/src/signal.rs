@@ -119,6 +119,12 @@ fn run_masked<T>(run: impl FnOnce() -> T) -> T {
 }
 
 impl Masked {
+    /// Whether the thread had blocked a signal before.
+    pub fn had_blocked(&self, signal: i32) -> bool {
+        // SAFETY: the kernel has filled the set.
+        unsafe { libc::sigismember(&self.old, signal) == 1 }
+    }
+
     /// Runs `run` with the signal mask that the thread had before, so that pending signals are delivered.
     pub fn unmasked_while<R>(&self, run: impl FnOnce() -> R) -> R {
         struct MaskAgain(Option<libc::sigset_t>);

@@ -1,9 +1,9 @@
-//! The timer slack of a thread, which is how late the kernel may wake it from a sleep, and the time since boot.
+//! The timer slack of a thread, which is how late the kernel may wake it from a sleep, the time since boot, and deadlines.
 
 use crate::SysError;
 use rustix::time::{ClockId, clock_gettime};
 use std::num::NonZeroU64;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Sets the timer slack of the calling thread, nanoseconds. The kernel's default is 50 000.
 pub fn set_slack_ns(slack_ns: NonZeroU64) -> Result<(), SysError> {
@@ -17,9 +17,24 @@ pub fn since_boot() -> Duration {
     Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
+/// Returns the time that lies `after` behind `from`, or a century if `after` is longer: the type of the clock ends
+/// somewhere, and its addition panics there. For durations that a caller chooses, who may mean "never".
+pub fn deadline(from: Instant, after: Duration) -> Instant {
+    const CENTURY: Duration = Duration::from_secs(100 * 365 * 86_400);
+    from + after.min(CENTURY)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_duration_is_too_long_for_a_deadline() {
+        let now = Instant::now();
+        assert_eq!(deadline(now, Duration::from_secs(5)), now + Duration::from_secs(5));
+        assert!(deadline(now, Duration::MAX) > now + Duration::from_secs(86_400 * 365 * 50));
+        assert!(deadline(deadline(now, Duration::MAX), Duration::MAX) > now);
+    }
 
     #[test]
     fn the_slack_of_one_thread_leaves_others_alone() {

@@ -75,7 +75,7 @@ impl<B: Backing> DelayLayer<B> {
         let jitter = Duration::from_nanos(splitmix64(self.options.seed, device.request_count) % jitter_ns);
         let Some(channel) = device.channels.iter_mut().min() else { return now };
         let start = now.max(*channel);
-        let mut end = start + self.options.delay + jitter;
+        let mut end = start.saturating_add(self.options.delay).saturating_add(jitter);
         if let Some(bytes_per_s) = self.options.bytes_per_s {
             device.bus = device.bus.max(start) + transfer_time(len_bytes, bytes_per_s);
             end = end.max(device.bus);

@@ -23,6 +23,7 @@ use super::transmission::{self, Session, Status};
 use super::transport::{Awaited, Transport};
 use pagefold_sys::polling::Poller;
 use pagefold_sys::spin::Attempt;
+use pagefold_sys::timer;
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -77,7 +78,7 @@ pub fn serve<T: Transport>(
     poller: &Poller,
     access: &impl ExportAccess,
 ) -> Result<(), ConnectionError> {
-    let deadline = Instant::now() + limits.handshake_time;
+    let deadline = timer::deadline(Instant::now(), limits.handshake_time);
     let mut input = Buffer::new(INPUT_LEN);
     let policy = if tls.is_some() { TlsPolicy::Required } else { TlsPolicy::Absent };
     let mut machine = Handshake::new(export, policy);

@@ -90,12 +90,11 @@ impl Inner {
     /// # Safety
     /// As for [`Inner::free`]; the block has this usable size.
     unsafe fn free_large(self: &Arc<Self>, block: *mut c_void, usable: usize) {
-        let region = self.shared.region.read();
-        if !region.is_tight() {
-            drop(region);
+        let region = self.shared.region().ok().filter(|region| region.is_tight());
+        let Some(region) = region else {
             // SAFETY: the thread has freed these blocks of the arena.
             return unsafe { caches::keep(self, block, usable).release() };
-        }
+        };
         if usable >= LARGE_BYTES {
             let offset = block.addr() - self.shared.start;
             let whole = offset.next_multiple_of(PAGE_SIZE)..(offset + usable) / PAGE_SIZE * PAGE_SIZE;

@@ -48,8 +48,9 @@ impl Hooks {
     /// Makes bytes zero and releases their memory. Returns whether it did.
     fn discard(&self, start: usize, len_bytes: usize) -> bool {
         let offset = start - self.shared.start;
+        let Ok(region) = self.shared.region() else { return false };
         // SAFETY: jemalloc calls this for memory that no block has. Rust has no references into a region of C.
-        unsafe { self.shared.region.read().discard_shared(offset..offset + len_bytes) }.is_ok()
+        unsafe { region.discard_shared(offset..offset + len_bytes) }.is_ok()
     }
 }
 

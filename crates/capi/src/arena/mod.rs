@@ -56,7 +56,7 @@ pub(crate) struct Inner {
 /// Reserves the whole pages of a part for an arena, and makes them zero.
 fn reserve(shared: &Shared, start: usize, len_bytes: usize) -> Result<Range<usize>, Error> {
     // Locked in this order, and by a change of the size too.
-    let region = shared.region.read();
+    let region = shared.region()?;
     let asked = shared.locate(start, len_bytes)?;
     let part = asked.start.next_multiple_of(PAGE_SIZE)..asked.end / PAGE_SIZE * PAGE_SIZE;
     if part.len() < LEN_MIN_BYTES {
@@ -102,8 +102,10 @@ impl Inner {
         // SAFETY: the caches are gone, and the caller guarantees that nobody uses the arena.
         unsafe { jemalloc::destroy_arena(self.index) }?;
         // Pinned pages stay as they are: the part belongs to the caller again.
+        let region = self.shared.region()?;
         // SAFETY: the blocks are gone, and Rust has no references into a region of C.
-        let _ = unsafe { self.shared.region.read().discard_shared(self.part.clone()) };
+        let _ = unsafe { region.discard_shared(self.part.clone()) };
+        drop(region);
         self.shared.arenas.lock().retain(|part| *part != self.part);
         Ok(())
     }

@@ -20,7 +20,7 @@ fn the_examples_of_the_guide_compile() {
         std::fs::write(&source, code).unwrap();
         let mut command = Command::new("cc");
         command.args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-c", "-o"]);
-        command.arg(installed.path("guide.o")).args(installed.pkg_config(&["--cflags"]));
+        command.arg(installed.path("guide.o")).args(installed.pkg_config("pagefold", &["--cflags"]));
         run(command.arg(&source));
     }
     assert!(blocks >= 5);

@@ -5,9 +5,14 @@ use std::path::Path;
 
 /// Compiles a source of the crate in each way, and runs it with each list of arguments.
 fn check(path: &str, kinds: &[Kind], runs: &[&[&str]]) {
+    check_with(path, kinds, &[], runs);
+}
+
+/// Like [`check`], with options of the compiler.
+fn check_with(path: &str, kinds: &[Kind], options: &[&str], runs: &[&[&str]]) {
     let Some(installed) = Installed::new(path).filter(|_| has_regions(path)) else { return };
     for kind in kinds.iter().copied().filter(|kind| can(path, *kind)) {
-        let program = installed.compile(&Path::new(CRATE).join(path), kind, &[]);
+        let program = installed.compile(&Path::new(CRATE).join(path), kind, options);
         for arguments in runs {
             let output = run(installed.command(&program).args(*arguments));
             assert!(output.stderr.is_empty(), "{path} {kind:?}: {}", text(&output.stderr));
@@ -23,6 +28,26 @@ fn regions_do_what_the_header_says() {
 #[test]
 fn pressure_is_reported_and_ends() {
     check("tests/programs/pressure.c", &KINDS, &[&[]]);
+}
+
+#[test]
+fn callbacks_do_not_run_at_once_and_do_not_wait_for_each_other() {
+    check("tests/programs/callbacks.c", &[Kind::Shared, Kind::Static], &[&[]]);
+}
+
+#[test]
+fn a_destroyed_region_is_gone_while_its_last_pin_ends() {
+    check("tests/programs/last_pin.c", &[Kind::Shared, Kind::Static], &[&[]]);
+}
+
+#[test]
+fn threads_that_block_sigbus_are_refused() {
+    check("tests/programs/blocked.c", &[Kind::Shared, Kind::Static], &[&[]]);
+}
+
+#[test]
+fn programs_in_go_need_handler_threads() {
+    check_with("tests/programs/goroutines.c", &[Kind::Shared, Kind::Static], &["-rdynamic"], &[&[]]);
 }
 
 #[test]

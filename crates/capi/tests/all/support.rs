@@ -54,10 +54,10 @@ impl Installed {
         Path::new(PREFIX).join("lib").join(name)
     }
 
-    /// Asks pkg-config for options.
-    pub fn pkg_config(&self, options: &[&str]) -> Vec<String> {
+    /// Asks pkg-config for options of a package, "pagefold" or "pagefold-static".
+    pub fn pkg_config(&self, package: &str, options: &[&str]) -> Vec<String> {
         let mut command = Command::new("pkg-config");
-        command.env("PKG_CONFIG_PATH", self.lib("pkgconfig")).args(options).arg("pagefold");
+        command.env("PKG_CONFIG_PATH", self.lib("pkgconfig")).args(options).arg(package);
         text(&run(&mut command).stdout).split_whitespace().map(str::to_owned).collect()
     }
 
@@ -72,19 +72,9 @@ impl Installed {
         if kind == Kind::Sanitized {
             command.args(["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]);
         }
-        command.args(self.pkg_config(&["--cflags"])).arg(source).arg("-o").arg(&program);
-        match kind {
-            Kind::Static => {
-                let is_library = |option: &String| option == "-lpagefold";
-                let libs = self.pkg_config(&["--static", "--libs"]);
-                assert_eq!(libs.iter().filter(|option| is_library(option)).count(), 1, "{libs:?}");
-                command.args(libs.iter().map(|option| match is_library(option) {
-                    true => "-l:libpagefold.a",
-                    false => option.as_str(),
-                }));
-            }
-            _ => drop(command.args(self.pkg_config(&["--libs"]))),
-        }
+        let package = if kind == Kind::Static { "pagefold-static" } else { "pagefold" };
+        command.arg(source).arg("-o").arg(&program);
+        command.args(self.pkg_config(package, &["--cflags", "--libs"]));
         run(&mut command);
         program
     }

@@ -4,7 +4,7 @@
 use crate::support::{MODES, bytes_of, each, noise, read, run_well, text, write};
 use pagefold_backing::layer::{DelayLayer, DelayOptions, SystemClock};
 use pagefold_backing::{Backing, MemoryBacking};
-use pagefold_memory::{Region, RegionConfig};
+use pagefold_memory::{RangeError, Region, RegionConfig, RegionError, Service};
 use pagefold_store::writeback::{LayoutKind, Selection, Which, WritebackConfig};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -75,6 +75,10 @@ fn check_masks(mode: usize) {
         // SAFETY: the set is filled before it is used.
         unsafe {
             libc::sigfillset(all.as_mut_ptr());
+            if MODES[mode].0 == Service::FaultingThread {
+                // A region is not made in a thread that blocks it.
+                libc::sigdelset(all.as_mut_ptr(), libc::SIGBUS);
+            }
             libc::pthread_sigmask(how, all.as_ptr(), std::ptr::null_mut());
         }
         let region = region(mode);
@@ -96,6 +100,45 @@ fn check_masks(mode: usize) {
 #[test]
 fn threads_of_a_region_block_all_but_synchronous_signals() {
     each("threads_of_a_region_block_signals", |mode| run_well(&format!("masks {mode}")));
+}
+
+#[test]
+fn a_thread_that_blocks_sigbus_is_refused_with_the_remedy() {
+    each("a_thread_that_blocks_sigbus_is_refused_with_the_remedy", |mode| {
+        let mut owned = region(mode);
+        let refused_by_signal = MODES[mode].0 == Service::FaultingThread;
+        let blocked = move || {
+            // SAFETY: the set is made before it is used, in a thread that ends soon.
+            unsafe {
+                let mut set = std::mem::MaybeUninit::uninit();
+                libc::sigemptyset(set.as_mut_ptr());
+                libc::sigaddset(set.as_mut_ptr(), libc::SIGBUS);
+                libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut());
+            }
+            let is_refused = |result: Result<(), RangeError>| match result {
+                Ok(()) => false,
+                Err(error) => {
+                    assert!(
+                        error == RangeError::SigbusBlocked && error.to_string().contains("pthread_sigmask")
+                    );
+                    true
+                }
+            };
+            assert_eq!(is_refused(owned.pin(..4096).map(drop)), refused_by_signal);
+            assert_eq!(is_refused(owned.pin_mut(..4096).map(drop)), refused_by_signal);
+            assert_eq!(is_refused(owned.pin_owned(..4096).map(drop)), refused_by_signal);
+            let (service, eviction) = MODES[mode];
+            let config = RegionConfig { service, eviction, ..RegionConfig::new(1 << 20, 1 << 20) };
+            match Region::new(config) {
+                Ok(_) => assert!(!refused_by_signal),
+                Err(RegionError::UnfitThread(error)) => {
+                    assert!(refused_by_signal && error.to_string().contains("pthread_sigmask"));
+                }
+                Err(error) => panic!("{error}"),
+            }
+        };
+        std::thread::spawn(blocked).join().unwrap();
+    });
 }
 
 static BASE: AtomicUsize = AtomicUsize::new(0);

@@ -12,6 +12,7 @@ use pagefold_image::startup::{PrefetchCounters, Record, Recorder, StartList, pre
 use pagefold_image::{Image, Nid};
 use pagefold_sys::SysError;
 use pagefold_sys::beneath::Folder;
+use pagefold_sys::timer;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
@@ -52,7 +53,7 @@ impl ListFile {
         self.create()
             .and_then(|_| self.folder.remove(&temporary()))
             .map_err(|e| unwritable(&self.path, &e))?;
-        let end = self.limit.map(|limit| Instant::now() + limit);
+        let end = self.limit.map(|limit| timer::deadline(Instant::now(), limit));
         let (recorder, outcome) = (Arc::new(Recorder::new(root)), Mutex::new(None));
         Ok(Arc::new(Recording { recorder, end, file: self, outcome }))
     }

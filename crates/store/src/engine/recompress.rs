@@ -11,7 +11,7 @@ use crate::policy::{self, Load};
 use crate::recompress::{RecompressError, RecompressRequest, run_pass};
 use crate::slot::AccessTime;
 use crate::writeback::Which;
-use pagefold_sys::signal;
+use pagefold_sys::{signal, timer};
 use parking_lot::{Condvar, Mutex};
 use std::io;
 use std::ops::ControlFlow;
@@ -68,7 +68,7 @@ struct Stop {
 impl Stop {
     /// Waits for `time`, or until the thread is to stop. Returns whether it is.
     fn wait(&self, time: Duration) -> bool {
-        let deadline = Instant::now() + time;
+        let deadline = timer::deadline(Instant::now(), time);
         let mut is_stopping = self.is_stopping.lock();
         while !*is_stopping && !self.wake.wait_until(&mut is_stopping, deadline).timed_out() {}
         *is_stopping
@@ -136,7 +136,7 @@ impl<'a> Driver<'a> {
                     if self.store.access_times {
                         self.pass(rule);
                     }
-                    self.due[at] = Instant::now() + pass_period(rule);
+                    self.due[at] = timer::deadline(Instant::now(), pass_period(rule));
                 }
             }
         }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+use super::thread::UnfitThread;
 use super::*;
 use crate::mem::Reservation;
 use crate::uffd::{Uffd, UffdOptions};
@@ -57,6 +58,8 @@ fn child() {
         "sent_ignored" => sent_after(libc::SIG_IGN),
         "restart" => restart(),
         "twice" => twice(),
+        "later" => later(),
+        "alternate" => alternate(),
         "userfaultfd" => userfaultfd(),
         case => panic!("{case}"),
     }
@@ -376,6 +379,72 @@ fn twice() {
     assert_eq!(install(serve_all).unwrap_err().errno, libc::EBUSY);
     foreign().read(0);
     assert_eq!(calls(), 1, "forwarded to the earlier handler, not to itself");
+}
+
+#[test]
+fn a_handler_that_is_installed_later_is_reported_once() {
+    assert_eq!(run("later"), End::Passed);
+}
+
+fn later() {
+    let same: Serve = serve_hollow;
+    install(same).unwrap();
+    install(same).unwrap();
+    act(full(), libc::SA_SIGINFO, &[]);
+    let file = rustix::fs::memfd_create("stderr", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    // SAFETY: the descriptors are of this process, which has one test.
+    let stderr = unsafe { libc::dup(2) };
+    // SAFETY: as above.
+    assert_eq!(unsafe { libc::dup2(file.as_raw_fd(), 2) }, 2);
+    install(same).unwrap();
+    install(same).unwrap();
+    // SAFETY: as above.
+    assert_eq!(unsafe { libc::dup2(stderr, 2) }, 2);
+    let mut text = [0; 1024];
+    let len = rustix::io::pread(&file, &mut text, 0).unwrap();
+    let text = String::from_utf8_lossy(&text[..len]);
+    assert!(text.lines().count() == 1 && text.contains("must call the handler"), "{text}");
+}
+
+#[test]
+fn threads_that_cannot_serve_faults_are_recognised() {
+    let check_in = |stack_bytes: usize, is_blocked: bool| {
+        let checked = move || {
+            if is_blocked {
+                block(libc::SIGBUS);
+            }
+            thread::check()
+        };
+        std::thread::Builder::new().stack_size(stack_bytes).spawn(checked).unwrap().join().unwrap()
+    };
+    assert_eq!(check_in(1 << 20, false), Ok(()));
+    assert_eq!(check_in(1 << 20, true), Err(UnfitThread::Blocked));
+    let small = check_in(thread::STACK_MIN_BYTES, false);
+    assert!(
+        matches!(small, Err(UnfitThread::SmallStack { left_bytes }) if left_bytes < 32 << 10),
+        "{small:?}"
+    );
+    assert_eq!(run("alternate"), End::Passed);
+}
+
+extern "C" fn check_in_handler(_: c_int) {
+    let is_recognised = thread::check() == Err(UnfitThread::AlternateStack);
+    CALLS.fetch_add(is_recognised.into(), Ordering::Relaxed);
+}
+
+fn alternate() {
+    // SAFETY: the stack stays allocated, and the handler uses no more of it.
+    unsafe {
+        let stack = Box::leak(vec![0u8; 64 << 10].into_boxed_slice());
+        let ours = libc::stack_t { ss_sp: stack.as_mut_ptr().cast(), ss_flags: 0, ss_size: stack.len() };
+        assert_eq!(libc::sigaltstack(&ours, std::ptr::null_mut()), 0);
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = check_in_handler as *const () as libc::sighandler_t;
+        action.sa_flags = libc::SA_ONSTACK;
+        assert_eq!(libc::sigaction(libc::SIGUSR1, &action, std::ptr::null_mut()), 0);
+        assert_eq!(libc::raise(libc::SIGUSR1), 0);
+    }
+    assert_eq!(calls(), 1);
 }
 
 #[test]
