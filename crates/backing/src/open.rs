@@ -16,10 +16,11 @@ use pagefold_sys::SysError;
 use pagefold_sys::blockdev;
 use pagefold_sys::blockuse::{self, BlockUse};
 use pagefold_sys::rundir::effective_uid;
+use std::ffi::OsString;
 use std::fs::{File, Metadata, TryLockError};
 use std::io::ErrorKind;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 /// Bytes at the beginning of a backing that are read to see whether it holds other data.
@@ -28,6 +29,8 @@ pub const PROBE_BYTES: usize = 1 << 20;
 /// How long to wait for a lock or an exclusive open. A server that has just ended may hold its backing a moment longer,
 /// because the kernel tears down its io_uring rings after the process has ended.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(500);
+/// Links that are followed, as many as the kernel follows.
+const LINKS_MAX: usize = 40;
 /// Pause between two attempts.
 const LOCK_RETRY: Duration = Duration::from_millis(10);
 
@@ -94,7 +97,7 @@ pub enum OpenError {
         /// The requested size.
         size_bytes: u64,
     },
-    /// It is a symbolic link. Links are followed only to a block device, and only if root or this user made the link.
+    /// It is a symbolic link. Links are followed only to a block device, and only if root or this user made all of them.
     #[error("{} is a symbolic link; name what it points to instead: {}", path.display(), target.display())]
     SymbolicLink {
         /// The path that the user named.
@@ -194,12 +197,48 @@ pub fn open_for_reading(path: &Path) -> Result<File, SysError> {
 
 /// The block device to which the symbolic link `path` points, as the links in /dev/disk do; `None` for anything else.
 ///
-/// Only links of root and of this user are followed: another user with access to a shared folder must not choose the
-/// device. The type of the file at the resulting path is checked again after it is opened.
+/// Another user with access to a shared folder must not choose the device. The type of the file at the resulting path is
+/// checked again after it is opened.
 fn device_named_by(path: &Path, meta: &Metadata) -> Option<PathBuf> {
-    let is_trusted = meta.uid() == 0 || meta.uid() == effective_uid();
-    let target = std::fs::canonicalize(path).ok().filter(|_| meta.is_symlink() && is_trusted)?;
+    let target = meta.is_symlink().then(|| follow_trusted(path)).flatten()?;
     target.symlink_metadata().is_ok_and(|m| m.file_type().is_block_device()).then_some(target)
+}
+
+/// Follows all symbolic links of a path, those in place of its folders too, if each belongs to root or to this user.
+/// `None` if one does not, or leads nowhere.
+fn follow_trusted(path: &Path) -> Option<PathBuf> {
+    let mut found = PathBuf::from("/");
+    // The last part comes first.
+    let mut rest = parts(&std::path::absolute(path).ok()?);
+    let mut links = 0;
+    while let Some(part) = rest.pop() {
+        if part == ".." {
+            found.pop();
+            continue;
+        }
+        let next = found.join(part);
+        let meta = next.symlink_metadata().ok()?;
+        if !meta.is_symlink() {
+            found = next;
+            continue;
+        }
+        links += 1;
+        if meta.uid() != 0 && meta.uid() != effective_uid() || links > LINKS_MAX {
+            return None;
+        }
+        let target = next.read_link().ok()?;
+        if target.has_root() {
+            found = PathBuf::from("/");
+        }
+        rest.extend(parts(&target));
+    }
+    Some(found)
+}
+
+/// The parts of a path, the last one first.
+fn parts(path: &Path) -> Vec<OsString> {
+    let named = |part: Component<'_>| matches!(part, Component::Normal(_) | Component::ParentDir);
+    path.components().rev().filter(|part| named(*part)).map(|part| part.as_os_str().to_os_string()).collect()
 }
 
 /// Refuses an open backing that is too small or holds other data.

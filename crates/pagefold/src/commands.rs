@@ -24,7 +24,7 @@ pub struct Cli {
     /// When to use colours
     #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t = ColorArg::Auto)]
     pub color: ColorArg,
-    /// Print no notes and no progress: only results and errors
+    /// Print no notes, no progress and no summary: only results and errors
     #[arg(long, short = 'q', global = true)]
     pub quiet: bool,
     /// The command

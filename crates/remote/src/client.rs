@@ -5,27 +5,23 @@
 //! used until the server refuses it or does not answer, and then asked for again.
 
 use crate::access::{Access, Asked, MAX_REFUSAL_BYTES, Reaction, Refusal, Signed};
+use crate::agents::Agents;
 use crate::answer::{AttemptError, Head, Validator, Verdict, Version, Wanted, judge, redirect};
 use crate::proxy;
 use crate::retry::Deadline;
 use crate::{RemoteError, Secret, Url};
 use pagefold_page::latency::LatencyCounters;
-use rustls::crypto::ring;
+use pagefold_sys::resolver::unknown_host_text;
 use std::io::{ErrorKind, Read};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use ureq::tls::{Certificate, RootCerts, TlsConfig, TlsProvider};
 
 /// Redirects that are followed for one request.
 const MAX_REDIRECTS: usize = 5;
 /// Requests that are made anew for one attempt, with other credentials or for another server.
 const MAX_RENEWALS: usize = 2;
-/// Idle connections that are kept.
-const MAX_IDLE: usize = 16;
-/// The name of the program in requests.
-const USER_AGENT: &str = concat!("pagefold/", env!("CARGO_PKG_VERSION"));
 
 /// Counters of requests.
 #[derive(Debug, Default)]
@@ -48,7 +44,7 @@ impl Counters {
 
 /// A client for one object.
 pub(crate) struct Client {
-    agent: ureq::Agent,
+    agents: Agents,
     access: Arc<dyn Access>,
     /// The place to which redirects led.
     redirected: Mutex<Option<Url>>,
@@ -67,8 +63,8 @@ impl Client {
     pub(crate) fn new(access: Arc<dyn Access>, timeout: Duration) -> Result<Self, RemoteError> {
         let server = access.server();
         // A proxy would ask its own machine, and get the credentials in clear.
-        let agent = agent(timeout, server.is_https(), !server.is_loopback())?;
-        Ok(Client { agent, access, redirected: Mutex::default(), counters: Counters::default() })
+        let agents = Agents::new(timeout, server.is_https(), !server.is_loopback())?;
+        Ok(Client { agents, access, redirected: Mutex::default(), counters: Counters::default() })
     }
 
     pub(crate) fn access(&self) -> &dyn Access {
@@ -104,8 +100,10 @@ impl Client {
         for _ in 0..=MAX_REDIRECTS {
             let sent = self.send(&url, signed.as_ref(), &asked, wanted.version.is_none(), deadline);
             let (head, mut reader) = sent.inspect_err(|_| self.forget_redirect())?;
+            // The server of the store may lead to another of its places, which takes the same credentials. If that was
+            // remembered, a refusal may be meant for a signature in its URL, so the first place is asked again.
             if let Some(signed) = &signed
-                && url == signed.url
+                && (url == signed.url || !was_redirected && url.origin() == signed.url.origin())
             {
                 self.ask_store(signed, &head, &mut reader)?;
             }
@@ -125,14 +123,18 @@ impl Client {
                         failure,
                         AttemptError::Permanent(RemoteError::Status { status: 400 | 401 | 403 | 404 | 410 })
                     );
-                    // The signature of the URL that was remembered may have expired: ask for another one.
+                    let is_elsewhere = first.as_ref() != Some(&url);
+                    // The signature of the URL that was remembered may have expired: ask for another one. One that has just
+                    // come may have expired on its way, or in a cache.
                     return Err(match failure {
                         AttemptError::Permanent(error) if is_denied && was_redirected => {
-                            AttemptError::transient(error)
+                            AttemptError::transient(error).into()
                         }
-                        failure => failure,
-                    }
-                    .into());
+                        AttemptError::Permanent(error) if is_denied && is_elsewhere => {
+                            RequestError::Renew(error)
+                        }
+                        failure => failure.into(),
+                    });
                 }
             }
         }
@@ -189,7 +191,8 @@ impl Client {
         deadline: &Deadline,
     ) -> Result<(Head, ureq::BodyReader<'static>), AttemptError> {
         self.counters.requests.fetch_add(1, Ordering::Relaxed);
-        let mut request = self.agent.get(url.as_str()).header("Accept-Encoding", "identity");
+        let agent = self.agents.of(url).map_err(AttemptError::Permanent)?;
+        let mut request = agent.get(url.as_str()).header("Accept-Encoding", "identity");
         for (name, value) in asked {
             request = request.header(*name, value);
         }
@@ -265,61 +268,12 @@ impl From<AttemptError> for RequestError {
     }
 }
 
-/// Makes an agent, which keeps connections. A call of it lasts `timeout` at most.
-/// Without `with_proxy`, proxies of the environment are not used.
-pub(crate) fn agent(timeout: Duration, is_https: bool, with_proxy: bool) -> Result<ureq::Agent, RemoteError> {
-    // A server that says nothing for a third of the time is tried again within it.
-    let stall = Some(timeout / 3);
-    let config = ureq::Agent::config_builder()
-        .http_status_as_error(false)
-        .https_only(is_https)
-        .max_redirects(0)
-        .max_redirects_will_error(false)
-        .user_agent(USER_AGENT)
-        .max_idle_connections(MAX_IDLE)
-        .max_idle_connections_per_host(MAX_IDLE)
-        .timeout_global(Some(timeout))
-        .timeout_resolve(stall)
-        .timeout_connect(stall)
-        .timeout_recv_response(stall)
-        .timeout_per_read(stall);
-    let config = if is_https { config.tls_config(tls()?) } else { config };
-    let config = match with_proxy {
-        true => {
-            proxy::check(&|name| std::env::var(name).ok().filter(|value| !value.is_empty()))?;
-            config
-        }
-        false => config.proxy(None),
-    };
-    Ok(config.build().new_agent())
-}
-
 /// All headers `WWW-Authenticate`, each on a line.
 pub(crate) fn challenge(headers: &ureq::http::HeaderMap) -> Option<String> {
     let all =
         headers.get_all("www-authenticate").iter().map(|value| String::from_utf8_lossy(value.as_bytes()));
     let all: Vec<_> = all.collect();
     (!all.is_empty()).then(|| all.join("\n"))
-}
-
-/// The certificates of the system, or those that SSL_CERT_FILE and SSL_CERT_DIR name.
-fn tls() -> Result<TlsConfig, RemoteError> {
-    let loaded = rustls_native_certs::load_native_certs();
-    if loaded.certs.is_empty() {
-        let reasons: Vec<_> = loaded.errors.iter().map(ToString::to_string).collect();
-        let what = match reasons.is_empty() {
-            true => "there are no certificates of authorities; install ca-certificates, or set SSL_CERT_FILE"
-                .to_string(),
-            false => format!("no certificates of authorities can be read: {}", reasons.join("; ")),
-        };
-        return Err(RemoteError::SetUp { what });
-    }
-    let roots = loaded.certs.iter().map(|der| Certificate::from_der(der).to_owned());
-    Ok(TlsConfig::builder()
-        .provider(TlsProvider::Rustls)
-        .root_certs(RootCerts::from(roots.collect::<Vec<_>>()))
-        .unversioned_rustls_crypto_provider(Arc::new(ring::default_provider()))
-        .build())
 }
 
 /// The failure of a request that got no answer. A host that was never found probably does not exist.
@@ -346,9 +300,9 @@ pub(crate) fn failure(error: ureq::Error, is_first: bool) -> AttemptError {
 }
 
 /// Whether the resolver knows no such name, rather than being out of reach. The standard library reports the difference
-/// in words only.
+/// in words of the C library only.
 fn is_unknown_host(error: &std::io::Error) -> bool {
-    error.raw_os_error().is_none() && error.to_string().ends_with("Name or service not known")
+    error.raw_os_error().is_none() && error.to_string().ends_with(&unknown_host_text())
 }
 
 /// The reason of a failure for which [`is_tls`].
@@ -384,7 +338,7 @@ mod tests {
     fn a_name_that_does_not_exist_is_reported_at_once_and_only_when_an_object_is_opened() {
         let lookup =
             |what: &str| std::io::Error::other(format!("failed to lookup address information: {what}"));
-        let unknown = || ureq::Error::Io(lookup("Name or service not known"));
+        let unknown = || ureq::Error::Io(lookup(&unknown_host_text()));
         let away = || ureq::Error::Io(lookup("Temporary failure in name resolution"));
         assert!(matches!(failure(unknown(), true), AttemptError::Permanent(_)));
         assert!(matches!(failure(unknown(), false), AttemptError::Transient { .. }));

@@ -47,8 +47,8 @@
 //! has seen the times of others. `outage.rs` lets reads of a block that is out of reach fail together. `passed.rs` says
 //! which blocks leave first, and `prefetch.rs` fetches those of a list. Other readers of a block that is on its way wait
 //! for it, and `ahead.rs` fetches what follows a sequence, while nobody waits for other blocks. `retry.rs`
-//! repeats a request until the deadline; `client.rs` sends it and follows redirects, and `answer.rs` judges the
-//! answer, with the parsers of `headers.rs`; `proxy.rs` does so for a proxy. `url.rs` has the names of objects. [`whole`] compares all of an object with
+//! repeats a request until the deadline; `client.rs` sends it by the agents of `agents.rs` and follows redirects, and
+//! `answer.rs` judges the answer, with the parsers of `headers.rs`; `proxy.rs` does so for a proxy. `url.rs` has the names of objects. [`whole`] compares all of an object with
 //! the digest that is its name. Between `blocks.rs` and the server is
 //! the cache on disk, [`cache`].
 //!
@@ -61,6 +61,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod access;
+mod agents;
 mod ahead;
 mod answer;
 pub mod azure;

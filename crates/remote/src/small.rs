@@ -2,8 +2,9 @@
 //!
 //! Ranges of objects are the business of `client.rs`; this is for everything that a store asks before it.
 
+use crate::agents::Agents;
 use crate::answer::AttemptError;
-use crate::client::{agent, challenge, failure};
+use crate::client::{challenge, failure};
 use crate::retry::Deadline;
 use crate::{RemoteError, Secret, Url};
 use std::io::Read;
@@ -62,7 +63,7 @@ const NEAR_CONNECT: Duration = Duration::from_secs(1);
 
 /// A client for small answers.
 pub(crate) struct SmallClient {
-    agent: ureq::Agent,
+    agents: Agents,
     /// Whether proxies of the environment are used.
     with_proxy: bool,
     /// The longest time to connect.
@@ -72,13 +73,13 @@ pub(crate) struct SmallClient {
 impl SmallClient {
     /// `is_https`: no other scheme is asked.
     pub(crate) fn new(timeout: Duration, is_https: bool) -> Result<Self, RemoteError> {
-        Ok(SmallClient { agent: agent(timeout, is_https, true)?, with_proxy: true, connect: timeout })
+        Ok(SmallClient { agents: Agents::new(timeout, is_https, true)?, with_proxy: true, connect: timeout })
     }
 
     /// A client for services of the machine or its network, which no proxy reaches.
     pub(crate) fn without_proxy(timeout: Duration, is_https: bool) -> Result<Self, RemoteError> {
         let connect = NEAR_CONNECT.min(timeout);
-        Ok(SmallClient { with_proxy: false, connect, ..Self::new(timeout, is_https)? })
+        Ok(SmallClient { agents: Agents::new(timeout, is_https, false)?, with_proxy: false, connect })
     }
 
     /// Sends one request. Redirects are answers.
@@ -86,25 +87,26 @@ impl SmallClient {
         let limit = deadline.remaining().min(ask.limit);
         let (limit, connect) = (Some(limit), Some(limit.min(self.connect)));
         let url = ask.url.as_str();
+        let agent = self.agents.of(ask.url).map_err(AttemptError::Permanent)?;
         // A proxy would ask its own machine, and get the credentials in clear.
         let with_proxy = self.with_proxy && !ask.url.is_loopback();
         let sent = match ask.method {
             Method::Get => {
-                let mut config = self.agent.get(url).config().timeout_global(limit).timeout_connect(connect);
+                let mut config = agent.get(url).config().timeout_global(limit).timeout_connect(connect);
                 if !with_proxy {
                     config = config.proxy(None);
                 }
                 with_headers(config.build(), ask).call()
             }
             Method::Put => {
-                let mut config = self.agent.put(url).config().timeout_global(limit).timeout_connect(connect);
+                let mut config = agent.put(url).config().timeout_global(limit).timeout_connect(connect);
                 if !with_proxy {
                     config = config.proxy(None);
                 }
                 with_headers(config.build(), ask).send_empty()
             }
             Method::Post(form) => {
-                let mut config = self.agent.post(url).config().timeout_global(limit).timeout_connect(connect);
+                let mut config = agent.post(url).config().timeout_global(limit).timeout_connect(connect);
                 if !with_proxy {
                     config = config.proxy(None);
                 }

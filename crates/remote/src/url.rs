@@ -105,6 +105,11 @@ impl Url {
         if path.is_empty() { "/" } else { path }
     }
 
+    /// The query without its mark; empty if there is none.
+    pub(crate) fn query(&self) -> &str {
+        self.text.split_once('?').map_or("", |(_, query)| query)
+    }
+
     /// Whether nobody on the way reads what is sent to this server: it is asked by `https`, or on this machine.
     pub(crate) fn is_private(&self) -> bool {
         self.is_https() || self.is_loopback()

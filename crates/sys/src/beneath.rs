@@ -207,6 +207,12 @@ pub fn set_owner(file: impl AsFd, uid: u32, gid: u32) -> Result<(), SysError> {
     fs::fchown(file, owner(uid), group(gid)).map_err(failed("setting the owner"))
 }
 
+/// User and group of an open file, or of a handle.
+pub fn owner_of(file: impl AsFd) -> Result<(u32, u32), SysError> {
+    let stat = fs::fstat(file).map_err(failed("looking at the owner"))?;
+    Ok((stat.st_uid, stat.st_gid))
+}
+
 /// Sets the permissions of an open file.
 pub fn set_mode(file: impl AsFd, mode: u16) -> Result<(), SysError> {
     let mode = Mode::from_raw_mode(u32::from(mode) & 0o7777);

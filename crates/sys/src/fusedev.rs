@@ -5,7 +5,7 @@
 //! mounting user. Reference: fuse(4) and the kernel's Documentation/filesystems/fuse.rst.
 
 use crate::SysError;
-use crate::mounts::{self, DeviceNumber, Mount};
+use crate::mounts::{self, DeviceNumber, Mount, MountTarget};
 use rustix::mount::{MountFlags, UnmountFlags};
 use std::ffi::{CString, OsStr};
 use std::fs::{File, OpenOptions};
@@ -84,7 +84,8 @@ impl<'a> Request<'a> {
     }
 }
 
-/// Mounts a FUSE file system at the directory `mount_point`; its server reads requests from `channel`.
+/// Mounts a FUSE file system at the directory `mount_point`, an absolute path without symbolic links; its server reads
+/// requests from `channel`.
 ///
 /// The kernel's first request waits in the channel when this returns.
 pub fn mount(channel: &File, mount_point: &Path, request: &Request<'_>) -> Result<(), SysError> {
@@ -100,7 +101,8 @@ pub fn mount(channel: &File, mount_point: &Path, request: &Request<'_>) -> Resul
     let what = || format!("mounting a FUSE file system at {}", mount_point.display());
     let data = CString::new(data).map_err(|_| SysError::new(what(), libc::EINVAL))?;
     let fs_type = format!("fuse.{}", request.name);
-    rustix::mount::mount(request.source, mount_point, fs_type, request.flags(), data.as_c_str())
+    let target = MountTarget::open(mount_point)?;
+    rustix::mount::mount(request.source, target.path(), fs_type, request.flags(), data.as_c_str())
         .map_err(|e| SysError::new(what(), e.raw_os_error()))
 }
 

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 const PROGRAM: &str = "fusermount3";
+const UMOUNT: &str = "umount";
 /// The environment variable from which `fusermount3` reads the number of the socket.
 const SOCKET_VARIABLE: &str = "_FUSE_COMMFD";
 
@@ -37,7 +38,7 @@ impl HelperError {
     /// Whether the program failed because the mount is in use.
     pub fn is_busy(&self) -> bool {
         // The program runs in the C locale, so this text is not translated.
-        matches!(self, HelperError::Refused { reason } if reason.contains("Device or resource busy"))
+        matches!(self, HelperError::Refused { reason } if reason.contains("Device or resource busy") || reason.contains("target is busy"))
     }
 }
 
@@ -45,7 +46,7 @@ impl HelperError {
 pub fn mount(mount_point: &Path, options: &str) -> Result<File, HelperError> {
     let pair = UnixStream::pair().map_err(|e| SysError::io("making a pair of sockets", &e))?;
     let (ours, theirs) = pair;
-    let mut command = command();
+    let mut command = command(PROGRAM);
     // The socket is the program's standard input, a descriptor that a child always inherits.
     command.args(["-o", options, "--"]).arg(mount_point).env(SOCKET_VARIABLE, "0");
     let child = command.stdin(OwnedFd::from(theirs)).spawn().map_err(|e| missing(&e))?;
@@ -61,9 +62,27 @@ pub fn mount(mount_point: &Path, options: &str) -> Result<File, HelperError> {
 
 /// Unmounts the calling user's mount at `mount_point`. With `lazily`, a mount in use is detached, so that only
 /// processes that use it already can access it.
+///
+/// `fusermount3` unmounts only what is in `/etc/mtab`, which some systems do not have. The set-user-id program `umount` of
+/// util-linux, which reads the kernel's table, unmounts FUSE mounts of the calling user too, so it is tried next.
 pub fn unmount(mount_point: &Path, lazily: bool) -> Result<(), HelperError> {
-    let mut command = command();
-    command.arg("-u").args(lazily.then_some("-z")).arg("--").arg(mount_point).stdin(Stdio::null());
+    let first = unmount_by(command(PROGRAM), &["-u"], lazily.then_some("-z"), mount_point);
+    match first {
+        Err(error) if !error.is_busy() => {
+            let other = unmount_by(command(UMOUNT), &["-i"], lazily.then_some("-l"), mount_point);
+            other.map_err(|other| if other.is_busy() { other } else { error })
+        }
+        result => result,
+    }
+}
+
+fn unmount_by(
+    mut command: Command,
+    options: &[&str],
+    lazily: Option<&str>,
+    mount_point: &Path,
+) -> Result<(), HelperError> {
+    command.args(options).args(lazily).arg("--").arg(mount_point).stdin(Stdio::null());
     let output = command.spawn().and_then(|child| child.wait_with_output()).map_err(|e| missing(&e))?;
     match output.status.success() {
         true => Ok(()),
@@ -91,8 +110,8 @@ fn abort(device: DeviceNumber) {
     let _ = std::fs::write(format!("/sys/fs/fuse/connections/{}/abort", device.minor), "1");
 }
 
-fn command() -> Command {
-    let mut command = Command::new(PROGRAM);
+fn command(program: &str) -> Command {
+    let mut command = Command::new(program);
     command.env("LC_ALL", "C").stdout(Stdio::null()).stderr(Stdio::piped());
     command
 }

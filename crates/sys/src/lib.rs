@@ -68,6 +68,7 @@ pub mod privileges;
 pub mod rangelock;
 pub mod readahead;
 pub mod ready;
+pub mod resolver;
 pub mod rundir;
 pub mod sigbus;
 pub mod signal;

@@ -6,8 +6,11 @@
 //! Mounts in other mount namespaces are not visible here.
 
 use crate::SysError;
+use rustix::fs::{self, Mode, OFlags};
+use rustix::io::Errno;
 use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 /// A device number, as `major:minor`.
@@ -81,6 +84,32 @@ pub fn mount_point(path: &Path) -> Result<MountPoint, SysError> {
     })
 }
 
+/// An open directory to mount on. A file system is mounted on this directory, whatever has its path by then: a user who
+/// controls a folder of the path could have replaced it by a symbolic link to another directory since it was checked.
+#[derive(Debug)]
+pub struct MountTarget(OwnedFd);
+
+impl MountTarget {
+    /// Opens the directory at `path`, an absolute path without symbolic links. Fails if a link is in the path.
+    pub fn open(path: &Path) -> Result<Self, SysError> {
+        let failed =
+            |e: Errno| SysError::new(format!("opening the mount point {}", path.display()), e.raw_os_error());
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let target = MountTarget(fs::open(path, flags, Mode::empty()).map_err(failed)?);
+        // The kernel knows by which path the directory is reached.
+        let found = fs::readlink(target.path(), Vec::new()).map_err(failed)?;
+        match found.as_bytes() == path.as_os_str().as_bytes() {
+            true => Ok(target),
+            false => Err(failed(Errno::LOOP)),
+        }
+    }
+
+    /// A path by which this process, while it has the target, mounts on the directory.
+    pub fn path(&self) -> PathBuf {
+        format!("/proc/self/fd/{}", self.0.as_raw_fd()).into()
+    }
+}
+
 fn parse(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|&b| b == b' ');
     let (major, minor) = std::str::from_utf8(fields.nth(2)?).ok()?.split_once(':')?;
@@ -124,6 +153,20 @@ mod tests {
         assert_eq!(parse(line), Some(want));
         for cut in ["", "36 35 98:0 /", "36 35 98 / /mnt rw - ext3 x rw", "36 35 98:0 / /mnt rw ext3 x rw"] {
             assert_eq!(parse(cut.as_bytes()), None, "{cut}");
+        }
+    }
+
+    #[test]
+    fn a_mount_target_is_not_reached_through_links() {
+        let top = tempfile::tempdir().unwrap();
+        let top = top.path().canonicalize().unwrap();
+        let (real, link) = (top.join("real"), top.join("link"));
+        std::fs::create_dir_all(real.join("at")).unwrap();
+        std::os::unix::fs::symlink("real", &link).unwrap();
+        let target = MountTarget::open(&real.join("at")).unwrap();
+        assert_eq!(target.path().canonicalize().unwrap(), real.join("at"));
+        for path in [link.clone(), link.join("at"), real.join("nothing"), real.join("..").join("real")] {
+            assert!(MountTarget::open(&path).is_err(), "{path:?}");
         }
     }
 

@@ -10,7 +10,7 @@
 use crate::SysError;
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, XattrFlags};
 use rustix::io::Errno;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// A handle of a symbolic link or a special file, which refers to its inode.
 #[derive(Debug)]
@@ -32,6 +32,12 @@ pub(crate) fn group(gid: u32) -> Option<fs::Gid> {
 pub(crate) fn timestamps(seconds: i64, nanoseconds: u32) -> Timestamps {
     let time = Timespec { tv_sec: seconds, tv_nsec: i64::from(nanoseconds) };
     Timestamps { last_access: time, last_modification: time }
+}
+
+impl AsFd for PathHandle {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
 }
 
 impl PathHandle {

@@ -164,10 +164,18 @@ fn a_link_to_a_block_device_is_followed() {
         assert_eq!(opened.path, device.0.path);
         assert!(matches!(refused(name, &OPTIONS), OpenError::Claimed { .. }));
     }
-    // A link that another user made, in a folder such as /tmp, is not followed.
+    // A link that another user made, in a folder such as /tmp, is not followed; neither is one that leads to it, or through
+    // a folder of its target.
     const NOBODY: u32 = 65534;
+    let (shared, through) = (folder.path().join("shared"), folder.path().join("through"));
+    symlink("/dev", &shared).unwrap();
+    symlink(Path::new("shared").join(device.0.path.file_name().unwrap()), &through).unwrap();
+    assert_eq!(open_backing(&through, &OPTIONS).unwrap().path, device.0.path);
     std::os::unix::fs::lchown(&link, Some(NOBODY), None).unwrap();
-    assert!(matches!(refused(&link, &OPTIONS), OpenError::SymbolicLink { .. }));
+    std::os::unix::fs::lchown(&shared, Some(NOBODY), None).unwrap();
+    for name in [&link, &second, &through] {
+        assert!(matches!(refused(name, &OPTIONS), OpenError::SymbolicLink { .. }), "{name:?}");
+    }
 }
 
 #[test]

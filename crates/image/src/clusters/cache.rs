@@ -74,9 +74,13 @@ struct CacheState {
     pieces: HashMap<Key, Entry>,
     small: VecDeque<Key>,
     main: VecDeque<Key>,
-    ghosts: VecDeque<Key>,
-    /// For each ghost, whether caching it was worth the memory.
-    ghost_worth: HashMap<Key, Worth>,
+    /// Ghosts in the order in which they were added, with their numbers. An entry whose number is not the one in
+    /// `ghost_worth` has none any more: its key has returned to the cache, or is a younger ghost.
+    ghosts: VecDeque<(Key, u64)>,
+    /// For each ghost, whether caching it was worth the memory, and its number.
+    ghost_worth: HashMap<Key, (Worth, u64)>,
+    /// The number of the next ghost.
+    next_ghost: u64,
     small_bytes: u64,
     main_bytes: u64,
 }
@@ -133,10 +137,10 @@ impl Cache {
     /// key. Does not count as a use.
     pub(crate) fn worth(&self, key: &Key) -> Option<Worth> {
         let state = self.state();
-        match state.ghost_worth.get(key) {
+        match state.ghost_worth.get(key).map(|(worth, _)| *worth) {
             Some(Worth::Damaged) => Some(Worth::Damaged),
             _ if state.pieces.contains_key(key) => Some(Worth::Useful),
-            worth => worth.copied(),
+            worth => worth,
         }
     }
 
@@ -234,13 +238,17 @@ impl CacheState {
     }
 
     fn add_ghost(&mut self, key: Key, worth: Worth) {
-        if self.ghost_worth.insert(key, worth).is_none() {
-            self.ghosts.push_back(key);
-        }
+        let number = self.next_ghost;
+        self.next_ghost += 1;
+        self.ghost_worth.insert(key, (worth, number));
+        self.ghosts.push_back((key, number));
         let room = self.pieces.len().clamp(MIN_GHOSTS, MAX_GHOSTS);
-        while self.ghosts.len() > room {
-            let Some(oldest) = self.ghosts.pop_front() else { break };
-            self.ghost_worth.remove(&oldest);
+        // Entries without a ghost count too, so that the queue has a limit.
+        while self.ghost_worth.len() > room || self.ghosts.len() > 2 * room {
+            let Some((oldest, number)) = self.ghosts.pop_front() else { break };
+            if self.ghost_worth.get(&oldest).is_some_and(|(_, current)| *current == number) {
+                self.ghost_worth.remove(&oldest);
+            }
         }
     }
 }
@@ -304,6 +312,27 @@ mod tests {
         assert!(!cache.contains(&key(0), 1) && cache.worth(&key(0)) == Some(Worth::Wasted));
         cache.insert(key(0), piece(1));
         assert!(cache.state().pieces[&key(0)].in_main);
+    }
+
+    /// A key that becomes a ghost again is a young one, and its place as an old one takes no room from others.
+    #[test]
+    fn a_ghost_that_returned_is_as_young_as_its_last_eviction() {
+        let cache = Cache::default();
+        for _ in 0..10 * MIN_GHOSTS {
+            // It returns, and leaves again.
+            cache.state().add_ghost(key(0), Worth::Wasted);
+            cache.insert(key(0), piece(1));
+            cache.reclaim(u64::MAX);
+        }
+        (1..MIN_GHOSTS as u64).for_each(|n| cache.state().add_ghost(key(n), Worth::Wasted));
+        let is_ghost = |n: u64| cache.worth(&key(n)) == Some(Worth::Wasted);
+        cache.state().add_ghost(key(0), Worth::Wasted);
+        assert!((0..MIN_GHOSTS as u64).all(is_ghost));
+        // The oldest leaves first.
+        cache.state().add_ghost(key(1000), Worth::Wasted);
+        assert!(is_ghost(0) && !is_ghost(1) && is_ghost(1000));
+        let state = cache.state();
+        assert!(state.ghosts.len() <= 2 * MIN_GHOSTS && state.ghost_worth.len() == MIN_GHOSTS);
     }
 
     #[test]

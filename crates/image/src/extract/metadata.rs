@@ -18,8 +18,10 @@ use pagefold_sys::pathhandle::PathHandle;
 use std::fs::File;
 use std::sync::atomic::Ordering;
 
-/// Bits of a mode that let others act as the owner.
-const SET_ID: u16 = 0o6000;
+/// Bits of a mode that let others act as the owner, and as the group.
+const SET_UID: u16 = 0o4000;
+const SET_GID: u16 = 0o2000;
+const SET_ID: u16 = SET_UID | SET_GID;
 
 /// Failures of one file that are reported in full; more are only counted.
 const MAX_MESSAGES: usize = 8;
@@ -42,11 +44,9 @@ impl Failures {
         }
     }
 
-    /// Records a failure, if it is one; returns whether the step succeeded.
-    fn record(&mut self, done: Result<(), SysError>) -> bool {
-        let is_done = done.is_ok();
+    /// Records a failure, if it is one.
+    fn record(&mut self, done: Result<(), SysError>) {
         done.unwrap_or_else(|e| self.add(e.into()));
-        is_done
     }
 
     /// Joins all failures into one message.
@@ -64,6 +64,7 @@ impl Failures {
 /// user can redirect a change by replacing the name.
 trait MetadataTarget {
     fn owner(&self, uid: u32, gid: u32) -> Result<(), SysError>;
+    fn found_owner(&self) -> Result<(u32, u32), SysError>;
     fn mode(&self, mode: u16) -> Result<(), SysError>;
     fn time(&self, seconds: i64, nanoseconds: u32) -> Result<(), SysError>;
     fn xattr(&self, name: &[u8], value: &[u8]) -> Result<(), SysError>;
@@ -72,6 +73,9 @@ trait MetadataTarget {
 impl<T: std::os::fd::AsFd> MetadataTarget for T {
     fn owner(&self, uid: u32, gid: u32) -> Result<(), SysError> {
         beneath::set_owner(self, uid, gid)
+    }
+    fn found_owner(&self) -> Result<(u32, u32), SysError> {
+        beneath::owner_of(self)
     }
     fn mode(&self, mode: u16) -> Result<(), SysError> {
         beneath::set_mode(self, mode)
@@ -93,6 +97,9 @@ struct Unopened<'a> {
 impl MetadataTarget for Unopened<'_> {
     fn owner(&self, uid: u32, gid: u32) -> Result<(), SysError> {
         self.handle.set_owner(uid, gid)
+    }
+    fn found_owner(&self) -> Result<(u32, u32), SysError> {
+        beneath::owner_of(self.handle)
     }
     fn mode(&self, mode: u16) -> Result<(), SysError> {
         if self.is_link { Ok(()) } else { self.handle.set_mode(mode) }
@@ -145,12 +152,13 @@ fn apply_metadata(
     let (inode, options) = (node.inode(), shared.options);
     let mut failures = Failures::default();
     let change_owner = options.owners && shared.root && Some((inode.uid, inode.gid)) != shared.made_as;
-    let owner_set = !change_owner || failures.record(target.owner(inode.uid, inode.gid));
+    if change_owner {
+        failures.record(target.owner(inode.uid, inode.gid));
+    }
     let has_lists = apply_xattrs(target, node, shared, XattrClass::Other, &mut failures);
     if set_mode && node.kind() != FileKind::Symlink {
-        let mode = mode(node, shared);
-        // Without the image's owner, set-id bits would grant the rights of another user.
-        failures.record(target.mode(if owner_set { mode } else { mode & !SET_ID }));
+        let set_id = allowed_set_id(target, node, shared);
+        failures.record(target.mode(inode.mode & 0o7777 & !SET_ID | set_id));
     }
     if has_lists {
         apply_xattrs(target, node, shared, XattrClass::AccessLists, &mut failures);
@@ -213,12 +221,23 @@ fn apply_xattr(target: &impl MetadataTarget, xattr: &Xattr, shared: &Shared<'_>,
     }
 }
 
-/// The mode to set. Drops and counts set-id bits, unless the options allow them.
-fn mode(node: &Node, shared: &Shared<'_>) -> u16 {
-    let mode = node.inode().mode & 0o7777;
-    if mode & SET_ID == 0 || shared.options.privileged {
-        return mode;
+/// The set-id bits to set. Drops and counts those that the options do not allow. Without the image's owner they would
+/// grant the rights of another user, such as root's, whether the owner was not to be set or could not be: the bits of a file
+/// with another owner or group are dropped too.
+fn allowed_set_id(target: &impl MetadataTarget, node: &Node, shared: &Shared<'_>) -> u16 {
+    let inode = node.inode();
+    let wanted = inode.mode & SET_ID;
+    if wanted == 0 {
+        return 0;
     }
-    shared.skipped_set_id.fetch_add(1, Ordering::Relaxed);
-    mode & !SET_ID
+    let found = target.found_owner().ok().filter(|_| shared.options.privileged);
+    let allowed = found.map_or(0, |(uid, gid)| {
+        let uid_bit = if uid == inode.uid { SET_UID } else { 0 };
+        let gid_bit = if gid == inode.gid { SET_GID } else { 0 };
+        uid_bit | gid_bit
+    });
+    if wanted & !allowed != 0 {
+        shared.skipped_set_id.fetch_add(1, Ordering::Relaxed);
+    }
+    wanted & allowed
 }

@@ -95,7 +95,8 @@ pub struct ExtractReport {
     pub bytes: u64,
     /// Devices skipped because [`ExtractOptions::privileged`] was not set.
     pub skipped_devices: u64,
-    /// Files whose set-id bits were skipped for the same reason.
+    /// Files whose set-id bits were skipped for the same reason, or because the files do not have the owner or group of the
+    /// image.
     pub skipped_set_id: u64,
     /// Attributes skipped for the same reason.
     pub skipped_xattrs: u64,

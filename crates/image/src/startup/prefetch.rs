@@ -134,7 +134,7 @@ impl Planner<'_> {
             if !self.add(entry).unwrap_or(false) {
                 self.counters.skipped.fetch_add(1, Ordering::Relaxed);
             }
-            let planned: u64 = self.window.iter().map(|stored| stored.range.end - stored.range.start).sum();
+            let planned = planned_bytes(&self.window);
             let most = (FIRST_WINDOW_BYTES << self.windows.min(10)).min(WINDOW_BYTES);
             if (planned >= most || self.window.len() >= WINDOW_RANGES) && self.send_window().is_break() {
                 return;
@@ -207,6 +207,12 @@ impl Planner<'_> {
     }
 }
 
+/// The sum of the ranges. An image may claim any ranges, as often as it likes.
+fn planned_bytes(window: &[Stored]) -> u64 {
+    let lens = window.iter().map(|Stored { range, .. }| range.end.saturating_sub(range.start));
+    lens.fold(0, u64::saturating_add)
+}
+
 /// Reads a directory up to byte `end`.
 fn read_directory(node: &Node, end: u64, work: &WorkLimit) -> Result<(), ImageError> {
     let block_bytes = u64::from(node.image().superblock().block_bytes());
@@ -249,5 +255,17 @@ fn fetch_pieces(
         if stop.load(Ordering::Relaxed) {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_of_any_length_are_added_up() {
+        let stored = |range| Stored { medium: 0, range };
+        assert_eq!(planned_bytes(&[stored(5..7), stored(0..10)]), 12);
+        assert_eq!(planned_bytes(&[stored(0..u64::MAX), stored(1..u64::MAX)]), u64::MAX);
     }
 }

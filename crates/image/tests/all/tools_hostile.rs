@@ -4,6 +4,7 @@ use crate::support::handmade::{
     DIRECTORY, FIFO, File, REGULAR, SYMLINK, image, put_xattrs, unused, unused_after, xattr, xattr_area,
 };
 use pagefold_backing::{Backing, MemoryBacking};
+use pagefold_image::build::{self, Metadata, Tree};
 use pagefold_image::check::{CheckOptions, Report, check};
 use pagefold_image::extract::{ExtractOptions, ExtractReport, extract};
 use pagefold_image::read::{FileKind, Mapping};
@@ -11,7 +12,8 @@ use pagefold_image::tree_stats::TreeStats;
 use pagefold_image::walk::Limits;
 use pagefold_image::{Findings, Image, Options, ReadAhead, tar};
 use pagefold_sys::beneath::Folder;
-use std::os::unix::fs::PermissionsExt;
+use std::ops::ControlFlow;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -375,5 +377,45 @@ fn flipped_bytes_do_not_make_a_tool_panic() {
             let folder = Folder::open(target.path()).unwrap();
             let _ = extract(&image, &folder, &[], &options, &AtomicBool::new(false), &|_| ());
         }
+    }
+}
+
+/// Files of another user and of root, with set-id bits, extracted by root: what gets the image's owner keeps them.
+#[test]
+fn set_id_bits_are_given_only_with_the_owner_of_the_image() {
+    let test = "set_id_bits_are_given_only_with_the_owner_of_the_image";
+    if !rustix::process::geteuid().is_root() {
+        return pagefold_testkit::skipped!("{test}: only root gives files away");
+    }
+    let mut tree = Tree::new(Metadata::default());
+    let owners = [("root", 0, 0), ("user", 1000, 1000), ("group", 0, 1000)];
+    for (name, uid, gid) in owners {
+        let id = tree.add_bytes(name.as_bytes(), b"x".to_vec()).unwrap();
+        let change = |metadata: &mut Metadata| {
+            metadata.permissions = 0o6755;
+            (metadata.uid, metadata.gid) = (uid, gid);
+        };
+        tree.change(id, change).unwrap();
+    }
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let options =
+        build::Options { compression: None, ..build::Options::for_target(build::Target::new(6, 12)) };
+    build::build(&tree, &options, file.as_file(), &mut |_| ControlFlow::Continue(())).unwrap();
+    let bytes = std::fs::read(file.path()).unwrap();
+    for (owners, privileged, bits, skipped) in [
+        (true, true, [0o6000, 0o6000, 0o6000], 0),
+        (false, true, [0o6000, 0, 0o4000], 2),
+        (true, false, [0, 0, 0], 3),
+        (false, false, [0, 0, 0], 3),
+    ] {
+        let target = tempfile::tempdir().unwrap();
+        let options = ExtractOptions { owners, privileged, ..ExtractOptions::default() };
+        let report = extracted_with(&open(&bytes), target.path(), options);
+        let found = ["root", "user", "group"].map(|name| {
+            let metadata = target.path().join(name).metadata().unwrap();
+            assert!(owners || (metadata.uid(), metadata.gid()) == (0, 0));
+            metadata.mode() & 0o6000
+        });
+        assert_eq!((found, report.skipped_set_id), (bits, skipped), "{owners}, {privileged}");
     }
 }

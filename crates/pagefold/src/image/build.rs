@@ -151,6 +151,9 @@ impl BuildArgs {
     }
 }
 
+/// Memory for reading the superblock of the image that was built.
+const READ_BYTES: u64 = 8 << 20;
+
 /// The purpose of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum PresetArg {
@@ -220,6 +223,8 @@ pub fn run(args: &BuildArgs) -> Result<()> {
     if out.poll_interrupt() {
         return Err(out.interrupted());
     }
+    let read_options = ReadOptions { memory_bytes: READ_BYTES, ..ReadOptions::default() };
+    let needs = open_built(&out, read_options).ok().map(|image| image.superblock().required_kernel());
     out.complete()?;
     for pattern in options.rules.patterns().filter(|pattern| !pattern.has_matched()) {
         output::note(&format!("--rule '{}' decided for no file", pattern.text()));
@@ -227,6 +232,7 @@ pub fn run(args: &BuildArgs) -> Result<()> {
     let built = Built {
         out: &args.out,
         summary: &summary,
+        needs,
         scanned: &scanned,
         running: running.as_ref(),
         reason: reason(running.as_ref(), args),
@@ -270,11 +276,7 @@ fn verify_image(out: &OutFile, tree: &Tree, summary: &Summary, args: &BuildArgs)
     let memory_bytes = reading_share(args.memory_bytes()?);
     let options = ReadOptions { memory_bytes, ..ReadOptions::default() };
     let failed = |reason: String| CliError::failed(format!("'{shown}' was not written: {reason}"));
-    // The permissions of the file are those of the one that it replaces: it may not be opened again.
-    let file = out.file().try_clone().map_err(|e| failed(e.to_string()))?;
-    let source = FileBacking::for_reading(file).map_err(|e| failed(e.to_string()))?;
-    let image = Image::open(Arc::new(source), options)
-        .map_err(|e| failed(pagefold_image::with_causes(&e).to_string()))?;
+    let image = open_built(out, options).map_err(failed)?;
     let bar = RefCell::new(BytesBar::new(!args.json));
     let mut done = 0;
     let verified = verify(&image, tree, &summary.digests, &mut |bytes| {
@@ -284,6 +286,14 @@ fn verify_image(out: &OutFile, tree: &Tree, summary: &Summary, args: &BuildArgs)
     });
     bar.borrow().end();
     verified.map_err(|e| failed(pagefold_image::with_causes(&e).to_string()))
+}
+
+/// Opens the image that was built.
+fn open_built(out: &OutFile, options: ReadOptions) -> std::result::Result<Image, String> {
+    // The permissions of the file are those of the one that it replaces: it may not be opened again.
+    let file = out.file().try_clone().map_err(|e| e.to_string())?;
+    let source = FileBacking::for_reading(file).map_err(|e| e.to_string())?;
+    Image::open(Arc::new(source), options).map_err(|e| pagefold_image::with_causes(&e).to_string())
 }
 
 /// Applies the options that replace owners and times.

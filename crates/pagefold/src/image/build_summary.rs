@@ -1,10 +1,10 @@
 //! The summary of `image build`, as text and as JSON.
 
-use crate::cli::output;
+use crate::cli::{numbers, output};
 use pagefold_control::error::Result;
-use pagefold_control::text;
 use pagefold_image::build::source::Scanned;
 use pagefold_image::build::{Compression, Listed, RunningKernel, Stored, Summary};
+use pagefold_image::format::features::KernelVersion;
 use pagefold_page::size::Human;
 use serde_json::json;
 use std::path::Path;
@@ -14,6 +14,8 @@ pub struct Built<'a> {
     /// Its path.
     pub out: &'a Path,
     pub summary: &'a Summary,
+    /// The first kernel that mounts it, which may be older than the one that it was built for.
+    pub needs: Option<KernelVersion>,
     pub scanned: &'a Scanned,
     /// The running kernel, if the image is for that one.
     pub running: Option<&'a RunningKernel>,
@@ -29,13 +31,17 @@ pub struct Built<'a> {
 pub fn print(built: &Built<'_>) -> Result<()> {
     let &Built { summary, scanned, .. } = built;
     let (content, ratio) = (summary.content_bytes(), ratio(summary));
+    if output::is_quiet() {
+        return Ok(());
+    }
+    let ratio = ratio.map_or(String::new(), |ratio| format!(" ({ratio:.2}x)"));
     output::line(&format!(
-        "{}: {} from {} in {} files and directories ({ratio:.2}x), for Linux {} and later",
+        "{}: {} from {} in {}{ratio}, for Linux {} or later",
         built.out.display(),
         Human(summary.image_bytes),
         Human(content),
-        text::grouped(summary.inodes),
-        summary.target,
+        numbers::counted(summary.inodes, "file or directory", "files and directories"),
+        built.needs.unwrap_or(summary.target.0),
     ))?;
     if let Some(kernel) = built.running {
         let because = built.reason.as_ref().map_or(String::new(), |reason| format!("; {reason}"));
@@ -47,44 +53,44 @@ pub fn print(built: &Built<'_>) -> Result<()> {
     output::line(&format!("  {:<12} {}", "metadata", Human(summary.metadata_bytes)))?;
     if summary.fragments.files > 0 {
         let Stored { files, content_bytes, stored_bytes } = summary.fragments;
-        let files = text::counted(files, "file", "files");
+        let files = numbers::counted(files, "file", "files");
         let line = format!("{} in {files}, stored together in {}", Human(content_bytes), Human(stored_bytes));
         output::line(&format!("  {:<12} {line}", "fragments"))?;
     }
     if summary.duplicates.files > 0 {
         let Stored { files, content_bytes, .. } = summary.duplicates;
-        let files = text::counted(files, "file", "files");
+        let files = numbers::counted(files, "file", "files");
         let line = format!("{} in {files} with the contents of another one", Human(content_bytes));
         output::line(&format!("  {:<12} {line}", "duplicates"))?;
     }
     if summary.shared_parts.files > 0 {
         let Stored { files, content_bytes, .. } = summary.shared_parts;
-        let files = text::counted(files, "file", "files");
+        let files = numbers::counted(files, "file", "files");
         let line = format!("{} in {files} that other files have too", Human(content_bytes));
         output::line(&format!("  {:<12} {line}", "shared parts"))?;
     }
     if built.has_list {
         let Listed { found, missing } = summary.listed;
-        let paths = text::counted(found, "path", "paths");
+        let paths = numbers::counted(found, "path", "paths");
         output::line(&format!(
             "  {:<12} {paths} of the list found, {} not",
             "sorted",
-            text::grouped(missing)
+            numbers::count(missing)
         ))?;
     }
     if summary.threads < built.threads {
-        let wanted = text::counted(built.threads as u64, "thread", "threads");
+        let wanted = numbers::counted(built.threads as u64, "thread", "threads");
         output::line(&format!(
             "  {:<12} {} of {wanted}, so that memory suffices",
             "threads", summary.threads
         ))?;
     }
     if scanned.unreadable.count() > 0 {
-        let left_out = text::counted(scanned.unreadable.count(), "path", "paths");
+        let left_out = numbers::counted(scanned.unreadable.count(), "path", "paths");
         output::line(&format!("  {:<12} {left_out} that could not be read", "left out"))?;
     }
     if scanned.dropped_xattrs > 0 {
-        let dropped = text::counted(scanned.dropped_xattrs, "attribute", "attributes");
+        let dropped = numbers::counted(scanned.dropped_xattrs, "attribute", "attributes");
         output::note(&format!(
             "{dropped} left out: images have user, trusted, security and access lists only"
         ));
@@ -92,9 +98,10 @@ pub fn print(built: &Built<'_>) -> Result<()> {
     Ok(())
 }
 
-/// How many times as long as the image the contents are.
-fn ratio(summary: &Summary) -> f64 {
-    summary.content_bytes() as f64 / summary.image_bytes.max(1) as f64
+/// How many times as long as the image the contents are; `None` if there are none.
+fn ratio(summary: &Summary) -> Option<f64> {
+    let content_bytes = Some(summary.content_bytes()).filter(|bytes| *bytes > 0)?;
+    Some(content_bytes as f64 / summary.image_bytes.max(1) as f64)
 }
 
 fn name(compression: &Option<Compression>) -> String {
@@ -106,7 +113,7 @@ fn stored_text(stored: &Stored) -> String {
         // The packed file has the ends of files of other compressions.
         return format!("ends of other files, stored in {}", Human(stored.stored_bytes));
     }
-    let files = text::counted(stored.files, "file", "files");
+    let files = numbers::counted(stored.files, "file", "files");
     format!("{} in {files}, stored in {}", Human(stored.content_bytes), Human(stored.stored_bytes))
 }
 
@@ -154,7 +161,7 @@ pub fn print_json(built: &Built<'_>) -> Result<()> {
         "content_bytes": summary.content_bytes(),
         "image_bytes": summary.image_bytes,
         "metadata_bytes": summary.metadata_bytes,
-        "ratio": ratio(summary),
+        "ratio": ratio(summary).unwrap_or(0.0),
         "stored": stored,
         "fragments": stored_json(&summary.fragments),
         "duplicates": stored_json(&summary.duplicates),

@@ -61,6 +61,12 @@ pub fn run(args: &CheckArgs) -> Result<()> {
             (numbers::counted(errors, "error", "errors"), numbers::counted(warnings, "warning", "warnings"));
         output::line(&format!("{inodes}, {} decoded: {errors}, {warnings}", Human(report.bytes)))?;
     }
+    if errors == 0 && args.image.media.verity.digest.is_empty() && !args.json {
+        output::note(
+            "what can be read counts as correct: contents that are stored without compression have no checksum, and only \
+             --digest finds a change of them",
+        );
+    }
     whole.finish(!args.json, || false)?;
     match errors {
         0 => Ok(()),

@@ -156,6 +156,11 @@ fn print_report(report: &ExtractReport, privileged: bool) -> Result<()> {
             output::note(&format!("{} left out; --privileged includes them", text::counted(n, one, many)));
         }
     }
+    if report.skipped_set_id > 0 && privileged {
+        let files =
+            text::counted(report.skipped_set_id, "file's set-ID bits were", "files' set-ID bits were");
+        output::note(&format!("{files} left out, because the owner or group is not that of the image"));
+    }
     findings::print_text(&report.findings);
     Ok(())
 }

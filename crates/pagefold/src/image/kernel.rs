@@ -14,6 +14,7 @@ use pagefold_image::check::{CheckOptions, check};
 use pagefold_image::{Image, ImageError, Options, ReadAhead, with_causes};
 use pagefold_server::mount::image_failure;
 use pagefold_server::mount::media::NO_MEDIUM;
+use pagefold_sys::mounts::MountTarget;
 use pagefold_sys::{SysError, loopdev, rundir};
 use rustix::mount::MountFlags;
 use std::ffi::CString;
@@ -29,8 +30,8 @@ struct Medium<'a> {
     file: File,
 }
 
-/// Checks the image unless it is trusted, and mounts it.
-pub fn run(config: &MountConfig, trusted: bool) -> Result<()> {
+/// Checks the image unless it is trusted, and mounts it. `assume_local`: its file system counts as a local one.
+pub fn run(config: &MountConfig, trusted: bool, assume_local: bool) -> Result<()> {
     if rundir::effective_uid() != 0 {
         return Err(CliError::new(Exit::Unavailable, "mounting with the kernel's EROFS needs root"));
     }
@@ -38,7 +39,9 @@ pub fn run(config: &MountConfig, trusted: bool) -> Result<()> {
     check_mount_point(&config.mount_point)?;
     let media = config.media.all().map(Medium::open).collect::<Result<Vec<_>>>()?;
     if !trusted {
-        media.iter().try_for_each(|medium| tamper::refuse_changeable(medium.path, &medium.file))?;
+        media
+            .iter()
+            .try_for_each(|medium| tamper::refuse_changeable(medium.path, &medium.file, assume_local))?;
     }
     let image = open(config, &media)?;
     refuse_old_kernel(&image)?;
@@ -169,7 +172,8 @@ fn mount_sources(config: &MountConfig, sources: &[String]) -> Result<(), SysErro
     let mut flags = MountFlags::RDONLY;
     flags.set(MountFlags::NOSUID, !config.suid);
     flags.set(MountFlags::NODEV, !config.device_nodes);
-    let result = rustix::mount::mount(source, &config.mount_point, "erofs", flags, data.as_c_str());
+    let target = MountTarget::open(&config.mount_point)?;
+    let result = rustix::mount::mount(source, target.path(), "erofs", flags, data.as_c_str());
     result.map_err(|e| SysError::new(what(), e.raw_os_error()))
 }
 

@@ -3,7 +3,7 @@
 //! On a terminal the figures are drawn in one place. Otherwise each sample is a line, of text or, with `--json`, of JSON.
 //! It ends with the mount, when its reader has gone, or by Ctrl-C.
 
-use crate::cli::output;
+use crate::cli::{numbers, output};
 use pagefold_control::client::Client;
 use pagefold_control::error::{Exit, Result};
 use pagefold_control::instance::InstanceDir;
@@ -116,7 +116,7 @@ impl Change {
 
     fn count(&self, total: u64, n: u64) -> String {
         let rate = self.rate(n).map(|rate| format!(" ({rate:.1}/s)")).unwrap_or_default();
-        format!("{}{rate}", text::grouped(total))
+        format!("{}{rate}", numbers::count(total))
     }
 
     fn bytes(&self, total: u64, n: u64) -> String {

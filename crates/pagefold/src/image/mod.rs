@@ -142,6 +142,7 @@ pub enum ImageCommand {
     ///
     /// Checks the super block and every inode, directory and attribute, and decodes the contents of every file. Errors
     /// do not end the check. Exit code 0: no errors (there may be warnings); 6: the image is damaged, or is none.
+    /// Contents that are stored without compression have no checksum: only --digest finds a change of them.
     ///
     /// With --strict it also judges what readers ignore, and other readers or later versions may not: reserved bytes,
     /// padding, distances in indexes, feature bits. A finding that breaks one of the rules below ends with its name.

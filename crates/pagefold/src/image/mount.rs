@@ -79,13 +79,17 @@ pub struct MountArgs {
     /// Do not check the image before --kernel
     #[arg(long, requires = "kernel")]
     pub trusted: bool,
+    /// Take the image's file system for a local one, whose files no server and no other machine can change after the check
+    /// of --kernel. Needed where it is none of the known ones, or an overlay of them
+    #[arg(long, requires = "kernel", conflicts_with = "trusted")]
+    pub assume_local: bool,
 }
 
 /// Mounts an image.
 pub fn run(args: &MountArgs) -> Result<()> {
     let config = config(args)?;
     if args.kernel {
-        return kernel::run(&config, args.trusted);
+        return kernel::run(&config, args.trusted, args.assume_local);
     }
     let signals = Termination::listen()?;
     let runtime = RuntimeDir::open_or_create_images()?;

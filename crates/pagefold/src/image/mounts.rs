@@ -24,11 +24,16 @@ pub struct MountsArgs {
     pub options: ListOptions,
 }
 
-/// A mounted image, with the report of its server.
-struct Mounted {
-    state: MountState,
-    report: Result<MountReport>,
+/// A mounted image.
+enum Mounted {
+    /// With the report of its server.
+    Served { state: MountState, report: Result<MountReport> },
+    /// By the kernel's EROFS, which has no server.
+    ByKernel(mounts::Mount),
 }
+
+/// The state of an image that the kernel mounted.
+const BY_KERNEL: &str = "mounted by the kernel";
 
 /// Cleans up after servers that died, and lists the mounted images.
 pub fn run(args: &MountsArgs) -> Result<()> {
@@ -43,7 +48,7 @@ pub fn run(args: &MountsArgs) -> Result<()> {
         return Ok(());
     }
     for mounted in &all {
-        if let Err(failure) = &mounted.report {
+        if let Mounted::Served { report: Err(failure), .. } = mounted {
             output::note(&failure.message);
         }
         list.row(mounted.cells()?);
@@ -51,8 +56,18 @@ pub fn run(args: &MountsArgs) -> Result<()> {
     list.print()
 }
 
-/// The mounted images that have a server, ordered by mount point.
+/// The mounted images, ordered by mount point.
 fn fetch() -> Result<Vec<Mounted>> {
+    let by_kernel =
+        mounts::all()?.into_iter().filter(|mount| mount.fs_type == "erofs").map(Mounted::ByKernel);
+    let mut all = fetch_served()?;
+    all.extend(by_kernel);
+    all.sort_by(|a, b| a.mount_point().cmp(b.mount_point()));
+    Ok(all)
+}
+
+/// Those that have a server.
+fn fetch_served() -> Result<Vec<Mounted>> {
     let Some(runtime) = RuntimeDir::open_images()? else { return Ok(Vec::new()) };
     let found = {
         let locked = runtime.lock()?;
@@ -64,23 +79,17 @@ fn fetch() -> Result<Vec<Mounted>> {
         let report = Client::connect(&dir).and_then(|mut client| client.show_mount());
         // The image has been unmounted meanwhile.
         let is_gone = matches!(&report, Err(CliError { exit: Exit::NotFound, .. }));
-        (!is_gone).then_some(Mounted { state, report })
+        (!is_gone).then_some(Mounted::Served { state, report })
     };
-    let mut all: Vec<_> = found.into_iter().filter_map(fetch).collect();
-    all.sort_by(|a, b| a.state.mount_point.cmp(&b.state.mount_point));
-    Ok(all)
+    Ok(found.into_iter().filter_map(fetch).collect())
 }
 
 impl Mounted {
-    /// The state in words. Programs may still use an image that was unmounted with `umount --lazy`.
-    fn state_in_words(&self) -> Result<&'static str> {
-        let found = mounts::at(&self.state.mount_point)?;
-        let is_mounted = found.is_some_and(|mount| mount.fs_type == format!("fuse.{MOUNT_NAME}"));
-        Ok(match (&self.report, is_mounted) {
-            (Err(_), _) => "does not respond",
-            (Ok(_), true) => "ok",
-            (Ok(_), false) => "unmounted, in use",
-        })
+    fn mount_point(&self) -> &Path {
+        match self {
+            Mounted::Served { state, .. } => &state.mount_point,
+            Mounted::ByKernel(mount) => &mount.mount_point,
+        }
     }
 
     fn cells(&self) -> Result<[Cell; 7]> {
@@ -88,33 +97,63 @@ impl Mounted {
             true => Cell::Text(names::escaped(super::open::path_bytes(path))),
             false => Cell::Text(path.display().to_string()),
         };
-        let of_report = |cell: fn(&MountReport) -> Cell| self.report.as_ref().map_or(Cell::Unknown, cell);
-        let pid = self.state.server.as_ref().map(|server| Cell::Text(server.pid.to_string()));
+        let (state, report) = match self {
+            Mounted::Served { state, report } => (state, report),
+            Mounted::ByKernel(mount) => {
+                let image = source(mount).map_or(Cell::Unknown, text);
+                let [memory, limit, reads, pid] = [(); 4].map(|()| Cell::Unknown);
+                let state = Cell::Text(BY_KERNEL.to_string());
+                return Ok([text(&mount.mount_point), image, memory, limit, reads, state, pid]);
+            }
+        };
+        let of_report = |cell: fn(&MountReport) -> Cell| report.as_ref().map_or(Cell::Unknown, cell);
+        let pid = state.server.as_ref().map(|server| Cell::Text(server.pid.to_string()));
         Ok([
-            text(&self.state.mount_point),
-            text(&self.state.image),
+            text(&state.mount_point),
+            text(&state.image),
             of_report(|r| Cell::Bytes(r.budget.in_use_bytes)),
             of_report(|r| Cell::Bytes(r.budget.limit_bytes)),
             of_report(|r| Cell::Text(numbers::count(r.reads.reads))),
-            Cell::Text(self.state_in_words()?.to_string()),
+            Cell::Text(state_in_words(state, report.is_ok())?.to_string()),
             pid.unwrap_or(Cell::Unknown),
         ])
     }
 
     fn json(&self) -> Result<Value> {
-        let state = self.state_in_words()?;
-        Ok(match &self.report {
-            Ok(report) => {
+        Ok(match self {
+            Mounted::ByKernel(mount) => json!({
+                "image": source(mount),
+                "mount_point": mount.mount_point,
+                "state": BY_KERNEL,
+            }),
+            Mounted::Served { state, report: Ok(report) } => {
                 let mut fields = json!(report);
-                fields["state"] = json!(state);
+                fields["state"] = json!(state_in_words(state, true)?);
                 fields
             }
-            Err(failure) => json!({
-                "image": self.state.image,
-                "mount_point": self.state.mount_point,
-                "state": state,
+            Mounted::Served { state, report: Err(failure) } => json!({
+                "image": state.image,
+                "mount_point": state.mount_point,
+                "state": state_in_words(state, false)?,
                 "error": failure.message,
             }),
         })
     }
+}
+
+/// The state in words. Programs may still use an image that was unmounted with `umount --lazy`.
+fn state_in_words(state: &MountState, responds: bool) -> Result<&'static str> {
+    let found = mounts::at(&state.mount_point)?;
+    let is_mounted = found.is_some_and(|mount| mount.fs_type == format!("fuse.{MOUNT_NAME}"));
+    Ok(match (responds, is_mounted) {
+        (false, _) => "does not respond",
+        (true, true) => "ok",
+        (true, false) => "unmounted, in use",
+    })
+}
+
+/// The file or device that the kernel mounted; `None` if it was a descriptor of the process that mounted it.
+fn source(mount: &mounts::Mount) -> Option<&Path> {
+    let source = Path::new(&mount.source);
+    (!source.starts_with("/proc/self/fd")).then_some(source)
 }

@@ -50,7 +50,7 @@ fn cache(s: &Sandbox) -> PathBuf {
 fn mount(s: &MountSandbox, server: &Server, more: &str) {
     let cache = cache(&s.inner);
     let words = format!(
-        "image mount {}?signature=abc {} --cache {}",
+        "image mount {}?X-Amz-Signature=abc {} --cache {}",
         server.url(PATH),
         s.at.display(),
         cache.display()
@@ -148,7 +148,7 @@ fn a_second_mount_asks_once_and_reports_what_the_cache_had() {
     assert!(text.contains("cache on disk") && text.contains("10 GiB used"), "{text}");
     // Neither a name nor the contents of a file of the cache have the query of the URL.
     let found =
-        std::process::Command::new("grep").args(["-rl", "signature=abc"]).arg(cache(&s.inner)).output();
+        std::process::Command::new("grep").args(["-rl", "X-Amz-Signature=abc"]).arg(cache(&s.inner)).output();
     assert!(found.unwrap().stdout.is_empty());
     unmount(&s);
 }

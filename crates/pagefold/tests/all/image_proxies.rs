@@ -1,9 +1,9 @@
 //! Images behind proxies, and servers that are not what a URL says.
 
-use crate::image_digest::image;
-use crate::image_remote::certified_server;
-use crate::image_remote::server::Object;
-use crate::image_stores::registry::{self, EROFS, IMAGE, Manifests, descriptor, put_blob};
+use crate::image_digest::{image, mount_sandbox};
+use crate::image_remote::server::{Fault, Object, Server};
+use crate::image_remote::{PATH, certified_server};
+use crate::image_stores::registry::{self, EROFS, IMAGE, Manifests, NAME, descriptor, put_blob};
 use crate::image_stores::s3_store::{StoreKey, judge};
 use crate::image_stores::{REGION, ok, run};
 use crate::support::Sandbox;
@@ -13,6 +13,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 /// Exit codes of the program.
+const FAILED: i32 = 1;
 const NOT_FOUND: i32 = 3;
 const UNAVAILABLE: i32 = 5;
 
@@ -137,4 +138,63 @@ fn a_wrong_scheme_is_named() {
         run(&s, &format!("image ls {name}"), &[]).fails(NOT_FOUND, "http://, https://, s3://");
     }
     run(&s, "image ls no-such-file", &[]).fails(NOT_FOUND, "No such file");
+}
+
+/// A server or a proxy asked by `http` may be the beginning of a way that goes on by `https`.
+#[test]
+fn redirects_and_proxies_lead_from_http_to_https() {
+    let s = Sandbox::new();
+    let path = image(&s);
+    let blob = fs::read(&path).unwrap();
+    let (store, certificate) = certified_server(&["127.0.0.1", "localhost"]);
+    store.put(PATH, Object::new(blob.clone(), "v0"));
+    let ca = s.path("ca.pem");
+    fs::write(&ca, certificate).unwrap();
+    let ca = ca.display().to_string();
+    let trusting = ("SSL_CERT_FILE", ca.as_str());
+    let (front, target) = (Server::start(), store.url(PATH));
+    front.fail(move |_| Fault::Redirect(target.clone()));
+    let cat = format!("image cat {} /noise --timeout 5s", front.url(PATH));
+    assert_eq!(ok(&s, &cat, &[trusting]).len(), 300_000);
+    let untrusted = run(&s, &cat, &[]);
+    assert!(untrusted.code == FAILED && untrusted.err.contains("certificate"), "{untrusted:?}");
+    // The registry is asked by http, and its manifests and blobs are elsewhere.
+    let mut manifests = Manifests::default();
+    manifests.add("1", IMAGE, &registry::image(&[descriptor(EROFS, &blob, "")]));
+    put_blob(&store, &blob);
+    store.fail(move |request| manifests.answer(request));
+    let base = store.url("");
+    front.fail(move |request| Fault::Redirect(format!("{base}{}", request.path)));
+    let of_registry = format!("image cat oci://{}/{NAME}:1 /noise --timeout 5s", front.address);
+    assert_eq!(ok(&s, &of_registry, &[trusting]).len(), 300_000);
+    // A proxy by https, which is the server behind it, too.
+    store.fail(|request| match request.method.as_str() {
+        "CONNECT" => Fault::Answer(200, String::new(), Vec::new()),
+        _ => Fault::None,
+    });
+    let proxy = store.url("");
+    let variables = [trusting, ("ALL_PROXY", proxy.as_str())];
+    let by_proxy = "image cat http://images.example.org/app.erofs /noise --timeout 5s";
+    assert_eq!(ok(&s, by_proxy, &variables).len(), 300_000);
+}
+
+#[test]
+fn a_mount_follows_its_server_from_http_to_https() {
+    let Some(s) = mount_sandbox("a_mount_follows_its_server_from_http_to_https") else { return };
+    let blob = fs::read(&s.image).unwrap();
+    let (store, certificate) = certified_server(&["127.0.0.1"]);
+    store.put(PATH, Object::new(blob.clone(), "v0"));
+    let ca = s.inner.path("ca.pem");
+    fs::write(&ca, certificate).unwrap();
+    let front = Server::start();
+    front.put(PATH, Object::new(blob, "v0"));
+    let words =
+        format!("image mount {} {} --no-cache --no-readahead --timeout 5s", front.url(PATH), s.at.display());
+    ok(&s.inner, &words, &[("SSL_CERT_FILE", ca.to_str().unwrap())]);
+    let target = store.url(PATH);
+    front.fail(move |_| Fault::Redirect(target.clone()));
+    assert!(fs::read(s.at.join("noise")).unwrap() == fs::read(s.inner.path("tree/noise")).unwrap());
+    assert!(!store.take_log().is_empty());
+    ok(&s.inner, &s.words("unmount", ""), &[]);
+    s.assert_nothing_left();
 }

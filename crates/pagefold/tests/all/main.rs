@@ -28,6 +28,7 @@ mod image_digest;
 mod image_limits;
 mod image_mount;
 mod image_mounts;
+mod image_pairs;
 mod image_proxies;
 mod image_remote;
 mod image_show;

@@ -58,8 +58,11 @@ pub(super) fn files(cache: &Cache) -> Vec<FileInfo> {
 /// Evicts groups, if the cache is larger than it may be when `pending_bytes` are written, too. Returns false if another
 /// process is at that: it does not know what this one writes.
 pub(super) fn evict(cache: &Cache, pending_bytes: u64) -> bool {
-    // Without the file there can be no other files either.
-    let Ok(lock) = cache.dir.open_file(LOCK_NAME, Access::Create) else { return true };
+    // Without the file, as on a disk without an inode left or beside a folder of its name, processes may do the same work.
+    let Ok(lock) = cache.dir.open_file(LOCK_NAME, Access::Create) else {
+        make_room(cache, pending_bytes);
+        return true;
+    };
     let is_busy = matches!(lock.try_lock(), Err(TryLockError::WouldBlock));
     if is_busy && cache.busy_evictions.fetch_add(1, Ordering::Relaxed) < MAX_BUSY {
         return false;
@@ -195,7 +198,8 @@ fn for_each_record(file: &File, layout: &Layout, visit: &mut dyn FnMut(u64, &Rec
     let groups = layout.groups.min(in_file);
     let mut chunk = vec![0; CHUNK_RECORDS as usize * RECORD_BYTES];
     let mut first = 0;
-    while first < groups {
+    while let Some(next) = next_record(file, layout, first).filter(|next| *next < groups) {
+        first = next;
         let count = (groups - first).min(CHUNK_RECORDS);
         let bytes = &mut chunk[..count as usize * RECORD_BYTES];
         if file.read_exact_at(bytes, layout.record_at(first)).is_err() {
@@ -209,5 +213,17 @@ fn for_each_record(file: &File, layout: &Layout, visit: &mut dyn FnMut(u64, &Rec
             }
         }
         first += count;
+    }
+}
+
+/// The first group from `first` on whose record may be other than zeroes; `None` if there is none. A long object of which
+/// little was read has a gigabyte of records that were never written.
+fn next_record(file: &File, layout: &Layout, first: u64) -> Option<u64> {
+    use rustix::fs::{SeekFrom, seek};
+    match seek(file, SeekFrom::Data(layout.record_at(first))) {
+        Ok(data) => Some(data.saturating_sub(HEADER_BYTES) / RECORD_BYTES as u64).map(|next| next.max(first)),
+        Err(rustix::io::Errno::NXIO) => None,
+        // A file system that does not know.
+        Err(_) => Some(first),
     }
 }

@@ -1,11 +1,14 @@
 //! The identity of the contents of a cached file.
 //!
 //! A key is SHA-256 of fields with their lengths before them, so that no two lists of fields are one text. Objects whose
-//! bytes the caller verifies are known by their digest alone, wherever they are. Others are known by their URL without its
-//! query, the version that the server names, the length and the first block. A query is left out because signatures change
-//! with each use of a URL. If it chose between objects, the first block would tell them apart: that of an image has its UUID
-//! and checksums.
+//! bytes the caller verifies are known by their digest alone, wherever they are. Others are known by their URL, the strong
+//! entity tag that the server names, the length and the first block. The parameters of signatures are left out of the URL's
+//! query, because they change with each use (`signature.rs`); the other parameters choose between objects.
+//!
+//! A time of the last change is no version for a cache: where files have fixed times, as in reproducible builds, two versions
+//! have the same.
 
+use super::signature::unsigned;
 use crate::Url;
 use crate::answer::{Validator, Version};
 use sha2::{Digest, Sha256};
@@ -25,7 +28,7 @@ impl Key {
         Key::of_fields(&["digest", role, digest, salt].map(str::as_bytes))
     }
 
-    /// The key of a version that the server names; `None` if it does not. `is_fixed`: the URL names one version only, as
+    /// The key of a version that the server names by a strong entity tag; `None` if it does not. `is_fixed`: the URL names one version only, as
     /// that of a blob in a registry does.
     pub(crate) fn of_version(
         url: &Url,
@@ -34,19 +37,18 @@ impl Key {
         first_block: &[u8],
     ) -> Option<Self> {
         let (kind, validator) = match &version.validator {
-            Validator::Etag(etag) => ("etag", etag),
-            Validator::LastModified(time) => ("last-modified", time),
-            Validator::None if is_fixed => ("name", &String::new()),
-            Validator::None => return None,
+            Validator::Etag(etag) => ("etag", etag.as_str()),
+            _ if is_fixed => ("name", ""),
+            Validator::LastModified(_) | Validator::None => return None,
         };
-        let text = url.as_str().split('?').next().unwrap_or_default();
-        let path = text.splitn(4, '/').nth(3).unwrap_or_default();
+        let query = unsigned(url.query());
         let (origin, len_bytes) = (url.origin(), version.len_bytes.to_le_bytes());
         let first_hash = Sha256::digest(first_block);
-        let fields: [&[u8]; 7] = [
+        let fields: [&[u8]; 8] = [
             b"version",
             origin.as_bytes(),
-            path.as_bytes(),
+            url.path().as_bytes(),
+            query.as_bytes(),
             kind.as_bytes(),
             validator.as_bytes(),
             &len_bytes,
@@ -105,23 +107,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_differ_in_everything_but_the_query_and_survive_their_names() {
+    fn keys_differ_in_everything_but_signatures_and_survive_their_names() {
         let version = |len_bytes, validator| Version { len_bytes, validator };
         let etag = |text: &str| Validator::Etag(text.into());
         let key = |url: &str, len_bytes, validator, first: &[u8]| {
             Key::of_version(&Url::parse(url).unwrap(), &version(len_bytes, validator), true, first).unwrap()
         };
-        let this = key("https://host/a?signature=1", 10, etag("\"v\""), b"first");
-        assert_eq!(key("HTTPS://HOST:443/a?signature=2", 10, etag("\"v\""), b"first"), this);
+        let signed = |host: &str, n: u8| format!("{host}/a?v=1&X-Amz-Signature={n}");
+        let this = key(&signed("https://host", 1), 10, etag("\"v\""), b"first");
+        assert_eq!(key(&signed("HTTPS://HOST:443", 2), 10, etag("\"v\""), b"first"), this);
         let others = [
-            key("https://host/b", 10, etag("\"v\""), b"first"),
-            key("https://host:444/a", 10, etag("\"v\""), b"first"),
-            key("http://host/a", 10, etag("\"v\""), b"first"),
-            key("https://host/a", 11, etag("\"v\""), b"first"),
-            key("https://host/a", 10, etag("\"w\""), b"first"),
-            key("https://host/a", 10, Validator::LastModified("\"v\"".into()), b"first"),
-            key("https://host/a", 10, etag("\"v\""), b"other"),
-            key("https://host/a", 10, Validator::None, b"first"),
+            key("https://host/a?v=2&X-Amz-Signature=1", 10, etag("\"v\""), b"first"),
+            key("https://host/a?v=1&signature=1", 10, etag("\"v\""), b"first"),
+            key("https://host/a", 10, etag("\"v\""), b"first"),
+            key("https://host/b?v=1", 10, etag("\"v\""), b"first"),
+            key("https://host:444/a?v=1", 10, etag("\"v\""), b"first"),
+            key("http://host/a?v=1", 10, etag("\"v\""), b"first"),
+            key("https://host/a?v=1", 11, etag("\"v\""), b"first"),
+            key("https://host/a?v=1", 10, etag("\"w\""), b"first"),
+            key("https://host/a?v=1", 10, etag("\"v\""), b"other"),
+            key("https://host/a?v=1", 10, Validator::None, b"first"),
             Key::of_digest("image", "sha256:00", ""),
             Key::of_digest("tree", "sha256:00", ""),
             Key::of_digest("image", "sha256:0", "0"),
@@ -131,7 +136,9 @@ mod tests {
             assert_eq!(Key::of_file_name(&key.file_name()), Some(*key));
         }
         let url = Url::parse("https://host").unwrap();
-        assert_eq!(Key::of_version(&url, &version(1, Validator::None), false, b"x"), None);
+        for weak in [Validator::None, Validator::LastModified("Thu, 01 Jan 1970 00:00:01 GMT".into())] {
+            assert_eq!(Key::of_version(&url, &version(1, weak), false, b"x"), None);
+        }
         let name = this.file_name();
         for bad in
             ["", "lock", ".ranges1", &name[1..], &name.to_uppercase(), &name.replace("ranges1", "ranges2")]

@@ -23,6 +23,7 @@ mod format;
 mod health;
 mod key;
 mod object;
+mod signature;
 
 pub use key::Key;
 pub use object::CachedObject;

@@ -322,6 +322,39 @@ fn a_cache_stays_within_its_size_while_another_process_has_its_lock() {
     assert!(cache.stats().evicted_bytes > 0, "a process that is stopped keeps nobody from making room");
 }
 
+/// The folder is also used by programs that put anything there.
+#[test]
+fn a_cache_stays_within_its_size_although_its_lock_cannot_be_opened() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("lock")).unwrap();
+    let cache = open(&dir, MIN_SIZE_BYTES);
+    let object = cache.object(&KEY, 3 * MIN_SIZE_BYTES).unwrap();
+    let run: Vec<_> = (0..32).map(|_| vec![1; BLOCK_BYTES as usize]).collect();
+    for block in (0..object.blocks() - 32).step_by(32) {
+        object.write(block, &run);
+        let used = cache.used_bytes();
+        assert!(used <= MIN_SIZE_BYTES, "{used} bytes are used");
+    }
+    assert!(cache.stats().evicted_bytes > 0);
+}
+
+/// A server that claims a tebibyte: the records of what was never fetched are a hole, which nobody reads.
+#[test]
+fn long_objects_of_which_little_was_read_are_looked_at_fast() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = open(&dir, MIN_SIZE_BYTES);
+    let blocks = MAX_LEN_BYTES / BLOCK_BYTES;
+    for n in 0..8 {
+        let object = cache.object(&Key([n; 32]), MAX_LEN_BYTES).unwrap();
+        [0, blocks / 2, blocks - 1]
+            .into_iter()
+            .for_each(|block| object.write(block, &[bytes(0, u64::MAX, 0)]));
+    }
+    // Records of 8 GiB would take seconds.
+    super::evict::evict_to(&cache, 0);
+    assert_eq!(cache.used_bytes(), 0);
+}
+
 /// Room that belongs to no known group could never be made free again. The second group stays, so that the file does.
 #[test]
 fn no_group_that_is_written_while_it_is_evicted_is_lost() {

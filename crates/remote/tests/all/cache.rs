@@ -66,6 +66,57 @@ fn another_version_of_the_object_has_other_blocks() {
     assert_eq!(server.take_log().len(), 1);
 }
 
+/// Two objects that a server tells apart by the query alone, with one name of their versions and one beginning.
+#[test]
+fn a_query_chooses_an_object_and_a_signature_does_not() {
+    let (server, folder) = (Server::start(), tempfile::tempdir().unwrap());
+    let objects: Vec<_> = (0..2_u8)
+        .map(|n| {
+            let mut bytes = contents(0);
+            bytes[BLOCK as usize..].iter_mut().for_each(|byte| *byte ^= n);
+            bytes
+        })
+        .collect();
+    let open = |query: &str| {
+        let url = Url::parse(&server.url(&format!("{PATH}?{query}"))).unwrap();
+        RemoteSource::open(&url, with(&cache(folder.path()), None)).unwrap()
+    };
+    for (n, bytes) in objects.iter().enumerate() {
+        for signature in ["", "&X-Amz-Signature=1", "&X-Amz-Signature=2"] {
+            server.put(&format!("{PATH}?v={n}{signature}"), Object::new(bytes.clone(), "v0"));
+        }
+    }
+    for (query, is_cached) in
+        [("v=0", false), ("v=1", false), ("v=1&X-Amz-Signature=1", true), ("v=0&X-Amz-Signature=2", true)]
+    {
+        let source = open(query);
+        server.take_log();
+        let mut buf = vec![0; LEN as usize];
+        source.read_at(0, &mut buf).unwrap();
+        assert!(buf == objects[usize::from(query.starts_with("v=1"))], "{query}");
+        assert_eq!(server.take_log().is_empty(), is_cached, "{query}");
+    }
+}
+
+/// Files of reproducible builds all have one time.
+#[test]
+fn an_object_without_a_strong_entity_tag_is_not_cached() {
+    let (server, folder) = (Server::start(), tempfile::tempdir().unwrap());
+    let last_modified = Some("Thu, 01 Jan 1970 00:00:01 GMT".to_string());
+    for version in 0..2_u8 {
+        let mut bytes = contents(0);
+        bytes[BLOCK as usize..].iter_mut().for_each(|byte| *byte ^= version);
+        let object =
+            Object { last_modified: last_modified.clone(), etag: None, bytes: Arc::new(bytes.clone()) };
+        server.put(PATH, object);
+        let source = open_cached(&server, &folder);
+        let mut buf = vec![0; LEN as usize];
+        source.read_at(0, &mut buf).unwrap();
+        assert!(buf == bytes && !source.is_kept() == (LEN > options(1).cache_bytes as u64));
+    }
+    assert_eq!(check(folder.path(), &contents(0)), 0);
+}
+
 #[test]
 fn an_object_with_a_digest_is_opened_without_a_request() {
     let (server, folder) = (server(), tempfile::tempdir().unwrap());

@@ -3,6 +3,7 @@
 
 mod azure;
 mod azurite;
+mod behaviours;
 mod cache;
 #[path = "../support/cache_checker.rs"]
 mod cache_checker;

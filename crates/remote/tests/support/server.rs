@@ -148,7 +148,7 @@ impl Server {
         format!("{scheme}://{}{path}", self.address)
     }
 
-    /// Puts an object at a path.
+    /// Puts an object at a path. Without a query it is the object of all queries that have no other one.
     pub fn put(&self, path: &str, object: Object) {
         self.shared.objects.lock().unwrap().insert(path.to_string(), object);
     }
@@ -238,7 +238,8 @@ impl Shared {
             _ => {}
         }
         let path = request.path.split('?').next().unwrap();
-        let Some(object) = self.objects.lock().unwrap().get(path).cloned() else {
+        let objects = self.objects.lock().unwrap().clone();
+        let Some(object) = objects.get(&request.path).or(objects.get(path)).cloned() else {
             return send(stream, &head(404, "", 0), b"");
         };
         let validators = validators(&object, request, fault);

@@ -227,7 +227,15 @@ fn failure(error: &MountError) -> CliError {
         MountError::NoFuse(_) | MountError::NotPermitted(_) | MountError::Helper { .. } => Exit::Unavailable,
         _ => Exit::Failed,
     };
-    CliError::new(exit, with_causes(error))
+    let what = match error {
+        // The device is there, so the module is loaded.
+        MountError::NoFuse(e) if matches!(e.errno, libc::EACCES | libc::EPERM) => format!(
+            "FUSE cannot be used: {e}; let this user open /dev/fuse (mode 0666, as systems set it), and install \
+             fusermount3 (package fuse3)"
+        ),
+        error => with_causes(error).to_string(),
+    };
+    CliError::new(exit, what)
 }
 
 /// Waits until the image is unmounted, a signal comes, or the command in the foreground exits. Meanwhile it ends the

@@ -64,6 +64,11 @@ impl Space {
         self.bytes.write_at(at, bytes);
     }
 
+    /// Whether it has no record.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.len() as u64 <= SLOT_LEN
+    }
+
     /// Bytes that were written.
     pub fn read(&self, bytes: Range<u64>) -> Vec<u8> {
         self.bytes.read_at(bytes)

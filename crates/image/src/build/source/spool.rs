@@ -4,6 +4,7 @@
 //! with the process. Never in `/tmp`, which may be memory.
 
 use crate::build::BuildError;
+use pagefold_sys::beneath;
 use std::cell::Cell;
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
@@ -107,9 +108,23 @@ pub fn unnamed_file(directory: &Path) -> Result<File, BuildError> {
 }
 
 /// Copies `input` to `file`, decompressed if it is compressed, and returns the file. `path` is for messages.
-/// Decoding takes up to `memory_bytes`.
+/// Decoding takes up to `memory_bytes`, and the file nine tenths of the free space: a few bytes may decompress to
+/// terabytes.
 /// `on_progress` gets the number of bytes written; `Break` ends the copy.
 pub fn spool(
+    input: impl Read,
+    path: &Path,
+    file: File,
+    memory_bytes: Option<u64>,
+    on_progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
+) -> Result<File, BuildError> {
+    let space = beneath::free_space(&file).map_err(|e| BuildError::Spool { source: e.into() })?;
+    spool_up_to(space.free_bytes / 10 * 9, input, path, file, memory_bytes, on_progress)
+}
+
+/// As [`spool`], with this limit of the file.
+fn spool_up_to(
+    max_bytes: u64,
     mut input: impl Read,
     path: &Path,
     mut file: File,
@@ -141,8 +156,12 @@ pub fn spool(
             }
             Err(e) => return Err(failed(e)),
         };
-        file.write_all(&buffer[..len]).map_err(|source| BuildError::Spool { source })?;
         done += len as u64;
+        if done > max_bytes {
+            let what = "No space left: the archive takes more than nine tenths of the free space";
+            return Err(BuildError::Spool { source: io::Error::new(io::ErrorKind::StorageFull, what) });
+        }
+        file.write_all(&buffer[..len]).map_err(|source| BuildError::Spool { source })?;
         if on_progress(done).is_break() {
             return Err(BuildError::Interrupted);
         }
@@ -157,6 +176,20 @@ pub(super) fn decompress_with(program: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_decompresses_to_more_than_the_free_space_is_refused() {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        io::copy(&mut io::repeat(0).take(64 << 20), &mut encoder).unwrap();
+        let bomb = encoder.finish().unwrap();
+        assert!(bomb.len() < 1 << 20);
+        let (file, max_bytes) = (tempfile::tempfile().unwrap(), 3 << 20);
+        let (copy, on_progress) = (file.try_clone().unwrap(), &mut |_| ControlFlow::Continue(()));
+        let spooled = spool_up_to(max_bytes, &bomb[..], Path::new("a.tar.gz"), file, None, on_progress);
+        let Err(BuildError::Spool { source }) = spooled else { panic!("{spooled:?}") };
+        assert!(source.to_string().contains("nine tenths of the free space"), "{source}");
+        assert!(copy.metadata().unwrap().len() <= max_bytes);
+    }
 
     #[test]
     fn compressions_are_recognized_by_their_magic_numbers() {

@@ -11,6 +11,8 @@ impl Writer<'_> {
     /// Appends directories, shared attributes and inodes, and writes the superblock.
     pub(super) fn finish(mut self) -> Result<Summary, BuildError> {
         let first_block = self.out.next_block();
+        // All inodes may have to stay outside. Then a metabox has nothing but the prefixes of attribute names, if there are any.
+        self.metabox = self.metabox.take().filter(|metabox| !metabox.is_empty());
         // Numbers of inodes have 64 bits, and the block that they count from has 32.
         if self.metabox.is_none() {
             let meta_block = first_block

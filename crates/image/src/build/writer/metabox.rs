@@ -91,6 +91,11 @@ impl Metabox {
         }
         Ok(Some(Metabox { space, compression }))
     }
+
+    /// Whether neither inodes nor prefixes are in it.
+    pub(super) fn is_empty(&self) -> bool {
+        self.space.is_empty()
+    }
 }
 
 impl Writer<'_> {

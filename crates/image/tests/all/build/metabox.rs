@@ -5,6 +5,7 @@ use pagefold_image::build::source::image::scan;
 use pagefold_image::build::{Digests, Metadata, Options, Target, Tree, verify};
 use pagefold_image::format::features::incompat;
 use pagefold_image::read::inode::Timestamp;
+use pagefold_image::{Image, Options as ReadOptions};
 use std::fs;
 use std::ops::ControlFlow;
 
@@ -90,4 +91,34 @@ fn few_inodes_and_inodes_for_older_kernels_stay_plain() {
     assert!(!has_metabox(&tree, &Options { compression: None, ..new.clone() }));
     assert!(!has_metabox(&tree, &Options { compress_metadata: false, ..new }));
     assert!(!has_metabox(&tree, &Options::for_target(Target::new(6, 16))));
+}
+
+/// Files with contents behind their inodes are outside, and so is the root.
+#[test]
+fn a_metabox_without_inodes_is_left_out_unless_prefixes_are_in_it() {
+    let work = tempfile::tempdir().unwrap();
+    let path = work.path().join("image");
+    for with_prefixes in [false, true] {
+        let mut tree = Tree::new(Metadata::default());
+        for i in 0..1100 {
+            let id = tree.add_bytes(format!("file-{i}").as_bytes(), text(40, i)).unwrap();
+            let name = format!("user.org.example.program.setting-{}", i % 9).into_bytes();
+            let changed = tree.change(id, |metadata| {
+                if with_prefixes {
+                    metadata.xattrs = vec![(name.into(), i.to_string().into_bytes().into())];
+                }
+            });
+            changed.unwrap();
+        }
+        let summary = build_at(&path, &tree, &with_metabox("zstd:1", 65536));
+        // A check counts inodes alone as a use of the feature.
+        let image = match with_prefixes {
+            true => Image::open_file(&path, ReadOptions::default()).unwrap(),
+            false => open_checked(&path, "no inodes"),
+        };
+        assert_eq!(image.superblock().incompat & incompat::METABOX != 0, with_prefixes);
+        assert_eq!(image.superblock().prefixes.count > 0, with_prefixes);
+        verify(&image, &tree, &Digests::default(), &mut |_| ControlFlow::Continue(())).unwrap();
+        assert_eq!(summary.inodes, 1101);
+    }
 }

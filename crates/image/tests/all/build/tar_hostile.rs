@@ -140,6 +140,37 @@ fn metadata_has_a_limit() {
     assert!(refusal(&large).contains("'f': attribute user.a: more than 64 KiB"));
 }
 
+/// Extended headers are in memory until their member comes.
+#[test]
+fn extended_headers_have_limits() {
+    let claims = Tarball::default().raw(Tarball::header(b"pax", b'x', 1 << 30), |_| {}).end();
+    assert!(refusal(&claims).contains("an extended header of 1073741824 bytes; up to 1 MiB"));
+    let value = vec![b'v'; 60_000];
+    let with = |headers: usize| {
+        let mut archive = Tarball::default();
+        for i in 0..headers {
+            archive = archive.pax(b'x', &[(&format!("SCHILY.xattr.user.{i}"), &value)]);
+        }
+        archive.file("f", b"").end()
+    };
+    assert!(scan_bytes(&with(20), &TarOptions::default()).is_ok());
+    assert!(refusal(&with(80)).contains("'f': extended headers of more than 4 MiB"));
+}
+
+/// Members that add nothing but their names are charged too: so is each of many with one name.
+#[test]
+fn empty_members_are_charged() {
+    let small = TarOptions { metadata_bytes_max: 1 << 20, ..TarOptions::default() };
+    for is_one_name in [false, true] {
+        let mut archive = Tarball::default();
+        for i in 0..20_000 {
+            archive = archive.file(&if is_one_name { "f".to_string() } else { format!("{i}") }, b"");
+        }
+        let refused = scan_bytes(&archive.end(), &small);
+        assert!(matches!(refused, Err(BuildError::Archive { .. })), "{is_one_name}");
+    }
+}
+
 #[test]
 fn only_the_last_of_many_long_names_counts() {
     let mut archive = Tarball::default();

@@ -11,6 +11,8 @@ use crate::read::inode::{DeviceNumber, Timestamp};
 
 /// Bytes of a header of pax records or of a long name at most. All of it is in memory.
 const HEADER_BYTES_MAX: u64 = 1 << 20;
+/// Most bytes of extended headers with records for one member: they are in memory until it comes.
+const RECORDS_BYTES_MAX: u64 = 4 << 20;
 
 /// A member.
 pub struct Member {
@@ -57,6 +59,8 @@ pub struct Members<'a> {
 
 /// Extended headers that precede the header of a member.
 struct Preceding {
+    /// Bytes of the headers of `records`, global ones not counted.
+    records_bytes: u64,
     records: Records,
     long_name: Option<Vec<u8>>,
     long_link: Option<Vec<u8>>,
@@ -90,7 +94,12 @@ impl<'a> Members<'a> {
             match header.letter() {
                 b'x' | b'X' => {
                     let payload = self.payload(header)?;
-                    if let Err(fault) = preceding.records.add(&payload, false) {
+                    preceding.records_bytes += payload.len() as u64;
+                    let added = match preceding.records_bytes <= RECORDS_BYTES_MAX {
+                        true => preceding.records.add(&payload, false),
+                        false => Err(Fault::refused("extended headers of more than 4 MiB")),
+                    };
+                    if let Err(fault) = added {
                         self.current = self.name_behind(&preceding);
                         return Err(fault);
                     }
@@ -136,7 +145,13 @@ impl<'a> Members<'a> {
     }
 
     fn nothing_precedes(&self) -> Preceding {
-        Preceding { records: self.globals.clone(), long_name: None, long_link: None, is_empty: true }
+        Preceding {
+            records: self.globals.clone(),
+            records_bytes: 0,
+            long_name: None,
+            long_link: None,
+            is_empty: true,
+        }
     }
 
     /// Checks the end of the archive: two blocks of zeroes, of which programs require one.
