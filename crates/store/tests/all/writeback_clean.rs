@@ -49,7 +49,6 @@ fn a_segment_with_writes_in_flight_is_not_marked_stuck() {
 #[test]
 fn a_segment_that_is_being_discarded_is_free() {
     let medium = Gated::new(segments(6));
-    let _opens = medium.opens_on_failure();
     let store = store_on(medium.clone(), LayoutKind::Log, 600);
     // All segments but the two of the cleaner.
     write_raw(&store, 0..4 * PER_SEGMENT);
@@ -59,6 +58,8 @@ fn a_segment_that_is_being_discarded_is_free() {
     write_raw(&store, 300..330);
     medium.discards.close();
     std::thread::scope(|scope| {
+        // In the scope, which waits for its threads.
+        let _opens = medium.opens_on_failure();
         scope.spawn(|| store.run_maintenance(false));
         medium.discards.wait_for_arrival();
         assert_eq!(stats(&store).free_bytes, 3 * SEGMENT_LEN);
