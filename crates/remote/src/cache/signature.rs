@@ -43,7 +43,7 @@ impl Signature {
             Some(start) => name.starts_with(start),
             None => name == *known,
         };
-        self.marks.contains(&name) || self.names.iter().any(|known| is(&known))
+        self.marks.contains(&name) || self.names.iter().any(is)
     }
 }
 
