@@ -27,7 +27,7 @@ pub struct MountsArgs {
 /// A mounted image.
 enum Mounted {
     /// With the report of its server.
-    Served { state: MountState, report: Result<MountReport> },
+    Served { state: MountState, report: Result<Box<MountReport>> },
     /// By the kernel's EROFS, which has no server.
     ByKernel(mounts::Mount),
 }
@@ -76,7 +76,7 @@ fn fetch_served() -> Result<Vec<Mounted>> {
     };
     // Without the lock, so that a server that does not respond does not block other commands.
     let fetch = |(dir, state): (InstanceDir, MountState)| {
-        let report = Client::connect(&dir).and_then(|mut client| client.show_mount());
+        let report = Client::connect(&dir).and_then(|mut client| client.show_mount().map(Box::new));
         // The image has been unmounted meanwhile.
         let is_gone = matches!(&report, Err(CliError { exit: Exit::NotFound, .. }));
         (!is_gone).then_some(Mounted::Served { state, report })
@@ -106,7 +106,8 @@ impl Mounted {
                 return Ok([text(&mount.mount_point), image, memory, limit, reads, state, pid]);
             }
         };
-        let of_report = |cell: fn(&MountReport) -> Cell| report.as_ref().map_or(Cell::Unknown, cell);
+        let of_report =
+            |cell: fn(&MountReport) -> Cell| report.as_ref().map_or(Cell::Unknown, |report| cell(report));
         let pid = state.server.as_ref().map(|server| Cell::Text(server.pid.to_string()));
         Ok([
             text(&state.mount_point),
