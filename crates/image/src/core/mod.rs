@@ -36,6 +36,7 @@ pub(crate) struct Core {
     pub(crate) prefixes: Prefixes,
     metabox: Option<Contents>,
     packed: Option<Contents>,
+    stored_bytes: u64,
 }
 
 /// A file that can be read: its inode, and the header of its index if it is compressed.
@@ -87,7 +88,9 @@ impl Core {
     ) -> Result<Self, ImageError> {
         let (metabox_nid, packed_nid) = (superblock.metabox_nid, superblock.packed_nid);
         let prefixes = Prefixes::default();
-        let mut core = Core { source, superblock, clusters, prefixes, metabox: None, packed: None };
+        let stored_bytes = stored_bytes(&source, &superblock);
+        let mut core =
+            Core { source, superblock, clusters, prefixes, metabox: None, packed: None, stored_bytes };
         let internal_file = |core: &Core, nid| {
             let contents = core.contents(Inode::read(core, &core.superblock, nid)?)?;
             match contents.inode.kind {
@@ -107,12 +110,7 @@ impl Core {
 
     /// Stored bytes of the image and its devices, as far as it uses them.
     pub(crate) fn stored_bytes(&self) -> u64 {
-        let blocks = self.superblock.blocks;
-        let used = blocks.saturating_mul(self.superblock.block_bytes().into());
-        let own = self.source.len_bytes(0).unwrap_or(0);
-        // A device may be much longer than the image on it.
-        let unused = if blocks == 0 { 0 } else { own.saturating_sub(used) };
-        self.source.media_bytes().saturating_sub(unused)
+        self.stored_bytes
     }
 
     fn read_prefixes(&self) -> Result<Prefixes, ImageError> {
@@ -222,4 +220,12 @@ impl Core {
             ImageError::corrupt(inode.address, "a fragment, but there is no packed file that may hold it")
         })
     }
+}
+
+fn stored_bytes(source: &Source, superblock: &Superblock) -> u64 {
+    let used = superblock.blocks.saturating_mul(superblock.block_bytes().into());
+    let own = source.len_bytes(0).unwrap_or(0);
+    // A device may be much longer than the image on it.
+    let unused = if superblock.blocks == 0 { 0 } else { own.saturating_sub(used) };
+    source.media_bytes().saturating_sub(unused)
 }
