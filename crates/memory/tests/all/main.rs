@@ -5,6 +5,7 @@
 mod advice;
 mod budget;
 mod copy;
+mod devices;
 mod file;
 mod gathers;
 mod late;
