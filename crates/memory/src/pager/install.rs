@@ -123,8 +123,8 @@ impl Pager {
     /// The caller owns the page, which is loading.
     pub(crate) unsafe fn remove_poison(&self, page: PageIndex) {
         if self.has_poison.load(Relaxed) {
-            // SAFETY: the caller owns the page, which is loading, so it has no memory here. The call cannot fail for memory
-            // that is mapped and not locked.
+            // If the kernel refuses, the poison stays, and an access still fails.
+            // SAFETY: the caller owns the page, which is loading, so it has no memory here.
             let _ = unsafe { self.range.discard(page.0 as usize * PAGE_SIZE, PAGE_SIZE) };
         }
     }

@@ -136,7 +136,7 @@ impl Pager {
         };
         let uffd = Uffd::open(&open)?;
         let unregistered = Unregistered::new(&config, source.is_some())?;
-        let range = Reservation::aligned(page_count.0 as usize * PAGE_SIZE, RANGE_ALIGN_BYTES)?;
+        let range = Reservation::movable(page_count.0 as usize * PAGE_SIZE, RANGE_ALIGN_BYTES)?;
         // SAFETY: a child that touches the region ends by SIGSEGV; `Region`'s drop forgets the pager in a child.
         unsafe { range.keep_from_children() }?;
         let fork_guard = ForkGuard::new(range.base().as_ptr().expose_provenance(), range.len_bytes())?;
