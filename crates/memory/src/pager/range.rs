@@ -255,11 +255,11 @@ impl Pager {
         if is_released {
             self.budget.uncharge(resident as u32);
         }
-        let mut kept = None;
+        let mut unreleased = None;
         for (page, (was, has_copy)) in (run.first..).map(PageIndex).zip(claims) {
             if !is_released && *was == State::Resident {
                 self.word(page).put_back();
-                kept = Some(page.0);
+                unreleased = Some(page.0);
                 continue;
             }
             // SAFETY: the caller guarantees it.
@@ -269,7 +269,7 @@ impl Pager {
             // The call fails only for ranges that are not registered.
             let _ = self.uffd.wake(self.address(PageIndex(run.first)), run.pages * PAGE_SIZE);
         }
-        kept.map_or(Ok(()), |page| Err(RangeError::NotReleased { page }))
+        unreleased.map_or(Ok(()), |page| Err(RangeError::NotReleased { page }))
     }
 
     /// Ends the drop of a taken page whose memory has been released.

@@ -143,7 +143,7 @@ fn fixed_buffers_on_scattered_pages_have_what_was_read() {
                 );
             }
         }
-        // What is evicted after the last use is what was read.
+        // The bytes that were read last are those that are evicted.
         drop(ring);
         evict_others(&region, &used, 9);
         for (at, page) in used.iter().enumerate() {
@@ -200,7 +200,7 @@ fn a_socket_sends_the_pages_that_it_was_given() {
         let used = fill_large(&region);
         let _pins = used.map(|page| pin_if_needed(&region, page));
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        // What the receiver has no room for stays in the pages.
+        // Bytes for which the receiver has no room stay in the pages.
         rustix::net::sockopt::set_socket_recv_buffer_size(&listener, 4096).unwrap();
         let to = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut from, _) = listener.accept().unwrap();

@@ -4,10 +4,10 @@
 use crate::support::{MODES, bytes_of, can, noise, read, run_well, write};
 use pagefold_memory::{RangeError, Region, RegionConfig};
 
-const PAGES: u64 = 1024;
-const LIMIT: u64 = 256 * 4096;
+const PAGES: u64 = 640;
+const LIMIT: u64 = 200 * 4096;
 /// The part that is locked or protected. Its ends lie within runs of pages that come in and leave together.
-const PART: (u64, u64) = (531, 50);
+const PART: (u64, u64) = (331, 50);
 
 fn each(test: &str, part: &str) {
     for (mode, (service, eviction)) in MODES.into_iter().enumerate() {
@@ -62,7 +62,6 @@ fn change_a_part(mode: usize) {
         unsafe { libc::munlock(start_of(&region, PART.0), PART.1 as usize * 4096) };
         read_all(&region, 1);
         protect(&region, libc::PROT_READ);
-        read_all(&region, 1);
         read_all(&region, 1);
         protect(&region, libc::PROT_NONE);
         let others = || (0..PAGES).filter(|page| !(PART.0..PART.0 + PART.1).contains(page));
