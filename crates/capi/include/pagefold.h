@@ -112,7 +112,7 @@ enum {
      * pin a part of one (PF_ENOTSUP). The handler runs on the thread's stack, and needs 32 KiB of it: languages with
      * small stacks of their own, such as Go, need handler threads. */
     PF_SERVICE_FAULTING_THREAD = 0,
-    /* Threads of the region: slower, but system calls need no pins. Needs root, CAP_SYS_PTRACE, a readable
+    /* Threads of the region: slower, but system calls need no pins on Linux 6.8 and later. Needs root, CAP_SYS_PTRACE, a readable
      * /dev/userfaultfd, or vm.unprivileged_userfaultfd=1. */
     PF_SERVICE_HANDLER_THREADS = 1
 };
@@ -138,7 +138,9 @@ uint64_t pf_budget_limit_bytes(const pf_budget *budget);
 /* Returns what all regions of the budget have resident; 0 for NULL. */
 uint64_t pf_budget_resident_bytes(const pf_budget *budget);
 
-/* The settings of a region. pf_region_config_init fills in the defaults; len_bytes and limit_bytes have none. */
+/* The settings of a region. If system calls use memory of a region only where pf_region_pin has pinned it, no_system_calls
+ * lets scattered pages leave the region at less cost. If that promise is broken, a read that is done by a device (direct
+ * I/O, fixed buffers of io_uring) can return success and leave old bytes. pf_region_config_init fills in the defaults; len_bytes and limit_bytes have none. */
 typedef struct pf_region_config {
     size_t size_bytes;      /* sizeof(struct pf_region_config) of the caller */
     uint64_t len_bytes;     /* the size of the region; rounded up to whole pages */
@@ -158,7 +160,7 @@ typedef struct pf_region_config {
     uint32_t neighbours;               /* 1: neighbours come in with a page where access is sequential or strided */
     uint32_t fold_threads;             /* threads that compress, up to 256; 0: one for each CPU, but at most 4 */
     uint32_t handler_threads;          /* threads of PF_SERVICE_HANDLER_THREADS, up to 256; 0: by the CPUs */
-    uint32_t reserved;                 /* must be 0 */
+    uint32_t no_system_calls;          /* 1: a promise that system calls use pinned memory only, see below */
     const pf_budget *budget; /* the limit that the region shares with others, or NULL; the region does not need the
                                 handle later */
 } pf_region_config;

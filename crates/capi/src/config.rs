@@ -27,7 +27,7 @@ pub struct pf_region_config {
     pub neighbours: u32,
     pub fold_threads: u32,
     pub handler_threads: u32,
-    pub reserved: u32,
+    pub no_system_calls: u32,
     pub budget: *const pf_budget,
 }
 
@@ -59,7 +59,7 @@ impl pf_region_config {
             neighbours: defaults.neighbours.into(),
             fold_threads: 0,
             handler_threads: 0,
-            reserved: 0,
+            no_system_calls: 0,
             budget: std::ptr::null(),
         }
     }
@@ -99,9 +99,6 @@ impl pf_region_config {
 pub(crate) unsafe fn resolve(config: *const pf_region_config) -> Result<RegionConfig, Error> {
     // SAFETY: the caller guarantees it.
     let given = unsafe { pf_region_config::read(config) }?;
-    if given.reserved != 0 {
-        return Err(Error::invalid(format_args!("reserved must be 0, not {}", given.reserved)));
-    }
     // SAFETY: the caller guarantees null or a handle.
     let mut resolved = match unsafe { budget::handle(given.budget) }? {
         None => RegionConfig::new(given.len_bytes, given.limit_bytes),
@@ -122,6 +119,7 @@ pub(crate) unsafe fn resolve(config: *const pf_region_config) -> Result<RegionCo
         SERVICE_HANDLER_THREADS => Service::HandlerThreads,
         other => return Err(Error::invalid(format_args!("there is no service {other}"))),
     };
+    resolved.system_calls = given.no_system_calls == 0;
     resolved.same_filled = given.same_filled != 0;
     resolved.neighbours = given.neighbours != 0;
     if given.fold_threads != 0 {

@@ -29,14 +29,17 @@ pub enum Eviction {
     /// [`Eviction::Mixed`] where the kernel can move pages (Linux 6.8), else [`Eviction::Protect`].
     #[default]
     Auto,
-    /// [`Eviction::Move`] for runs of adjacent pages, and [`Eviction::Protect`] for scattered pages: each move
-    /// interrupts all CPUs that run the program, while one protection and one drop serve many pages.
+    /// As [`Eviction::Move`], without reports of written pages. If the owner promises that no system call uses memory
+    /// that is not pinned ([`RegionConfig::system_calls`]), scattered pages leave as with [`Eviction::Protect`]: each
+    /// move interrupts all CPUs that run the program, while one protection and one drop serve many pages.
     Mixed,
     /// The kernel moves the page's memory to the staging area, in one step. Where the kernel has asynchronous
     /// write-protection (Linux 6.7), it reports which pages were written, and a write counts as an access, at little
     /// cost.
     Move,
-    /// The page is write-protected, copied to the staging area, and dropped.
+    /// The page is write-protected, copied to the staging area, and dropped. The kernel does not say whether a system
+    /// call is still going to write to the page, so memory that system calls use must be pinned, whatever the
+    /// [`Service`]: see [`Region::needs_pins`](crate::Region::needs_pins).
     Protect,
 }
 
@@ -79,6 +82,10 @@ pub struct RegionConfig {
     /// Whether these threads serve the faults of system calls too, which needs the right to handle kernel faults.
     /// Without it, a system call whose buffer has a page that is not resident fails with EFAULT.
     pub kernel_faults: bool,
+    /// Whether system calls may use memory of the region that is not pinned. The default is yes. No is a promise of the
+    /// owner, by which scattered pages can leave the range at less cost. If it is broken, a read that is done by a
+    /// device (direct I/O, fixed buffers of io_uring) can return success and leave old bytes.
+    pub system_calls: bool,
     /// Whether other pages are brought in with a touched page: its neighbours when accesses are sequential or strided, the
     /// pages of the next rows when accesses go over parts of rows, and those of the next elements when accesses take elements
     /// of several arrays by one list of indices.
@@ -115,6 +122,7 @@ impl RegionConfig {
             fold_threads: cpus.min(4),
             handler_threads: cpus.clamp(2, 8),
             kernel_faults: true,
+            system_calls: true,
             neighbours: true,
             register_late: true,
             huge_pages: true,

@@ -132,6 +132,12 @@ pub enum RangeError {
         /// The page.
         page: u64,
     },
+    /// The kernel does not release the memory of a page, which the program has locked or sealed.
+    #[error("page {page} cannot be dropped: the kernel refuses to release its memory")]
+    NotReleased {
+        /// The page.
+        page: u64,
+    },
     /// The file that a region began with was changed.
     #[error("page {page} cannot be read: the file of the region was changed or is shorter")]
     FileChanged {
@@ -158,7 +164,9 @@ impl From<RangeError> for io::Error {
             RangeError::OutOfRange { .. } | RangeError::NotInRegion { .. } | RangeError::OverLimit { .. } => {
                 io::ErrorKind::InvalidInput
             }
-            RangeError::TooManyPins { .. } | RangeError::Pinned { .. } => io::ErrorKind::ResourceBusy,
+            RangeError::TooManyPins { .. } | RangeError::Pinned { .. } | RangeError::NotReleased { .. } => {
+                io::ErrorKind::ResourceBusy
+            }
             RangeError::NoWorkingMemory => io::ErrorKind::OutOfMemory,
             RangeError::SigbusBlocked => io::ErrorKind::Unsupported,
             RangeError::Lost { .. } | RangeError::FileChanged { .. } => io::ErrorKind::Other,

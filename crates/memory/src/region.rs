@@ -425,6 +425,13 @@ impl Region {
         self.pager().eviction
     }
 
+    /// Returns whether memory that system calls use must be pinned: the thread that touches a page serves its fault
+    /// ([`Service::FaultingThread`], or no `kernel_faults`), or the kernel cannot move pages (before Linux 6.8, or
+    /// [`Eviction::Protect`]). [`Region::read_from`] and the other calls of a region take pins by themselves.
+    pub fn needs_pins(&self) -> bool {
+        self.pager().needs_pins()
+    }
+
     /// Returns a view of the store of folded pages: its statistics, its upkeep, and writeback. The view gives no
     /// access to contents, which are the region's memory.
     pub fn store(&self) -> StoreView<'_> {

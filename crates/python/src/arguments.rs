@@ -91,6 +91,7 @@ impl Settings {
             max_len_bytes,
             service: Service::HandlerThreads,
             kernel_faults: self.system_calls,
+            system_calls: self.system_calls,
             codec: CodecSpec { level: self.level, ..CodecSpec::named(self.codec.as_str()) },
             max_pool_bytes: self.pool_bytes,
             ..config

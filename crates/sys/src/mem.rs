@@ -7,6 +7,9 @@ use std::ptr::NonNull;
 ///
 /// The kernel backs a page with memory when it is first accessed; it reads as zeroes then. Dropping the value unmaps
 /// the range.
+///
+/// That holds also if the process locks all memory that it maps (mlockall(2) with MCL_FUTURE), for which the kernel would
+/// back the whole range at once: the range is locked page by page then, when each is accessed first.
 #[derive(Debug)]
 pub struct Reservation {
     base: NonNull<u8>,
@@ -24,13 +27,19 @@ impl Reservation {
     /// Reserves `len_bytes` bytes of address space, without memory. Huge pages are off for the range, and core dumps
     /// leave it out.
     pub fn new(len_bytes: usize) -> Result<Self, SysError> {
+        Self::with_locks(len_bytes, true)
+    }
+
+    fn with_locks(len_bytes: usize, may_lock: bool) -> Result<Self, SysError> {
         let len_bytes = len_bytes.max(1);
+        let error = || SysError::last(format!("reserving {len_bytes} bytes of address space"));
         // SAFETY: a new private anonymous mapping at an address that the kernel chooses overlaps no other.
         let addr = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
                 len_bytes,
-                libc::PROT_READ | libc::PROT_WRITE,
+                // The kernel backs memory that may not be accessed with nothing, even if it is locked.
+                libc::PROT_NONE,
                 libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
                 -1,
                 0,
@@ -41,15 +50,46 @@ impl Reservation {
                 let range = Reservation { base, len_bytes };
                 range.advise(0, len_bytes, libc::MADV_NOHUGEPAGE);
                 range.advise(0, len_bytes, libc::MADV_DONTDUMP);
-                Ok(range)
+                range.allow_access(may_lock).then_some(range).ok_or_else(error)
             }
-            _ => Err(SysError::last(format!("reserving {len_bytes} bytes of address space"))),
+            _ => Err(error()),
         }
+    }
+
+    /// Allows access to a new range without backing it with memory: a lock of all of it is replaced by one of the pages that
+    /// are accessed, or removed. Returns false, with the error in `errno`, if the kernel refuses.
+    fn allow_access(&self, may_lock: bool) -> bool {
+        const MLOCK_ONFAULT: libc::c_uint = 1;
+        let (at, len_bytes) = (self.base.as_ptr().cast::<libc::c_void>(), self.len_bytes);
+        // SAFETY: the range is this mapping, which is new and has no contents; the calls change its protection and locks.
+        unsafe {
+            // The kernel refuses this advice for memory that is locked, and only for it.
+            let is_locked = libc::madvise(at, len_bytes, libc::MADV_DONTNEED) != 0;
+            (!is_locked || libc::munlock(at, len_bytes) == 0)
+                && libc::mprotect(at, len_bytes, libc::PROT_READ | libc::PROT_WRITE) == 0
+                && (!is_locked || !may_lock || libc::mlock2(at, len_bytes, MLOCK_ONFAULT) == 0)
+        }
+    }
+
+    /// Like [`Reservation::aligned`], for memory that userfaultfd serves: never locked, as the kernel does not move pages
+    /// between locked memory and other, and never merged with equal pages (ksm), which it does not move at all.
+    pub fn movable(len_bytes: usize, align_bytes: usize) -> Result<Self, SysError> {
+        let range = Self::cut(
+            Self::with_locks(len_bytes.saturating_add(align_bytes), false)?,
+            len_bytes,
+            align_bytes,
+        );
+        range.advise(0, range.len_bytes, libc::MADV_UNMERGEABLE);
+        Ok(range)
     }
 
     /// Like [`Reservation::new`], at a multiple of `align_bytes`, which is a multiple of the page size.
     pub fn aligned(len_bytes: usize, align_bytes: usize) -> Result<Self, SysError> {
-        let wide = Reservation::new(len_bytes.saturating_add(align_bytes))?;
+        Ok(Self::cut(Self::new(len_bytes.saturating_add(align_bytes))?, len_bytes, align_bytes))
+    }
+
+    /// Unmaps what a range has before and behind `len_bytes` at a multiple of `align_bytes`.
+    fn cut(wide: Self, len_bytes: usize, align_bytes: usize) -> Self {
         let before = wide.base.as_ptr().align_offset(align_bytes);
         let whole = len_bytes.max(1).next_multiple_of(crate::mem::page_size());
         let after = wide.len_bytes.next_multiple_of(crate::mem::page_size()).saturating_sub(before + whole);
@@ -65,7 +105,7 @@ impl Reservation {
         // SAFETY: inside the mapping, which is longer than `before`.
         let base = unsafe { wide.base.add(before) };
         wide.forget();
-        Ok(Reservation { base, len_bytes: len_bytes.max(1) })
+        Reservation { base, len_bytes: len_bytes.max(1) }
     }
 
     /// Says whether the kernel may back `len` bytes at `offset` with huge pages. A kernel without them ignores it.

@@ -46,6 +46,10 @@ const STUCK_ATTEMPTS: u32 = 5;
 /// Pause while other threads are evicting or bringing pages in.
 const SHORT_PAUSE: Duration = Duration::from_micros(50);
 
+/// Attempts at other pages, without a pause, after pages that the kernel does not move: a part of the range that the program
+/// has locked, or pages that devices write to.
+const UNMOVABLE_ATTEMPTS: usize = 16;
+
 /// Least number of batches that wait in the queue.
 const BATCHES_WAITING_MIN: usize = 4;
 
@@ -226,10 +230,20 @@ impl Evictor {
         {
             return step;
         }
+        let mut attempts = (0..UNMOVABLE_ATTEMPTS).map(|attempt| attempt == 0);
+        attempts.find_map(|is_first| self.page_out_pages(is_first)).unwrap_or(StepResult::Nothing)
+    }
+
+    /// Fills batches with pages, cold ones if there are any and `prefers_cold` is set: otherwise those that could not leave
+    /// would be found again. `None` if none of the pages that were found could leave.
+    fn page_out_pages(&mut self, prefers_cold: bool) -> Option<StepResult> {
         let pager = &*self.pager;
         let mut pages = [PageIndex(0); PAGE_OUT_MAX];
         let wanted = pager.batch_pages();
-        let mut found = self.sweep.take(pager, &mut pages[..wanted], Candidates::Cold);
+        let mut found = 0;
+        if prefers_cold {
+            found = self.sweep.take(pager, &mut pages[..wanted], Candidates::Cold);
+        }
         if found == 0 {
             found = self.sweep.take(pager, &mut pages[..wanted], Candidates::Any);
         }
@@ -238,7 +252,7 @@ impl Evictor {
             // needs new memory all the same.
             let is_unused = !pager.can_move() || pager.budget.has_unserved_waiters();
             let has_shrunk = is_unused && pager.shrink_backed_free();
-            return if has_shrunk { StepResult::Folded } else { StepResult::Nothing };
+            return Some(if has_shrunk { StepResult::Folded } else { StepResult::Nothing });
         }
         let _busy = self.hand.busy();
         let method = Mover::choose(pager, &pages[..found]);
@@ -247,7 +261,8 @@ impl Evictor {
             found += self.sweep.take_more(pager, &mut pages[found..], Candidates::Cold);
         }
         // SAFETY: the sweep has taken the pages, sorted and of the one chunk that this thread has locked.
-        step_result(unsafe { self.mover.page_out(pager, method, &mut pages[..found]) })
+        let step = step_result(unsafe { self.mover.page_out(pager, method, &mut pages[..found]) });
+        (!matches!(step, StepResult::Nothing)).then_some(step)
     }
 
     /// Fills a batch with pages that streams have passed, or says that it is worth waiting for some. `None` if

@@ -5,6 +5,11 @@
 //! a protected page equals that of its copy in the store, only its memory is released. In both ways the caller owns the
 //! pages, in state *taken*; afterwards they are staged or folded, or put back.
 //!
+//! A system call may have handed the page's memory to a device, which writes to it at any later moment and past any
+//! protection. The kernel pins such memory, and refuses to move it. But it drops the page from the range all the same,
+//! and what the device writes then is lost. So pages are copied only where no system call uses memory of the region
+//! without a pin of ours ([`Pager::may_copy`]), and a page that the kernel does not move stays resident.
+//!
 //! A page that is resident by its word may be missing: the program dropped it by `madvise`, and it is zero. A move
 //! reports this. A plain read would fault, and a thread that makes room for faults must not wait for a fault. So pages
 //! are read through `sys::ownmem`, which returns an error instead.
@@ -84,7 +89,7 @@ enum Read {
 impl Reader {
     fn new(pager: &Pager) -> Result<Self, SysError> {
         let is_sigbus = pager.service == Service::FaultingThread;
-        let memory = if pager.can_protect() { Some(OwnMemory::open(is_sigbus)?) } else { None };
+        let memory = if pager.may_copy() { Some(OwnMemory::open(is_sigbus)?) } else { None };
         Ok(Reader { memory, page: Box::new([0; PAGE_SIZE]) })
     }
 
@@ -163,12 +168,8 @@ impl Mover {
 
     /// Returns how to page out these pages, which are sorted.
     pub(super) fn choose(pager: &Pager, pages: &[PageIndex]) -> Method {
-        match (pager.can_move(), pager.can_protect()) {
-            (true, false) => Method::Move,
-            (false, _) => Method::Copy,
-            (true, true) if is_scattered(pages) => Method::Copy,
-            (true, true) => Method::Move,
-        }
+        let is_copied = pager.may_copy() && (!pager.can_move() || is_scattered(pages));
+        if is_copied { Method::Copy } else { Method::Move }
     }
 
     /// Pages out a batch's worth of pages or, if they are copied, up to [`PAGE_OUT_MAX`]. Changes the order of the
@@ -353,12 +354,14 @@ unsafe fn move_out(pager: &Pager, pages: &[PageIndex]) -> TakenOut {
 /// The caller owns the pages, which are taken; the batch's frames have no memory.
 unsafe fn move_to_batch(pager: &Pager, batch: &FrameBatch, pages: &[PageIndex]) -> TakenOut {
     let (mut at, mut filled, mut missing, mut attempts) = (0, 0, 0, 0);
+    let mut run_max = pages.len();
     while at < pages.len() {
-        let len = run_at(pages, at) * PAGE_SIZE;
+        let run = run_at(pages, at).min(run_max);
         let to = pager.frame_address(pager.staging.frame(batch, filled));
         // SAFETY: this thread owns the batch, whose frames hold nothing; the caller owns the pages, and the move takes
         // whatever they contain at that moment.
-        let done = unsafe { pager.uffd.move_pages(to, pager.address(pages[at]), len, false, false) };
+        let done =
+            unsafe { pager.uffd.move_pages(to, pager.address(pages[at]), run * PAGE_SIZE, false, false) };
         let moved = done.len_bytes / PAGE_SIZE;
         for page in &pages[at..at + moved] {
             stage_next(pager, batch, *page);
@@ -370,6 +373,11 @@ unsafe fn move_to_batch(pager: &Pager, batch: &FrameBatch, pages: &[PageIndex]) 
             continue;
         }
         match done.errno {
+            // The run may cross the border of a part that the program has locked or protected.
+            libc::EINVAL if run > 1 => {
+                run_max = 1;
+                continue;
+            }
             libc::ENOENT => {
                 // SAFETY: the caller owns the page, which is taken and missing.
                 unsafe { drop_missing(pager, pages[at]) };

@@ -3,6 +3,10 @@
 //! A free frame with memory serves a fault that brings in many pages at once, or a page that is copied out. Such
 //! frames are charged like resident pages. So they are kept only up to a small part of the limit, or as many as faults
 //! wanted, and frames from before the limit was lowered are released.
+//!
+//! Memory that was moved out of the range is not used for other pages if system calls may use memory of the region: a pipe
+//! (vmsplice) or a socket (MSG_ZEROCOPY) may still refer to it, and would send the bytes of another page. Such references
+//! are no pins, so the kernel moves the page all the same. Released memory stays theirs until they are done.
 
 use super::page_out::Method;
 use crate::pager::Pager;
@@ -28,7 +32,8 @@ impl Pager {
     pub(super) fn release(&self, batch: FrameBatch) {
         self.staging.reset(&batch);
         let backed = self.staging.backed(&batch);
-        let is_wanted = longest_run(backed).1 >= RUN_MIN
+        let is_wanted = self.reuses_frames
+            && longest_run(backed).1 >= RUN_MIN
             && !self.budget.is_over_limit()
             && (self.has_room_for_backed(backed.count_ones()) || self.staging.is_wanted(backed.count_ones()));
         match is_wanted || backed == 0 {

@@ -12,6 +12,7 @@ fn full_pager(test: &str, limit_pages: u64) -> Option<(Arc<Pager>, Evictor)> {
     let len_bytes = 2 * limit_pages * PAGE_SIZE as u64;
     let config = RegionConfig {
         eviction: Eviction::Move,
+        system_calls: false,
         neighbours: false,
         fold_threads: 1,
         ..RegionConfig::new(len_bytes, len_bytes / 2)

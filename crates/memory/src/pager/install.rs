@@ -20,15 +20,18 @@ pub(crate) enum Put {
     Refused(usize, i32),
 }
 
-/// Runs `step` from page to page until all are done.
-fn repeat(pages: usize, mut step: impl FnMut(usize) -> Done) -> Put {
-    let mut at = 0;
+/// Runs `step` from page to page until all are done. Its arguments are the index of a page, and how many to put there.
+fn repeat(pages: usize, mut step: impl FnMut(usize, usize) -> Done) -> Put {
+    let (mut at, mut len_max) = (0, pages);
     while at < pages {
-        let done = step(at);
+        let len = len_max.min(pages - at);
+        let done = step(at, len);
         at += done.len_bytes / PAGE_SIZE;
         match done.errno {
             0 | libc::EAGAIN => {}
             libc::EEXIST => return Put::Present(at),
+            // The pages may cross the border of a part that the program has locked or protected.
+            libc::EINVAL | libc::ENOENT if len > 1 => len_max = 1,
             errno => return Put::Refused(at, errno),
         }
     }
@@ -41,9 +44,9 @@ impl Pager {
     /// # Safety
     /// The caller owns the pages, which are loading.
     pub(crate) unsafe fn copy_in(&self, first: PageIndex, bytes: &[[u8; PAGE_SIZE]]) -> Put {
-        repeat(bytes.len(), |at| {
+        repeat(bytes.len(), |at, len| {
             let to = self.address(PageIndex(first.0 + at as u64));
-            let from = &bytes[at..];
+            let from = &bytes[at..at + len];
             // SAFETY: the caller owns the pages, which are loading, and decides their contents; the source is a live
             // slice.
             unsafe { self.uffd.copy(to, from.as_ptr().cast(), size_of_val(from), true) }
@@ -53,12 +56,12 @@ impl Pager {
     /// Copies a frame to the range.
     ///
     /// # Safety
-    /// The caller owns the page, which is returning from the frame.
+    /// The caller owns the page, which is returning from the frame; or loading, and the caller alone has the frame.
     pub(crate) unsafe fn copy_back(&self, page: PageIndex, frame: Frame) -> Put {
-        repeat(1, |_| {
+        repeat(1, |_, _| {
             let from = self.staging.address(frame);
-            // SAFETY: the caller owns the page, which is returning, and decides its contents; the frame keeps its
-            // memory until no page returns from it, and no thread writes to it.
+            // SAFETY: the caller owns the page, which is returning or loading, and decides its contents; the frame keeps
+            // its memory until no page returns from it, and no thread writes to it.
             unsafe { self.uffd.copy(self.address(page), from, PAGE_SIZE, true) }
         })
     }
@@ -68,10 +71,10 @@ impl Pager {
     /// # Safety
     /// The caller owns the pages, which are loading.
     pub(crate) unsafe fn zero_in(&self, first: PageIndex, pages: usize) -> Put {
-        repeat(pages, |at| {
+        repeat(pages, |at, len| {
             let to = self.address(PageIndex(first.0 + at as u64));
             // SAFETY: the caller owns the pages, which are loading, and decides their contents.
-            unsafe { self.uffd.zero(to, (pages - at) * PAGE_SIZE, true) }
+            unsafe { self.uffd.zero(to, len * PAGE_SIZE, true) }
         })
     }
 
@@ -80,12 +83,12 @@ impl Pager {
     /// # Safety
     /// The caller owns the pages, which are loading or returning, and alone refers to the frames.
     pub(crate) unsafe fn move_in(&self, first: PageIndex, frame: Frame, pages: usize) -> Put {
-        repeat(pages, |at| {
+        repeat(pages, |at, len| {
             let to = self.address(PageIndex(first.0 + at as u64));
             let from = self.frame_address(frame) + at * PAGE_SIZE;
             // SAFETY: the caller owns the pages, which are loading or returning, and decides their contents; no other
             // thread has a reference into the frames.
-            unsafe { self.uffd.move_pages(to, from, (pages - at) * PAGE_SIZE, true, false) }
+            unsafe { self.uffd.move_pages(to, from, len * PAGE_SIZE, true, false) }
         })
     }
 
@@ -107,7 +110,7 @@ impl Pager {
     pub(crate) unsafe fn poison(&self, page: PageIndex) {
         self.has_poison.store(true, Relaxed);
         // SAFETY: the caller owns the page, which is loading, so it is not mapped; it has no contents any more.
-        let put = repeat(1, |_| unsafe { self.uffd.poison(self.address(page), PAGE_SIZE, true) });
+        let put = repeat(1, |_, _| unsafe { self.uffd.poison(self.address(page), PAGE_SIZE, true) });
         // `Present`: the page was poisoned before.
         if matches!(put, Put::Refused(..)) {
             std::process::abort();
@@ -120,8 +123,8 @@ impl Pager {
     /// The caller owns the page, which is loading.
     pub(crate) unsafe fn remove_poison(&self, page: PageIndex) {
         if self.has_poison.load(Relaxed) {
-            // SAFETY: the caller owns the page, which is loading, so it has no memory here. The call cannot fail for memory
-            // that is mapped and not locked.
+            // If the kernel refuses, the poison stays, and an access still fails.
+            // SAFETY: the caller owns the page, which is loading, so it has no memory here.
             let _ = unsafe { self.range.discard(page.0 as usize * PAGE_SIZE, PAGE_SIZE) };
         }
     }

@@ -83,6 +83,12 @@ pub(crate) struct Pager {
     /// The eviction method in use: never `Auto`.
     pub(crate) eviction: Eviction,
     pub(crate) service: Service,
+    /// Whether threads of the region serve faults of system calls.
+    serves_kernel: bool,
+    /// Whether pages may be copied out instead of moved.
+    may_copy: bool,
+    /// Whether frames may keep their memory for other pages.
+    pub(crate) reuses_frames: bool,
     /// Asynchronous write-protection reports which pages were written.
     pub(crate) tracks_writes: bool,
     pub(crate) meter: Meter,
@@ -118,6 +124,8 @@ impl Pager {
         let moves = eviction != Eviction::Protect;
         // Asynchronous write-protection does not block writes: pages cannot be protected for copying as well.
         let tracks_writes = eviction == Eviction::Move && features.has(Feature::WpAsync);
+        let may_copy = !moves || eviction == Eviction::Mixed && !config.system_calls;
+        let reuses_frames = !moves || !config.system_calls;
         let is_signal = config.service == Service::FaultingThread;
         let kernel_faults = !is_signal && config.kernel_faults;
         let open = UffdOptions {
@@ -128,7 +136,7 @@ impl Pager {
         };
         let uffd = Uffd::open(&open)?;
         let unregistered = Unregistered::new(&config, source.is_some())?;
-        let range = Reservation::aligned(page_count.0 as usize * PAGE_SIZE, RANGE_ALIGN_BYTES)?;
+        let range = Reservation::movable(page_count.0 as usize * PAGE_SIZE, RANGE_ALIGN_BYTES)?;
         // SAFETY: a child that touches the region ends by SIGSEGV; `Region`'s drop forgets the pager in a child.
         unsafe { range.keep_from_children() }?;
         let fork_guard = ForkGuard::new(range.base().as_ptr().expose_provenance(), range.len_bytes())?;
@@ -159,6 +167,9 @@ impl Pager {
             _fork_guard: fork_guard,
             eviction,
             service: config.service,
+            serves_kernel: kernel_faults,
+            may_copy,
+            reuses_frames,
             tracks_writes,
             meter: Meter::new(config.measure_pages),
             checks_same_filled: config.same_filled,
@@ -196,6 +207,17 @@ impl Pager {
     /// Returns whether pages can be moved.
     pub(crate) fn can_move(&self) -> bool {
         self.eviction != Eviction::Protect
+    }
+
+    /// Returns whether pages may be protected, copied to a frame, and dropped: no system call can be using their memory,
+    /// or the owner of the region pins memory that system calls use.
+    pub(crate) fn may_copy(&self) -> bool {
+        self.may_copy
+    }
+
+    /// Returns whether memory that system calls use must be pinned.
+    pub(crate) fn needs_pins(&self) -> bool {
+        self.may_copy || !self.serves_kernel
     }
 
     /// Returns whether writes to pages can be blocked while they are copied.

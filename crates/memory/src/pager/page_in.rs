@@ -12,7 +12,7 @@ use super::scratch::{Pages, Scratch, ScratchGuard};
 use super::serve::Served;
 use crate::config::Service;
 use crate::counters::Counter;
-use crate::page::{Arrival, FaultClaim};
+use crate::page::{Arrival, FaultClaim, Frame};
 use crate::readahead::{WINDOW_MAX, Window};
 use crate::staging::{FrameBatch, longest_run};
 use pagefold_page::{PAGE_SIZE, Page, PageIndex};
@@ -114,7 +114,7 @@ impl Pager {
     /// Returns memory for the claims, or for some of them; the others are abandoned. Waits if no memory is available.
     /// Returns `None` if the region is being dropped.
     fn memory_for(&self, claims: &mut Claims) -> Option<Memory> {
-        let is_move = self.can_move() && claims.are_worth_moving();
+        let is_move = self.can_move() && self.reuses_frames && claims.are_worth_moving();
         let found = self.try_memory(claims.len, is_move);
         let memory = match found {
             Some(memory) => memory,
@@ -291,7 +291,8 @@ impl Pager {
         let pages = &claims.pages[..run.end];
         let (mut used, mut at) = (0, run.start);
         while at < pages.len() {
-            let (first, kind, len) = (pages[at].0, kinds[at], pages.len() - at);
+            let (first, kind, mut len) = (pages[at].0, kinds[at], pages.len() - at);
+            let mut is_moved = false;
             let put = match (kind, memory) {
                 (Kind::Failed, _) => Put::Refused(0, 0),
                 // SAFETY: this thread owns the claims, which are loading.
@@ -304,7 +305,21 @@ impl Pager {
                     let frame = self.staging.frame(batch, frame + at);
                     // SAFETY: this thread owns the claims, which are loading, and the batch, and holds no reference
                     // into its frames any more.
-                    unsafe { self.move_in(first, frame, len) }
+                    let moved = unsafe { self.move_in(first, frame, len) };
+                    is_moved = !matches!(moved, Put::Refused(0, _));
+                    match moved {
+                        Put::Refused(0, _) => {
+                            len = 1;
+                            // SAFETY: as above.
+                            unsafe { self.copy_from_unmovable(first, frame) }
+                        }
+                        // What was refused comes next.
+                        Put::Refused(done, _) => {
+                            len = done;
+                            Put::Done
+                        }
+                        moved => moved,
+                    }
                 }
             };
             let done = match put {
@@ -319,9 +334,7 @@ impl Pager {
                 Put::Refused(done, _) => done,
             };
             for (i, (page, claim)) in pages.iter().enumerate().skip(at).take(done) {
-                if kind == Kind::Bytes
-                    && let Memory::Frames { batch, first, .. } = memory
-                {
+                if is_moved && let Memory::Frames { batch, first, .. } = memory {
                     self.staging.note_moved(self.staging.frame(batch, first + i));
                 }
                 self.finish(*page, *claim, claims.arrival(*page));
@@ -341,6 +354,25 @@ impl Pager {
             }
         }
         used
+    }
+
+    /// Copies a page from a frame that the kernel does not move to the range: the program has locked or protected that
+    /// part of the range, so that it differs from the frame. The memory is charged beyond the limit if need be: the
+    /// access would fault for ever otherwise.
+    ///
+    /// # Safety
+    /// The caller owns the page, which is loading, and alone has the frame.
+    #[cold]
+    unsafe fn copy_from_unmovable(&self, page: PageIndex, frame: Frame) -> Put {
+        if self.budget.charge(1) == 0 {
+            self.budget.force_charge(1);
+        }
+        // SAFETY: the caller guarantees it.
+        let put = unsafe { self.copy_back(page, frame) };
+        if put != Put::Done {
+            self.budget.uncharge(1);
+        }
+        put
     }
 
     /// Ends the loading of a page that is in the range now. A copy takes memory from the region's limit, so that of a page

@@ -196,7 +196,7 @@ impl Pager {
             while let Some(other) = self.take_to_drop(PageIndex(page), &mut run) {
                 // Threads may wait for pages of the run. They must not wait for what this thread waits for.
                 // SAFETY: the caller guarantees it; this thread has taken the pages of the run.
-                unsafe { self.drop_run(&mut run) };
+                unsafe { self.drop_run(&mut run) }?;
                 run.restart(page + 1);
                 if self.await_droppable(PageIndex(page), other)? {
                     break;
@@ -205,13 +205,12 @@ impl Pager {
             }
             if run.pages == RUN_MAX {
                 // SAFETY: as above.
-                unsafe { self.drop_run(&mut run) };
+                unsafe { self.drop_run(&mut run) }?;
                 run.restart(page + 1);
             }
         }
         // SAFETY: as above.
-        unsafe { self.drop_run(&mut run) };
-        Ok(())
+        unsafe { self.drop_run(&mut run) }
     }
 
     /// Takes a page and adds it to the run. Returns another result of the claim.
@@ -239,23 +238,30 @@ impl Pager {
         Ok(false)
     }
 
+    /// Drops the pages of a run. If the kernel refuses to release their memory, those that have any stay, with an error.
+    ///
     /// # Safety
     /// As for [`Pager::discard`]; the caller owns the pages of the run, which are taken.
-    unsafe fn drop_run(&self, run: &mut TakenRun) {
+    unsafe fn drop_run(&self, run: &mut TakenRun) -> Result<(), RangeError> {
         let claims = &run.claims[..run.pages];
         let resident = claims.iter().filter(|(was, _)| *was == State::Resident).count();
         // A folded page may have been poisoned: dropping removes the poison as it removes memory.
         let is_poisonable =
             self.service == Service::HandlerThreads && claims.iter().any(|(was, _)| *was == State::Folded);
-        if resident > 0 || is_poisonable {
-            // SAFETY: the contents may be lost. The call cannot fail for memory that is mapped and not locked.
-            let dropped =
-                unsafe { self.range.discard(run.first as usize * PAGE_SIZE, run.pages * PAGE_SIZE) };
-            if dropped.is_ok() {
-                self.budget.uncharge(resident as u32);
-            }
+        let has_memory = resident > 0 || is_poisonable;
+        let (offset, len_bytes) = (run.first as usize * PAGE_SIZE, run.pages * PAGE_SIZE);
+        // SAFETY: the contents may be lost.
+        let is_released = !has_memory || unsafe { self.range.discard(offset, len_bytes) }.is_ok();
+        if is_released {
+            self.budget.uncharge(resident as u32);
         }
+        let mut unreleased = None;
         for (page, (was, has_copy)) in (run.first..).map(PageIndex).zip(claims) {
+            if !is_released && *was == State::Resident {
+                self.word(page).put_back();
+                unreleased = Some(page.0);
+                continue;
+            }
             // SAFETY: the caller guarantees it.
             unsafe { self.drop_taken(page, *was, *has_copy) };
         }
@@ -263,6 +269,7 @@ impl Pager {
             // The call fails only for ranges that are not registered.
             let _ = self.uffd.wake(self.address(PageIndex(run.first)), run.pages * PAGE_SIZE);
         }
+        unreleased.map_or(Ok(()), |page| Err(RangeError::NotReleased { page }))
     }
 
     /// Ends the drop of a taken page whose memory has been released.

@@ -163,6 +163,7 @@ impl Pager {
         {
             return true;
         }
+        let mut is_unmovable = false;
         if self.can_move() && !is_folding {
             // SAFETY: the caller owns the page; no thread reads the frame, and no other page returns from it.
             match unsafe { self.move_in(page, frame, 1) } {
@@ -172,12 +173,17 @@ impl Pager {
                 }
                 // Another access put a page of zeroes there, after `madvise`: it is kept.
                 Put::Present(_) => return true,
-                Put::Refused(..) => {}
+                // The program has locked or protected this part of the range, so that it differs from the frame.
+                Put::Refused(_, errno) => is_unmovable = errno == libc::EINVAL,
             }
         }
+        let is_charged = self.budget.charge(1) == 1 || self.budget.overcommit();
+        if !is_charged && is_unmovable {
+            // Beyond the limit until an evictor releases the frame.
+            self.budget.force_charge(1);
+        }
         // SAFETY: the caller owns the page, which is returning from the frame.
-        (self.budget.charge(1) == 1 || self.budget.overcommit())
-            && unsafe { self.copy_back_charged(page, frame) }
+        (is_charged || is_unmovable) && unsafe { self.copy_back_charged(page, frame) }
     }
 
     /// Copies a returning page back to memory that was charged for it, and uncharges the memory if it is not used.

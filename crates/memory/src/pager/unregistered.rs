@@ -258,6 +258,7 @@ impl Pager {
         if let Some(page) = pages_of(chunk).find(|page| self.word(PageIndex(*page)).pins() > 0) {
             return Err(RangeError::Pinned { page });
         }
+        // If the kernel refuses, the chunk is registered and its pages are dropped one by one, or not, with an error.
         // SAFETY: the caller guarantees that nobody relies on the contents. A chunk without memory stays charged.
         let dropped = unsafe { self.range.discard(chunk as usize * CHUNK_BYTES, CHUNK_BYTES) };
         Ok(if dropped.is_ok() { CHUNK_PAGES } else { 0 })

@@ -16,13 +16,13 @@
 //! two, so a fault is compared with a few entries only. A list with more indices than the history has entries is not
 //! followed, nor are columns whose elements have sizes at another ratio, nor faults of several threads that gather at once.
 //!
-//! The state is behind a lock that is only tried, so that signal handlers can use it: a fault that finds the lock taken is
-//! not recorded. Nothing is allocated after the start.
+//! One fault at a time uses the state, by an atomic flag, so that signal handlers can use it: a fault that finds the flag
+//! set is not recorded. Nothing is allocated after the start.
 
 use super::WINDOW_MAX;
 use pagefold_page::{PAGE_SIZE, PageIndex};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 
 /// Entries of the history for each page of the limit, and their bounds.
 const PAGES_PER_ENTRY: u64 = 2;
@@ -74,9 +74,37 @@ impl GatherWindow {
     }
 }
 
+/// A value that one thread at a time may use. Nobody waits for it.
+struct TryOnly<T> {
+    is_used: AtomicBool,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: only `with` refers to the value, in the thread that has set the flag; the flag's order makes what the thread
+// before has written visible to it. So a shared `TryOnly` passes the value from thread to thread, which `Send` allows.
+unsafe impl<T: Send> Sync for TryOnly<T> {}
+
+impl<T> TryOnly<T> {
+    fn new(value: T) -> Self {
+        TryOnly { is_used: AtomicBool::new(false), value: UnsafeCell::new(value) }
+    }
+
+    /// Calls `run` with the value. Returns `None` if a thread uses it at this moment, perhaps the one that this call
+    /// interrupted. After a panic in `run` nobody uses the value any more.
+    fn with<R>(&self, run: impl FnOnce(&mut T) -> R) -> Option<R> {
+        if self.is_used.swap(true, Acquire) {
+            return None;
+        }
+        // SAFETY: this call has set the flag, and clears it after the last use of the reference.
+        let result = run(unsafe { &mut *self.value.get() });
+        self.is_used.store(false, Release);
+        Some(result)
+    }
+}
+
 /// The gathers of a region.
 pub(super) struct Gathers {
-    state: Mutex<State>,
+    state: TryOnly<State>,
     /// Neighbours that the last window brought in.
     brought: AtomicU64,
     /// The size of the history with its hash table.
@@ -88,19 +116,21 @@ impl Gathers {
     pub(super) fn new(limit_pages: u64) -> Self {
         let state = State::new(limit_pages);
         let history_bytes = (size_of_val(&*state.history) + size_of_val(&*state.by_distance)) as u64;
-        Gathers { state: Mutex::new(state), brought: AtomicU64::new(0), history_bytes }
+        Gathers { state: TryOnly::new(state), brought: AtomicU64::new(0), history_bytes }
     }
 
     /// Records a fault at an offset, in bytes, that belongs to no stream and no sweep. Returns the pages to bring in if a
     /// gather continues, and how many neighbours of the window before were used.
     pub(super) fn record(&self, offset: u64) -> Option<(GatherWindow, u64)> {
-        let mut state = self.state.try_lock().ok()?;
         let brought = self.brought.load(Relaxed);
-        let followed = state.follow(offset, brought);
-        let begun = || state.align(offset).map(|window| (window, false));
-        let continued = followed.or_else(begun);
-        state.push(offset);
-        let (window, is_used) = continued?;
+        let continued = self.state.with(|state| {
+            let followed = state.follow(offset, brought);
+            let begun = || state.align(offset).map(|window| (window, false));
+            let continued = followed.or_else(begun);
+            state.push(offset);
+            continued
+        });
+        let (window, is_used) = continued??;
         self.brought.store(0, Relaxed);
         Some((window, if is_used { brought } else { 0 }))
     }

@@ -63,7 +63,7 @@ impl Staging {
     /// Makes an area of `batches` batches, at most 1023.
     pub(crate) fn new(batches: usize) -> Result<Self, SysError> {
         let batches = batches.clamp(2, BATCHES_MAX);
-        let memory = Reservation::new(batches * BATCH_FRAMES * PAGE_SIZE)?;
+        let memory = Reservation::movable(batches * BATCH_FRAMES * PAGE_SIZE, PAGE_SIZE)?;
         // SAFETY: only the pager touches it, which does nothing in a child (`Pager::fork_mark`) and is not dropped
         // there.
         unsafe { memory.keep_from_children() }?;

@@ -5,11 +5,13 @@
 mod advice;
 mod budget;
 mod copy;
+mod devices;
 mod file;
 mod gathers;
 mod late;
 mod limit;
 mod madvise;
+mod mappings;
 mod parts;
 mod pin;
 mod refusal;
@@ -25,7 +27,14 @@ mod support;
 #[test]
 fn child() {
     let Some(part) = support::part() else { return };
-    let run = [budget::run_part, file::run_part, madvise::run_part, refusal::run_part, signals::run_part];
+    let run = [
+        budget::run_part,
+        file::run_part,
+        madvise::run_part,
+        mappings::run_part,
+        refusal::run_part,
+        signals::run_part,
+    ];
     assert!(run.iter().any(|run| run(&part)), "there is no part {part}");
     std::process::exit(0);
 }

@@ -242,3 +242,14 @@ fn the_hash_of_distances_finds_the_last_entry_with_a_distance() {
     // Entries with other distances take the place of some.
     assert!(found > 1_500, "{found}");
 }
+
+#[test]
+fn a_call_that_interrupts_another_is_not_recorded() {
+    let value = TryOnly::new(1);
+    let seen = value.with(|value_in_use| {
+        assert_eq!(value.with(|_| ()), None);
+        *value_in_use += 1;
+        *value_in_use
+    });
+    assert_eq!((seen, value.with(|value| *value)), (Some(2), Some(2)));
+}
