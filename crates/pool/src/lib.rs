@@ -75,6 +75,12 @@
 //! pool may take the lock of the arena's free lists (to take or release frames). It also calls [`Relocate::relocate`]
 //! while it holds the class's lock; `relocate` must not wait for a thread that uses the pool. No lock of a class is held
 //! while a thread waits for memory: writers wait for an empty reserve in its queue (`arena`).
+//!
+//! # Checks of the unsafe code
+//!
+//! Debug builds check that each frame has one owner, and Miri runs tests of this crate, with all memory on the heap (`heap`):
+//! `MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-permissive-provenance" cargo +nightly miri test -p pagefold-pool --test pool
+//! any_history`.
 
 // Printing panics when it cannot write. Only the binary prints, in one file.
 #![deny(clippy::print_stdout, clippy::print_stderr)]

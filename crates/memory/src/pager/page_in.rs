@@ -313,7 +313,7 @@ impl Pager {
                             // SAFETY: as above.
                             unsafe { self.copy_from_unmovable(first, frame) }
                         }
-                        // The refused page comes next.
+                        // The next turn begins at the page that was refused.
                         Put::Refused(done, _) => {
                             len = done;
                             Put::Done

@@ -222,7 +222,7 @@ fn pin_again(mode: usize) {
     assert!(failed > 20, "{failed}");
     control.clear();
     for page in tried() {
-        drop(region.pin(bytes_of(page, 1)).unwrap());
+        let _pin = region.pin(bytes_of(page, 1)).unwrap();
         assert!(system_reads(&region, page), "page {page}");
     }
     check(&region, tried());
