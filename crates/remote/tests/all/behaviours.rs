@@ -120,7 +120,7 @@ impl World {
             return Some(Fault::Status(403, None));
         }
         match self.login {
-            Login::Header if n == 0 && request.headers.get("authorization").is_none() => {
+            Login::Header if n == 0 && !request.headers.contains_key("authorization") => {
                 return Some(Fault::Status(401, None));
             }
             Login::Token if n == 0 => {
