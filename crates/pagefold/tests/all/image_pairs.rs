@@ -214,5 +214,6 @@ fn each_pair_of_options_gives_back_the_tree() {
         }
     }
     println!("{done} runs, {refused} of them refused; {} pairs are left", missing.len());
-    assert!(refused * 2 < done, "{done} runs, {refused} refused");
+    // Pairs that do not go together are refused at once, each a few times.
+    assert!(done - refused >= 20, "{done} runs, {refused} refused");
 }
