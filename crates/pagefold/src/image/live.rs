@@ -194,7 +194,7 @@ mod tests {
         let change = Change { interval_ms: Some(500), ..Change::default() };
         assert_eq!(
             (change.count(1234, 3), change.bytes(2 << 20, 1 << 19)),
-            ("1 234 (6.0/s)".into(), "2 MiB (1 MiB/s)".into())
+            (format!("{} (6.0/s)", numbers::count(1234)), "2 MiB (1 MiB/s)".into())
         );
         assert_eq!(Change::default().count(7, 3), "7");
     }
