@@ -27,9 +27,9 @@ const PINS: usize = 3;
 fn calls() -> u64 {
     let is_set = |name| std::env::var_os(name).is_some();
     match (is_set("PAGEFOLD_LONG"), is_set("PAGEFOLD_FULL")) {
-        (true, _) => 200_000,
-        (_, true) => 8000,
-        _ => 1500,
+        (true, _) => 100_000,
+        (_, true) => 6000,
+        _ => 1200,
     }
 }
 
@@ -50,6 +50,8 @@ struct User {
     locked: Range<u64>,
     read_only: Range<u64>,
     made: Vec<u8>,
+    /// Whether pages that a system call uses may be copied out.
+    pins_are_needed: bool,
 }
 
 impl User {
@@ -66,8 +68,10 @@ impl User {
         file.sync_all().unwrap();
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let direct = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path);
+        let region = Region::new(config).unwrap();
         User {
-            region: Region::new(config).unwrap(),
+            pins_are_needed: !system_calls || region.eviction() == Eviction::Protect,
+            region,
             model: vec![0; PAGES as usize * PAGE],
             random,
             file: direct.unwrap_or(file),
@@ -138,16 +142,15 @@ impl User {
 
     /// Takes over what a call has left that failed: each sector has the old bytes, or the new ones.
     fn adopt(&mut self, bytes: Range<usize>, new: &[u8]) {
-        for at in bytes.clone().step_by(512) {
-            let sector = at..bytes.end.min(at + 512);
+        let mut at = bytes.start;
+        while at < bytes.end {
+            let sector = at..bytes.end.min((at + 1).next_multiple_of(512));
+            at = sector.end;
             // SAFETY: in the range, without other references to it meanwhile.
             let found = unsafe { std::slice::from_raw_parts(self.start(&sector), sector.len()) };
-            let new = &new[at - bytes.start..][..sector.len()];
-            assert!(
-                found == &self.model[sector.clone()] || found == new,
-                "page {} has other bytes",
-                at / PAGE
-            );
+            let new = &new[sector.start - bytes.start..sector.end - bytes.start];
+            let is_known = found == &self.model[sector.clone()] || found == new;
+            assert!(is_known, "page {} has other bytes", sector.start / PAGE);
             self.model[sector].copy_from_slice(found);
         }
     }
@@ -161,14 +164,13 @@ impl User {
         self.model[bytes].copy_from_slice(&self.made);
     }
 
-    /// Reads from the file by a system call, with a pin where one is needed. The call may fail where a page is not
-    /// resident, or read-only.
+    /// Reads from the file by a system call, with a pin where contents need one, or without. The call may fail where a page
+    /// has left, or is read-only.
     fn read_direct(&mut self) {
         let pages = self.pages();
         let bytes = bytes_of(pages.start, pages.end - pages.start);
-        let is_pinned = self.region.eviction() == Eviction::Protect
-            || self.region.needs_pins()
-            || self.random.below(2) == 0;
+        let is_pinned = self.pins_are_needed || self.random.below(2) == 0;
+        self.check(bytes.clone());
         let pin = is_pinned.then(|| self.region.pin_owned(bytes.clone()).unwrap());
         let from = self.random.below(FILE_PAGES - RUN) as usize * PAGE;
         // SAFETY: in the range, without other references to it meanwhile.

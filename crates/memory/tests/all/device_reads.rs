@@ -53,7 +53,8 @@ fn open_direct(path: impl AsRef<Path>) -> io::Result<File> {
 
 /// Makes the file, which is read past the page cache. `None` if its file system does not have that.
 fn direct_file(test: &str) -> Option<File> {
-    match open_direct(format!("/proc/self/fd/{}", file().as_raw_fd())) {
+    let file = file();
+    match open_direct(format!("/proc/self/fd/{}", file.as_raw_fd())) {
         Ok(file) => Some(file),
         Err(error) => {
             pagefold_testkit::skipped!("{test}: no O_DIRECT here: {error}");

@@ -229,8 +229,8 @@ fn a_socket_sends_the_pages_that_it_was_given() {
 fn reads() -> u64 {
     let is_set = |name| std::env::var_os(name).is_some();
     match (is_set("PAGEFOLD_LONG"), is_set("PAGEFOLD_FULL")) {
-        (true, _) => 100_000,
-        (_, true) => 2000,
+        (true, _) => 30_000,
+        (_, true) => 800,
         _ => 100,
     }
 }
