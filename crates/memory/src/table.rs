@@ -20,7 +20,7 @@ const LOCKED: u32 = 1 << 31;
 const UNREGISTERED: u32 = 1 << 30;
 /// The kernel fills the pages of the unregistered chunk: the change is complete.
 const KERNEL_FILLED: u32 = 1 << 29;
-/// For each 2 MiB of the chunk, whether the range has or had a page there. Each has a page table of its own.
+/// For each 2 MiB of the chunk, whether the range has or had a page there. Each has a separate page table.
 const MAPPED: [u32; 2] = [1 << 27, 1 << 28];
 /// For each quarter of the chunk, whether it has or had a page in the store. The hashes of each take a page of memory.
 const HASHED: [u32; 4] = [1 << 23, 1 << 24, 1 << 25, 1 << 26];
@@ -32,7 +32,7 @@ const _: () = assert!(LIVE as u64 >= CHUNK_PAGES);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PageHash(pub(crate) u128);
 
-/// What the pages of a range have used so far, besides memory for their contents.
+/// Memory that the pages of a range have used so far, besides that of their contents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Touched {
     /// Units of 2 MiB that have or had a page: page tables of the kernel.
@@ -228,7 +228,7 @@ impl Table {
         u64::try_from(self.folded.load(Relaxed) as i64).unwrap_or(0)
     }
 
-    /// Returns what the pages have used so far. Nothing of it is given back while the region exists, but page tables where
+    /// Returns the memory that the pages have used besides that of their contents. Nothing of it is given back while the region exists, but page tables where
     /// the kernel frees them.
     pub(crate) fn touched(&self) -> Touched {
         // The words of a chunk take one page.
