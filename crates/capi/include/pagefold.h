@@ -258,6 +258,9 @@ typedef struct pf_region_stats {
     uint64_t pool_refused_pages;   /* pages that the pool refused; they stayed resident */
     uint64_t file_read_calls;      /* reads of the region's file: adjacent pages are read together */
     uint64_t file_rereads;         /* those of file_reads that were read again, because the pool was full */
+    uint64_t metadata_bytes;       /* tables in use; they are not given back */
+    uint64_t page_tables_bytes;    /* the kernel's page tables, about: 4 KiB for each 2 MiB that have or had a page */
+    uint64_t unmovable_pages;      /* attempts to evict a page that the kernel or a device used, or that was locked */
 } pf_region_stats;
 
 /* Reads the statistics. `size_bytes` is sizeof *stats; fields that the library does not know are zero. */

@@ -40,6 +40,9 @@ pub struct pf_region_stats {
     pub pool_refused_pages: u64,
     pub file_read_calls: u64,
     pub file_rereads: u64,
+    pub metadata_bytes: u64,
+    pub page_tables_bytes: u64,
+    pub unmovable_pages: u64,
 }
 
 /// Returns how many pages the pool has refused.
@@ -77,6 +80,9 @@ fn convert(stats: &RegionStats) -> pf_region_stats {
         pool_refused_pages: refused_pages(stats),
         file_read_calls: stats.faults.file_read_calls,
         file_rereads: stats.faults.file_rereads,
+        metadata_bytes: stats.memory.metadata,
+        page_tables_bytes: stats.memory.page_tables,
+        unmovable_pages: stats.eviction.unmovable,
     }
 }
 

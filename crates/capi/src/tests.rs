@@ -54,7 +54,7 @@ fn the_header_has_the_structs_and_constants_of_the_crate() {
         metadata_max_bytes folded_bytes stored_bytes compressed_bytes same_filled_pages incompressible_pages
         faults_zero faults_compressed faults_staged faults_failed file_reads memory_waits fault_ns memory_wait_ns
         neighbours_brought neighbours_used evicted_pages evicted_clean_pages pool_limit_hit pool_refused_pages
-        file_read_calls file_rereads);
+        file_read_calls file_rereads metadata_bytes page_tables_bytes unmovable_pages);
     constants!(expected, c:
         PF_OK = Code::Ok as i32;
         PF_EINVAL = Code::Invalid as i32;

@@ -9,6 +9,9 @@ use pagefold_page::PAGE_SIZE;
 use pagefold_sys::signal;
 use std::time::Duration;
 
+/// Bytes of a slot of the store.
+const SLOT_BYTES: u64 = 16;
+
 /// Counts of accesses to pages that were not mapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
@@ -121,8 +124,14 @@ pub struct MemoryStats {
     pub limit: u64,
     /// Memory of the pool.
     pub pool: u64,
+    /// Page words, hashes and slots in use. They are not given back, and the limit counts those of pages in the store
+    /// only as far as these lie together.
+    pub metadata: u64,
     /// Page words, hashes and slots, if all of them are in use.
     pub metadata_max: u64,
+    /// The kernel's page tables of the range and of the staging area, about: 4 KiB for each 2 MiB that have or had a page.
+    /// The limit does not count them. Where the kernel frees some on a `discard`, they stay in this number.
+    pub page_tables: u64,
 }
 
 /// Everything a region counts.
@@ -182,6 +191,16 @@ pub(crate) fn pressure(pager: &Pager) -> Pressure {
     }
 }
 
+/// Returns about the memory of the kernel's page tables for the range and the staging area.
+fn page_tables(pager: &Pager) -> u64 {
+    /// Memory that one page table maps.
+    const MAPPED_BYTES: u64 = 2 << 20;
+    let staging = (pager.staging.memory().len_bytes() as u64).div_ceil(MAPPED_BYTES);
+    // A page that was staged needs at most one.
+    let staging = staging.min(pager.counters.get(Counter::StagedPages));
+    (pager.table.touched().page_tables + staging) * PAGE_SIZE as u64
+}
+
 /// Collects the statistics of a region.
 pub(crate) fn collect(pager: &Pager) -> RegionStats {
     // The store's locks are taken below. A thread that makes room for a fault may need them, and a handler that
@@ -192,6 +211,7 @@ pub(crate) fn collect(pager: &Pager) -> RegionStats {
     let time = |counter| pager.counters.time(counter);
     let store = pager.store.stats();
     let (neighbours_brought, neighbours_used) = pager.readahead.counts();
+    let slots = store.memory.slots + store.memory.links;
     let written_back = pager.store.writeback().map_or(0, |writeback| writeback.stats().bd.bd_writes);
     RegionStats {
         memory: MemoryStats {
@@ -199,7 +219,9 @@ pub(crate) fn collect(pager: &Pager) -> RegionStats {
             resident_max: bytes(pager.resident_max()),
             limit: bytes(pager.budget.limit()),
             pool: store.mm.mem_used_total,
-            metadata_max: pager.table.len_bytes_max() + store.memory.slots + store.memory.links,
+            metadata: bytes(pager.table.touched().table_pages) + slots,
+            metadata_max: pager.table.len_bytes_max() + slots.max(pager.table.page_count().0 * SLOT_BYTES),
+            page_tables: page_tables(pager),
         },
         folded_bytes: bytes(pager.table.folded()),
         stored_bytes: store.mm.orig_data_size,

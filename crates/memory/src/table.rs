@@ -20,12 +20,26 @@ const LOCKED: u32 = 1 << 31;
 const UNREGISTERED: u32 = 1 << 30;
 /// The kernel fills the pages of the unregistered chunk: the change is complete.
 const KERNEL_FILLED: u32 = 1 << 29;
+/// For each 2 MiB of the chunk, whether the range has or had a page there. Each has a separate page table.
+const MAPPED: [u32; 2] = [1 << 27, 1 << 28];
+/// For each quarter of the chunk, whether it has or had a page in the store. The hashes of each take a page of memory.
+const HASHED: [u32; 4] = [1 << 23, 1 << 24, 1 << 25, 1 << 26];
 /// The bits of the number of pages.
-const LIVE: u32 = KERNEL_FILLED - 1;
+const LIVE: u32 = HASHED[0] - 1;
+const _: () = assert!(LIVE as u64 >= CHUNK_PAGES);
 
 /// A hash of 128 bits that tells whether a page still equals its copy in the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PageHash(pub(crate) u128);
+
+/// Memory that the pages of a range have used so far, besides that of their contents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Touched {
+    /// Units of 2 MiB that have or had a page: page tables of the kernel.
+    pub(crate) page_tables: u64,
+    /// Pages of the words and hashes that have memory.
+    pub(crate) table_pages: u64,
+}
 
 /// The table of a region's pages.
 pub(crate) struct Table {
@@ -40,6 +54,10 @@ pub(crate) struct Table {
     copies: AtomicU64,
     /// Pages folded so far.
     folds: AtomicU64,
+    /// Chunks with any bit of `MAPPED` or `HASHED`, and the number of those bits.
+    touched: AtomicU64,
+    mapped: AtomicU64,
+    hashed: AtomicU64,
 }
 
 impl Table {
@@ -53,6 +71,9 @@ impl Table {
             folded: AtomicU64::new(0),
             copies: AtomicU64::new(0),
             folds: AtomicU64::new(0),
+            touched: AtomicU64::new(0),
+            mapped: AtomicU64::new(0),
+            hashed: AtomicU64::new(0),
         })
     }
 
@@ -93,6 +114,24 @@ impl Table {
         let [low, high] = self.hash_words(page);
         low.store(hash.0 as u64, Relaxed);
         high.store((hash.0 >> 64) as u64, Relaxed);
+        let quarter = page.0 % CHUNK_PAGES / (CHUNK_PAGES / 4);
+        self.note(page.0 / CHUNK_PAGES, HASHED[quarter as usize], &self.hashed);
+    }
+
+    /// Sets a bit of `MAPPED` or `HASHED`, and counts it the first time.
+    fn note(&self, chunk: u64, bit: u32, counter: &AtomicU64) {
+        let live = self.live(chunk);
+        // Nearly always it is set: no other CPU loses the cache line.
+        if live.load(Relaxed) & bit != 0 {
+            return;
+        }
+        let before = live.fetch_or(bit, Relaxed);
+        if before & bit == 0 {
+            counter.fetch_add(1, Relaxed);
+        }
+        if before & (MAPPED[0] | MAPPED[1] | HASHED[0] | HASHED[1] | HASHED[2] | HASHED[3]) == 0 {
+            self.touched.fetch_add(1, Relaxed);
+        }
     }
 
     fn live(&self, chunk: u64) -> &AtomicU32 {
@@ -131,6 +170,8 @@ impl Table {
 
     /// Marks an unregistered chunk as one that the kernel fills.
     pub(crate) fn mark_kernel_filled(&self, chunk: u64) {
+        // The kernel does not say which half it fills.
+        MAPPED.into_iter().for_each(|bit| self.note(chunk, bit, &self.mapped));
         self.live(chunk).fetch_or(KERNEL_FILLED, Release);
     }
 
@@ -147,6 +188,8 @@ impl Table {
     /// Counts a page that became resident.
     pub(crate) fn add_live(&self, page: PageIndex) {
         self.live(page.0 / CHUNK_PAGES).fetch_add(1, Relaxed);
+        let half = page.0 % CHUNK_PAGES / (CHUNK_PAGES / 2);
+        self.note(page.0 / CHUNK_PAGES, MAPPED[half as usize], &self.mapped);
     }
 
     /// Counts a page that is neither resident nor staged any more.
@@ -183,6 +226,14 @@ impl Table {
     pub(crate) fn folded(&self) -> u64 {
         // A fault may bring a page in before the evictor has counted it as folded.
         u64::try_from(self.folded.load(Relaxed) as i64).unwrap_or(0)
+    }
+
+    /// Returns the memory that the pages have used besides that of their contents. Nothing of it is given back while the region exists, but page tables where
+    /// the kernel frees them.
+    pub(crate) fn touched(&self) -> Touched {
+        // The words of a chunk take one page.
+        let table_pages = self.touched.load(Relaxed) + self.hashed.load(Relaxed);
+        Touched { page_tables: self.mapped.load(Relaxed), table_pages }
     }
 
     /// Returns the bytes of memory that the table takes if all of it is touched.
@@ -278,6 +329,26 @@ mod tests {
         // 20 bytes a page and 4 a chunk, each up to a whole page of memory.
         let least = PAGES * 20 + 3 * 4;
         assert!((least..least + 3 * 4096).contains(&table.len_bytes_max()));
+    }
+
+    #[test]
+    fn what_pages_use_besides_their_memory_is_counted_once() {
+        let table = Table::new(PageCount(PAGES)).unwrap();
+        assert_eq!(table.touched(), Touched::default());
+        for page in [0, 511, CHUNK_PAGES + 512, 0] {
+            table.add_live(PageIndex(page));
+            table.remove_live(PageIndex(page));
+        }
+        assert_eq!(table.touched(), Touched { page_tables: 2, table_pages: 2 });
+        for page in [0, 255, 256, 2 * CHUNK_PAGES] {
+            table.set_hash(PageIndex(page), PageHash(1));
+        }
+        assert_eq!(table.touched(), Touched { page_tables: 2, table_pages: 3 + 3 });
+        // The kernel may fill both halves.
+        table.mark_kernel_filled(2);
+        table.unmark_unregistered(2, 1);
+        assert_eq!(table.touched(), Touched { page_tables: 4, table_pages: 3 + 3 });
+        assert!(table.has_live(2) && !table.has_live(0) && !table.has_live(1));
     }
 
     #[test]

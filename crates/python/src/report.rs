@@ -22,6 +22,10 @@ pub(crate) struct PyRegionStats {
     compressed: u64,
     /// The memory that compressed pages take.
     pool: u64,
+    /// The memory that the region's tables take. It is not given back while the region exists.
+    tables: u64,
+    /// The memory of the kernel's page tables, about: 4 KiB for each 2 MiB of the region that have or had a page.
+    page_tables: u64,
     /// The uncompressed size of compressed pages divided by their compressed size; 0 if there are none.
     ratio: f64,
     /// Pages touched for the first time.
@@ -38,6 +42,8 @@ pub(crate) struct PyRegionStats {
     file_rereads: u64,
     /// Pages that left the resident memory.
     evicted: u64,
+    /// Attempts to evict a page that the kernel or a device used, or that was locked.
+    unmovable: u64,
     /// Seconds that the region's threads spent in serving accesses.
     fault_seconds: f64,
     /// Seconds of these in which they waited for memory.
@@ -56,6 +62,8 @@ impl PyRegionStats {
             resident_max: stats.memory.resident_max,
             compressed: stats.folded_bytes,
             pool: stats.memory.pool,
+            tables: stats.memory.metadata,
+            page_tables: stats.memory.page_tables,
             ratio: stats.ratio(),
             first_touches: stats.faults.zero,
             faults: stats.faults.folded + stats.faults.staged,
@@ -64,6 +72,7 @@ impl PyRegionStats {
             file_read_calls: stats.faults.file_read_calls,
             file_rereads: stats.faults.file_rereads,
             evicted: stats.eviction.staged,
+            unmovable: stats.eviction.unmovable,
             fault_seconds: stats.faults.time.as_secs_f64(),
             wait_seconds: stats.faults.wait_time.as_secs_f64(),
             pool_limit_hit: stats.pool.pool_limit_hit,

@@ -27,6 +27,7 @@ def test_bytes_come_back_after_eviction(settings):
     assert all(int.from_bytes(view[page : page + 8], "little") == page for page in range(0, len(view), 4096))
     stats = it.stats()
     assert stats.evicted > 0 and stats.faults > 0 and stats.compressed > 12 * MB
+    assert 0 < stats.tables < MB and 8 * 4096 <= stats.page_tables < MB and stats.unmovable >= 0
     assert stats.resident <= stats.resident_max and stats.memory == MB and stats.size == 16 * MB
 
 

@@ -126,6 +126,8 @@ static void limits_and_statistics(void) {
     CHECK(pf_region_get_stats(region, &stats, sizeof stats) == PF_OK);
     CHECK(stats.size_bytes == sizeof stats && stats.limit_bytes == 4 * MIB);
     CHECK(stats.resident_max_bytes <= 4 * MIB && stats.faults_zero > 0);
+    CHECK(stats.metadata_bytes > 0 && stats.metadata_bytes <= stats.metadata_max_bytes);
+    CHECK(stats.page_tables_bytes >= 8 * 4096 && stats.page_tables_bytes < MIB);
     CHECK(stats.folded_bytes >= 12 * MIB && stats.compressed_bytes < stats.stored_bytes);
     CHECK(pf_region_set_limit(region, 4096) == PF_EINVAL);
     CHECK(pf_region_set_limit(region, 2 * MIB) == PF_OK);

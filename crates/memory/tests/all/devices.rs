@@ -3,27 +3,27 @@
 //!
 //! Where the kernel cannot move pages, such memory must be pinned, and the tests pin it. A call may fail with EFAULT
 //! where the faulting thread serves. With `PAGEFOLD_FULL` the tests that meet evictions by chance take longer, and with
-//! `PAGEFOLD_LONG` minutes.
+//! `PAGEFOLD_LONG` minutes. `device_reads.rs` has the reads of files and block devices.
 
 use crate::support::{MODES, Random, bytes_of, each, noise, read, text, write};
 use io_uring::{IoUring, opcode, types};
 use pagefold_memory::{Eviction, PinnedSlice, Region, RegionConfig};
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 const PAGES: u64 = 1024;
 const LIMIT: u64 = 128 * 4096;
 /// Pages of the file that is read. Page `k` of it is `noise(FILE_FIRST + k)`.
-const FILE_PAGES: u64 = 512;
+pub const FILE_PAGES: u64 = 512;
 const FILE_FIRST: u64 = 1 << 32;
 /// Pages that the kernel uses at once.
-const USED: u64 = 16;
+pub const USED: u64 = 16;
 
-fn region(mode: usize) -> Region {
+pub fn region(mode: usize) -> Region {
     let (service, eviction) = MODES[mode];
     Region::new(RegionConfig { service, eviction, ..RegionConfig::new(PAGES * 4096, LIMIT) }).unwrap()
 }
@@ -41,7 +41,7 @@ fn pin_if_needed(region: &Region, page: u64) -> Option<PinnedSlice<'_>> {
     is_needed.then(|| region.pin(bytes_of(page, 1)).unwrap())
 }
 
-fn address(region: &Region, page: u64) -> *mut u8 {
+pub fn address(region: &Region, page: u64) -> *mut u8 {
     region.as_ptr().wrapping_add(page as usize * 4096)
 }
 
@@ -77,7 +77,7 @@ fn bytes(words: &[u64; 512]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }
 
-fn file() -> File {
+pub fn file() -> File {
     let mut file = tempfile::tempfile().unwrap();
     (0..FILE_PAGES).for_each(|page| file.write_all(&bytes(&noise(FILE_FIRST + page))).unwrap());
     file.sync_all().unwrap();
@@ -229,15 +229,15 @@ fn a_socket_sends_the_pages_that_it_was_given() {
 fn reads() -> u64 {
     let is_set = |name| std::env::var_os(name).is_some();
     match (is_set("PAGEFOLD_LONG"), is_set("PAGEFOLD_FULL")) {
-        (true, _) => 100_000,
-        (_, true) => 2000,
+        (true, _) => 30_000,
+        (_, true) => 800,
         _ => 100,
     }
 }
 
 /// Runs two threads that call `fill` for [`USED`] pages at a time, with the first page and the first one of the file, and
 /// compares what the pages have afterwards, while a third thread makes pages leave.
-fn fill_beside_eviction(region: &Region, fill: impl Fn(u64, u64) -> io::Result<()> + Sync) {
+pub fn fill_beside_eviction(region: &Region, fill: impl Fn(u64, u64) -> io::Result<()> + Sync) {
     let is_done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let fillers = [0, 1].map(|thread| {
@@ -278,32 +278,6 @@ fn fill_beside_eviction(region: &Region, fill: impl Fn(u64, u64) -> io::Result<(
         results.into_iter().for_each(|result| result.unwrap());
     });
     assert!(region.stats().eviction.staged > 100);
-}
-
-/// Makes a file again that is read past the page cache. `None` if its file system does not have that.
-fn open_direct(file: &File) -> Option<File> {
-    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path).ok()
-}
-
-#[test]
-fn direct_reads_beside_eviction_leave_no_old_bytes() {
-    let file = file();
-    let Some(file) = open_direct(&file) else {
-        return pagefold_testkit::skipped!("direct_reads_beside_eviction: no O_DIRECT here");
-    };
-    each("direct_reads_beside_eviction", |mode| {
-        let region = region(mode);
-        fill_beside_eviction(&region, |first, from| {
-            // SAFETY: pages of the calling thread, without references to them.
-            let to = unsafe { std::slice::from_raw_parts_mut(address(&region, first), USED as usize * 4096) };
-            // A short read stopped at a page that was not resident.
-            match file.read_at(to, from * 4096)? {
-                len_bytes if len_bytes == to.len() => Ok(()),
-                _ => Err(io::Error::from_raw_os_error(libc::EFAULT)),
-            }
-        });
-    });
 }
 
 #[test]

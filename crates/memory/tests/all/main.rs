@@ -5,6 +5,7 @@
 mod advice;
 mod budget;
 mod copy;
+mod device_reads;
 mod devices;
 mod file;
 mod gathers;
@@ -20,6 +21,7 @@ mod rewritten;
 mod rows;
 mod signals;
 mod smoke;
+mod sparse;
 #[path = "../support/mod.rs"]
 mod support;
 
