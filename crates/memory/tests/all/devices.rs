@@ -230,7 +230,7 @@ fn reads() -> u64 {
     let is_set = |name| std::env::var_os(name).is_some();
     match (is_set("PAGEFOLD_LONG"), is_set("PAGEFOLD_FULL")) {
         (true, _) => 30_000,
-        (_, true) => 800,
+        (_, true) => 500,
         _ => 100,
     }
 }
