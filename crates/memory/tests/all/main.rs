@@ -22,6 +22,7 @@ mod signals;
 mod smoke;
 #[path = "../support/mod.rs"]
 mod support;
+mod unwritten;
 
 /// Runs a part of a test in a separate process (see `support`).
 #[test]
