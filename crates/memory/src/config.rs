@@ -29,7 +29,8 @@ pub enum Eviction {
     /// [`Eviction::Mixed`] where the kernel can move pages (Linux 6.8), else [`Eviction::Protect`].
     #[default]
     Auto,
-    /// As [`Eviction::Move`], without reports of written pages. If the owner promises that no system call uses memory
+    /// As [`Eviction::Move`], without reports of written pages. Scattered pages that are loaded to be read are
+    /// write-protected until the first write: while they are, they are dropped and not moved. If the owner promises that no system call uses memory
     /// that is not pinned ([`RegionConfig::system_calls`]), scattered pages leave as with [`Eviction::Protect`]: each
     /// move interrupts all CPUs that run the program, while one protection and one drop serve many pages.
     Mixed,

@@ -304,6 +304,17 @@ impl Drop for Reservation {
     }
 }
 
+/// Whether the kernel may merge equal pages of all memory of this process (ksm, PR_SET_MEMORY_MERGE). Pages that are
+/// merged and separated again lose their write protection.
+///
+/// It allocates nothing.
+pub fn is_merged() -> bool {
+    /// Linux 6.4.
+    const PR_GET_MEMORY_MERGE: libc::c_int = 68;
+    // SAFETY: the call reads a setting of this process; an older kernel refuses it.
+    unsafe { libc::prctl(PR_GET_MEMORY_MERGE, 0, 0, 0, 0) == 1 }
+}
+
 /// The page size of this machine, bytes.
 pub fn page_size() -> usize {
     rustix::param::page_size()

@@ -260,6 +260,15 @@ impl Evictor {
         if method == Method::Copy && found == BATCH_FRAMES && !pager.budget.has_waiters() {
             found += self.sweep.take_more(pager, &mut pages[found..], Candidates::Cold);
         }
+        // Unwritten pages need no frame.
+        while method == Method::Move && found >= BATCH_FRAMES && !pager.budget.has_waiters() {
+            let unwritten = pages[..found].iter().filter(|page| pager.word(**page).is_unwritten()).count();
+            let end = (BATCH_FRAMES + unwritten).min(PAGE_OUT_MAX);
+            match self.sweep.take_more(pager, &mut pages[found..end], Candidates::Cold) {
+                0 => break,
+                more => found += more,
+            }
+        }
         // SAFETY: the sweep has taken the pages, sorted and of the one chunk that this thread has locked.
         let step = step_result(unsafe { self.mover.page_out(pager, method, &mut pages[..found]) });
         (!matches!(step, StepResult::Nothing)).then_some(step)

@@ -1,6 +1,11 @@
 //! Moving pages out of the range, so that no write to them is lost.
 //!
-//! *Move*: the kernel moves the page's memory to a frame, atomically. *Protect*: the page is write-protected, copied
+//! *Drop*: a page that is unwritten by its word is write-protected since it was loaded, so it equals the store's copy, and
+//! nothing can write to it: neither a thread nor, as the kernel gets memory to write to only by a fault that ends the
+//! protection, a system call or a device. While the caller owns the page, such a fault waits. Devices that only read it keep
+//! its memory. Many such pages are dropped by one system call, and none is read.
+//!
+//! All others leave in one of two ways. *Move*: the kernel moves the page's memory to a frame, atomically. *Protect*: the page is write-protected, copied
 //! to a frame, and dropped; a thread that writes to it meanwhile faults and waits for the page's word. If the hash of
 //! a protected page equals that of its copy in the store, only its memory is released. In both ways the caller owns the
 //! pages, in state *taken*; afterwards they are staged or folded, or put back.
@@ -20,7 +25,7 @@ use crate::page::Frame;
 use crate::pager::Pager;
 use crate::staging::FrameBatch;
 use pagefold_page::{PAGE_SIZE, Page, PageIndex};
-use pagefold_sys::mem::DiscardBatch;
+use pagefold_sys::mem::{self, DiscardBatch};
 use pagefold_sys::ownmem::OwnMemory;
 use pagefold_sys::{Errno, SysError};
 
@@ -186,12 +191,67 @@ impl Mover {
     ) -> TakenOut {
         let taken = match method {
             // SAFETY: the caller owns the pages, which are taken.
-            Method::Move => unsafe { move_out(pager, pages) },
+            Method::Move => unsafe {
+                let (moved, clean) = self.drop_unwritten(pager, pages);
+                TakenOut { clean, ..move_out(pager, &pages[..moved]) }
+            },
             // SAFETY: the caller owns the pages, which are taken, and has locked their chunk.
             Method::Copy => unsafe { self.copy_out(pager, pages) },
         };
         pager.counters.add(Counter::StagedPages, (taken.staged + taken.clean) as u64);
         taken
+    }
+
+    /// Drops the pages that are unwritten, or puts them back. Returns how many pages are left, which come first in the list
+    /// now and are not protected, and how many were dropped.
+    ///
+    /// # Safety
+    /// The caller owns the pages, which are taken.
+    unsafe fn drop_unwritten(&mut self, pager: &Pager, pages: &mut [PageIndex]) -> (usize, usize) {
+        if !pager.protects_loads() {
+            return (pages.len(), 0);
+        }
+        // Pages that the kernel merges lose their protection. It is allowed to only if the program has asked for it after it
+        // had made the region.
+        let is_merged = mem::is_merged();
+        let mut unwritten = [PageIndex(0); PAGE_OUT_MAX];
+        let (mut left, mut count) = (0, 0);
+        self.parts.clear();
+        for at in 0..pages.len() {
+            let page = pages[at];
+            let word = pager.word(page);
+            if word.is_unwritten() && !is_merged {
+                self.parts.push(&pager.range, page.0 as usize * PAGE_SIZE, PAGE_SIZE);
+                unwritten[count] = page;
+                count += 1;
+            } else {
+                if word.is_protected() {
+                    // The copy was dropped. A move could take the protection along, which no word would tell.
+                    // SAFETY: this thread owns the page, which is taken, and does not copy it.
+                    unsafe { pager.unprotect(page, 1) };
+                    word.end_protection();
+                }
+                pages[left] = page;
+                left += 1;
+            }
+        }
+        // SAFETY: the store has the pages, and nothing has written to them: they are write-protected, and taken by this
+        // thread, so that a write to them faults and waits.
+        let mut dropped = unsafe { pager.range.discard_batch(&self.parts) } / PAGE_SIZE;
+        unwritten[..dropped].iter().for_each(|page| fold_clean(pager, *page));
+        for page in &unwritten[dropped..count] {
+            // The kernel may have dropped some pages of a part that it refused.
+            // SAFETY: as above.
+            match unsafe { pager.range.discard(page.0 as usize * PAGE_SIZE, PAGE_SIZE) } {
+                Ok(()) => {
+                    fold_clean(pager, *page);
+                    dropped += 1;
+                }
+                Err(_) => put_back_busy(pager, &[*page]),
+            }
+        }
+        pager.budget.uncharge(dropped as u32);
+        (left, dropped)
     }
 
     /// # Safety
@@ -340,6 +400,9 @@ fn stage_next(pager: &Pager, batch: &FrameBatch, page: PageIndex) {
 /// # Safety
 /// The caller owns the pages, which are taken.
 unsafe fn move_out(pager: &Pager, pages: &[PageIndex]) -> TakenOut {
+    if pages.is_empty() {
+        return TakenOut::default();
+    }
     let Some(batch) = pager.take_batch(Method::Move) else {
         put_back(pager, pages);
         return TakenOut::default();

@@ -27,6 +27,12 @@
 //! again. Its copy is dropped when it is loaded, where that is possible. The hash in the table stays that of the last
 //! folding, so that the next one tells whether the page was written.
 //!
+//! The flag *protected* says of a resident page that it was write-protected when it was loaded, and still is. If the store
+//! still has its copy, the page is *unwritten*: it equals the copy, and is dropped where other pages are moved. Before a
+//! thread, a system call or a device writes to it, there is a fault. A thread that serves such a fault owns the page, by a
+//! recheck, while it removes the protection, so that no evictor drops the page between the end of the protection and that
+//! of the flag.
+//!
 //! A *clean* page may have been written since it was loaded. Whether it still equals its copy is known only when it
 //! can no longer be written, by its hash (see `evict`).
 //!
@@ -101,6 +107,22 @@ impl PageWord {
     /// Returns whether the store has a copy of the page, perhaps of an older version.
     pub fn has_copy(&self) -> bool {
         self.load().has(Word::COPY)
+    }
+
+    /// Returns whether nothing has written to a resident or taken page since it was loaded, and it equals its copy. It stays
+    /// so while the caller owns the page, which is taken.
+    pub fn is_unwritten(&self) -> bool {
+        self.load().is_unwritten()
+    }
+
+    /// Returns whether a resident or taken page is write-protected since it was loaded.
+    pub fn is_protected(&self) -> bool {
+        self.load().is_protected()
+    }
+
+    /// Notes that the caller has removed the protection of the page, which is taken.
+    pub fn end_protection(&self) {
+        self.change_owned(|word| word.without(Word::PROTECTED));
     }
 
     /// Returns whether the page was written between its last two foldings.
@@ -189,6 +211,12 @@ impl PageWord {
         self.change_owned(|word| clock::loaded(word, now, arrival).without(Word::COPY));
     }
 
+    /// Transition: loading to resident and protected, like [`PageWord::finish_load`], of a page that the caller has
+    /// loaded from the store and write-protected in the same moment.
+    pub fn finish_load_protected(&self, now: FoldTime, arrival: Arrival) {
+        self.change_owned(|word| clock::loaded(word, now, arrival).with(Word::PROTECTED));
+    }
+
     /// Transition: loading back to the state before, because the page could not be brought in.
     pub fn abandon_load(&self) {
         self.change_owned(|word| {
@@ -222,7 +250,8 @@ impl PageWord {
         self.change(|word| (word.state() == State::Resident).then(|| begin(word))).is_ok()
     }
 
-    /// Transition: loading, after [`PageWord::begin_recheck`], back to resident.
+    /// Transition: loading, after [`PageWord::begin_recheck`], back to resident, and no longer protected: the caller has
+    /// removed the protection, if there was any.
     pub fn end_recheck(&self) {
         self.change_owned(|word| word.with_state(State::Resident).without(Word::RECHECK));
     }
@@ -284,12 +313,13 @@ impl PageWord {
     /// copy.
     pub fn fold_clean(&self, now: FoldTime) {
         let folded = |word: Word| word.with_state(State::Folded).with_fold_time(now);
-        self.change_owned(|word| folded(word).without(Word::REWRITTEN));
+        self.change_owned(|word| folded(word).without(Word::REWRITTEN).without(Word::PROTECTED));
     }
 
     /// Transition: taken to staged, after the page's bytes went from the region to the frame.
     pub fn stage(&self, frame: Frame) {
-        self.change_owned(|word| word.with_state(State::Staged).with_frame(frame));
+        let staged = |word: Word| word.with_state(State::Staged).with_frame(frame);
+        self.change_owned(|word| staged(word).without(Word::PROTECTED));
     }
 
     /// Begins to fold a page that is staged in this frame: sets *folding*. Returns false if the page is not staged
@@ -435,10 +465,11 @@ impl PageWord {
     }
 
     /// Pins a resident page, so that it is not taken until it is unpinned as often. Returns false if the page is not
-    /// resident or has [`PINS_MAX`] pins.
+    /// resident, is protected (system calls could not write to it), or has [`PINS_MAX`] pins.
     pub fn pin(&self) -> bool {
         let pin = |word: Word| {
-            let can = word.state() == State::Resident && word.pins() < PINS_MAX;
+            let is_writable = word.state() == State::Resident && !word.is_protected();
+            let can = is_writable && word.pins() < PINS_MAX;
             can.then(|| word.with_payload(word.pins() + 1))
         };
         self.change(pin).is_ok()

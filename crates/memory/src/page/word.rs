@@ -31,7 +31,7 @@ pub struct Frame(pub u16);
 /// The most pins a page can have at once.
 pub const PINS_MAX: u32 = 0xffff;
 
-/// The bits: state 0-2, waited 3, folding 4, copy 5, recheck 6, new 7, heat 8-9, chances 10-12, zeroed 13,
+/// The bits: state 0-2, waited 3, folding 4, copy 5, recheck or protected 6, new 7, heat 8-9, chances 10-12, zeroed 13,
 /// file hash 14, rewritten 15, payload 16-31. The payload is the frame of a staged or returning page, the fold time of a
 /// folded page, and the pins of a resident or unregistered page (during a recheck too, which is a kind of loading).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,6 +53,9 @@ impl Word {
     pub(super) const COPY: u32 = 1 << 5;
     /// The page is loading only for a recheck: the payload is its pins.
     pub(super) const RECHECK: u32 = 1 << 6;
+    /// Of a resident or taken page: it is write-protected since it was loaded. It is the same bit, so that the end of a
+    /// recheck clears it.
+    pub(super) const PROTECTED: u32 = Self::RECHECK;
     /// The page became resident after the last visit of the clock hand.
     pub(super) const NEW: u32 = 1 << 7;
     /// The page was dropped: untouched, it is zero, even if a file has bytes for it.
@@ -91,6 +94,16 @@ impl Word {
 
     pub(super) fn without(self, flag: u32) -> Self {
         Word(self.0 & !flag)
+    }
+
+    /// Returns whether a resident or taken page is write-protected since it was loaded.
+    pub(super) fn is_protected(self) -> bool {
+        matches!(self.state(), State::Resident | State::Taken) && self.has(Self::PROTECTED)
+    }
+
+    /// Returns whether a resident or taken page equals its copy because it is protected.
+    pub(super) fn is_unwritten(self) -> bool {
+        self.is_protected() && self.has(Self::COPY)
     }
 
     pub(super) fn is_waited(self) -> bool {
@@ -145,7 +158,8 @@ impl Word {
     /// Returns the pins of a resident or unregistered page, 0 for other pages.
     pub(super) fn pins(self) -> u32 {
         let is_mapped = matches!(self.state(), State::Resident | State::Unregistered);
-        if is_mapped || self.has(Self::RECHECK) { self.payload() } else { 0 }
+        let is_rechecked = self.state() == State::Loading && self.has(Self::RECHECK);
+        if is_mapped || is_rechecked { self.payload() } else { 0 }
     }
 
     pub(super) fn frame(self) -> Frame {

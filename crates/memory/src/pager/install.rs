@@ -39,17 +39,28 @@ fn repeat(pages: usize, mut step: impl FnMut(usize, usize) -> Done) -> Put {
 }
 
 impl Pager {
-    /// Copies pages to the range.
+    /// Copies pages to the range, write-protected if `is_protected` is set.
     ///
     /// # Safety
     /// The caller owns the pages, which are loading.
-    pub(crate) unsafe fn copy_in(&self, first: PageIndex, bytes: &[[u8; PAGE_SIZE]]) -> Put {
+    pub(crate) unsafe fn copy_in(
+        &self,
+        first: PageIndex,
+        bytes: &[[u8; PAGE_SIZE]],
+        is_protected: bool,
+    ) -> Put {
         repeat(bytes.len(), |at, len| {
             let to = self.address(PageIndex(first.0 + at as u64));
             let from = &bytes[at..at + len];
+            let (source, len_bytes) = (from.as_ptr().cast(), size_of_val(from));
             // SAFETY: the caller owns the pages, which are loading, and decides their contents; the source is a live
-            // slice.
-            unsafe { self.uffd.copy(to, from.as_ptr().cast(), size_of_val(from), true) }
+            // slice. `serve` removes the protection when there is a write.
+            unsafe {
+                match is_protected {
+                    true => self.uffd.copy_protected(to, source, len_bytes, true),
+                    false => self.uffd.copy(to, source, len_bytes, true),
+                }
+            }
         })
     }
 

@@ -57,7 +57,7 @@ use pagefold_page::{PAGE_SIZE, PageCount, PageIndex};
 use pagefold_store::{MemLimit, Store, StoreConfig};
 use pagefold_sys::forkguard::ForkGuard;
 use pagefold_sys::forkmark::ForkMark;
-use pagefold_sys::mem::Reservation;
+use pagefold_sys::mem::{self, Reservation};
 use pagefold_sys::uffd::{self, Feature, Uffd, UffdOptions};
 use scratch::ScratchPool;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -87,6 +87,8 @@ pub(crate) struct Pager {
     serves_kernel: bool,
     /// Whether pages may be copied out instead of moved.
     may_copy: bool,
+    /// Whether scattered pages that are loaded to be read are write-protected: then they leave by being dropped.
+    protects_loads: bool,
     /// Whether frames may keep their memory for other pages.
     pub(crate) reuses_frames: bool,
     /// Asynchronous write-protection reports which pages were written.
@@ -125,6 +127,9 @@ impl Pager {
         // Asynchronous write-protection does not block writes: pages cannot be protected for copying as well.
         let tracks_writes = eviction == Eviction::Move && features.has(Feature::WpAsync);
         let may_copy = !moves || eviction == Eviction::Mixed && !config.system_calls;
+        // Where pages are copied, those around them are protected and unprotected together with them. Asynchronous
+        // write-protection ends without a fault that would tell.
+        let protects_loads = eviction == Eviction::Mixed && !may_copy && !mem::is_merged();
         let reuses_frames = !moves || !config.system_calls;
         let is_signal = config.service == Service::FaultingThread;
         let kernel_faults = !is_signal && config.kernel_faults;
@@ -169,6 +174,7 @@ impl Pager {
             service: config.service,
             serves_kernel: kernel_faults,
             may_copy,
+            protects_loads,
             reuses_frames,
             tracks_writes,
             meter: Meter::new(config.measure_pages),
@@ -213,6 +219,11 @@ impl Pager {
     /// or the owner of the region pins memory that system calls use.
     pub(crate) fn may_copy(&self) -> bool {
         self.may_copy
+    }
+
+    /// Returns whether scattered pages that are loaded to be read are write-protected.
+    pub(crate) fn protects_loads(&self) -> bool {
+        self.protects_loads
     }
 
     /// Returns whether memory that system calls use must be pinned.

@@ -4,6 +4,10 @@
 //! available without waiting: free frames with memory, which are filled and then moved to the range many at once; or
 //! new memory, to which the kernel copies them. Moving interrupts the other CPUs for each run of adjacent pages, so
 //! scattered pages are copied if possible. The thread waits for memory only for the page that faulted.
+//!
+//! Moving scattered pages out costs the same again. So those that come from the store to be read are write-protected
+//! ([`Pager::protects_loads`]): until there is a write to them they can be dropped. The first write costs a fault, so this
+//! is not done for pages that were written the last time.
 
 use super::Pager;
 use super::claims::Claims;
@@ -28,6 +32,9 @@ pub(super) enum Memory {
     /// `len` frames of a batch, from `first` on.
     Frames { batch: FrameBatch, first: usize, len: usize },
 }
+
+/// Pages in runs at least as long as this are moved out at little cost, so they are not write-protected.
+const RUN_UNPROTECTED_MIN: usize = 8;
 
 /// The contents of a page to be put into the range.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -191,7 +198,7 @@ impl Pager {
         }
         // Before the faulting thread goes on: it may look at the counts.
         self.readahead.count_brought(claims.len as u64 - 1);
-        let used = self.put_runs(claims, &kinds, &memory, scratch);
+        let used = self.put_runs(claims, &kinds, &memory, scratch, is_write);
         self.settle(memory, zero_pages_charged, used);
         if kinds[claims.faulting] == Kind::Failed { Served::Failed } else { Served::Again }
     }
@@ -266,6 +273,7 @@ impl Pager {
         kinds: &[Kind; WINDOW_MAX],
         memory: &Memory,
         scratch: &Scratch,
+        is_write: bool,
     ) -> u32 {
         let (mut used, mut at, mut last) = (0, 0, 0..0);
         while at < claims.len {
@@ -273,13 +281,22 @@ impl Pager {
             at = run.end;
             match run.contains(&claims.faulting) {
                 true => last = run,
-                false => used += self.put_run(claims, run, kinds, memory, scratch),
+                false => used += self.put_run(claims, run, kinds, memory, scratch, false),
             }
         }
-        used + self.put_run(claims, last, kinds, memory, scratch)
+        used + self.put_run(claims, last, kinds, memory, scratch, is_write)
     }
 
-    /// Puts adjacent pages of the same kind into the range, as [`Pager::put_runs`] does.
+    /// Returns whether adjacent pages that come in by a copy are write-protected.
+    fn is_protected(&self, run: &[(PageIndex, FaultClaim)], is_write: bool) -> bool {
+        let is_unwritten = |(page, claim): &(PageIndex, FaultClaim)| {
+            *claim == FaultClaim::Load && !self.word(*page).is_rewritten()
+        };
+        self.protects_loads() && !is_write && run.len() < RUN_UNPROTECTED_MIN && run.iter().all(is_unwritten)
+    }
+
+    /// Puts adjacent pages of the same kind into the range, as [`Pager::put_runs`] does. `is_write` says whether the run is
+    /// known to be written at once.
     fn put_run(
         &self,
         claims: &Claims,
@@ -287,8 +304,11 @@ impl Pager {
         kinds: &[Kind; WINDOW_MAX],
         memory: &Memory,
         scratch: &Scratch,
+        is_write: bool,
     ) -> u32 {
         let pages = &claims.pages[..run.end];
+        let is_protected =
+            matches!(memory, Memory::New(_)) && self.is_protected(&pages[run.start..], is_write);
         let (mut used, mut at) = (0, run.start);
         while at < pages.len() {
             let (first, kind, mut len) = (pages[at].0, kinds[at], pages.len() - at);
@@ -299,7 +319,7 @@ impl Pager {
                 (Kind::Zero, _) => unsafe { self.zero_in(first, len) },
                 (Kind::Bytes, Memory::New(_)) => {
                     // SAFETY: this thread owns the claims, which are loading.
-                    unsafe { self.copy_in(first, &scratch.pages.0[at..at + len]) }
+                    unsafe { self.copy_in(first, &scratch.pages.0[at..at + len], is_protected) }
                 }
                 (Kind::Bytes, Memory::Frames { batch, first: frame, .. }) => {
                     let frame = self.staging.frame(batch, frame + at);
@@ -337,7 +357,8 @@ impl Pager {
                 if is_moved && let Memory::Frames { batch, first, .. } = memory {
                     self.staging.note_moved(self.staging.frame(batch, first + i));
                 }
-                self.finish(*page, *claim, claims.arrival(*page));
+                let is_protected = is_protected && kind == Kind::Bytes;
+                self.finish(*page, *claim, claims.arrival(*page), is_protected);
             }
             used += match (kind, memory) {
                 (Kind::Bytes, Memory::Frames { .. }) => 0,
@@ -377,7 +398,7 @@ impl Pager {
 
     /// Ends the loading of a page that is in the range now. A copy takes memory from the region's limit, so that of a page
     /// that will probably be written is dropped.
-    fn finish(&self, page: PageIndex, claim: FaultClaim, arrival: Arrival) {
+    fn finish(&self, page: PageIndex, claim: FaultClaim, arrival: Arrival, is_protected: bool) {
         self.table.add_live(page);
         let word = self.word(page);
         if claim == FaultClaim::Load {
@@ -389,6 +410,9 @@ impl Pager {
                 return word.finish_load_without_copy(self.fold_time(), arrival);
             }
             self.table.add_copies(1);
+        }
+        if is_protected {
+            return word.finish_load_protected(self.fold_time(), arrival);
         }
         word.finish_load(self.fold_time(), arrival);
     }

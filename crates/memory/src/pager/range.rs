@@ -110,6 +110,7 @@ impl Pager {
         }
     }
 
+    /// Makes a page resident and writable, and pins it.
     fn pin_page(&self, page: PageIndex) -> Result<(), RangeError> {
         let word = self.word(page);
         while !word.pin() {

@@ -132,7 +132,8 @@ impl Pager {
     }
 
     /// Serves a fault on a page that was resident. Since the fault, another thread may have brought it in; or it is
-    /// protected together with its neighbours; or the program dropped it with `madvise`, and it is zero.
+    /// protected together with its neighbours, or since it was loaded; or the program dropped it with `madvise`, and it
+    /// is zero.
     ///
     /// # Safety
     /// The caller owns the page, which is loading after
@@ -141,8 +142,8 @@ impl Pager {
         self.counters.add(Counter::FaultsResident, 1);
         // SAFETY: the caller owns the page, which is loading.
         if unsafe { self.zero_in(page, 1) } != Put::Done && self.can_protect() {
-            // The page was protected with its neighbours while they were copied.
-            // SAFETY: the caller owns the page, so that no other thread copies it out.
+            // The page is protected since it was loaded, or with its neighbours while they were copied.
+            // SAFETY: the caller owns the page, so that no other thread copies it out or drops it.
             unsafe { self.unprotect(page, 1) };
         }
         self.word(page).end_recheck();

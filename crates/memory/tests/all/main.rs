@@ -24,6 +24,7 @@ mod smoke;
 mod sparse;
 #[path = "../support/mod.rs"]
 mod support;
+mod unwritten;
 
 /// Runs a part of a test in a separate process (see `support`).
 #[test]

@@ -4,13 +4,13 @@
 //!
 //! Every model checks: a read returns the last version written, and never comes from a frame that was released; a
 //! resident page is in the range; an older version never overwrites a newer one in the store; the copy of a page that
-//! counts as clean equals the page; one thread at a time owns a frame or a slot of the store; waiters are woken (loom
+//! counts as clean equals the page; a page that a device has to write to it does not leave; one thread at a time owns a frame or a slot of the store; waiters are woken (loom
 //! reports a deadlock).
 
 use crate::region_model::{Method, RegionModel, Store::*, THREE, TWO, ZERO, check_bound, join, spawn};
 use loom::sync::Arc;
 
-/// Runs a model with both ways of paging out.
+/// Runs a model with both ways of paging out dirty pages.
 fn check(bound: usize, model: fn(Arc<RegionModel>)) {
     for method in [Method::Move, Method::Protect] {
         check_bound(bound, move || model(RegionModel::new(method)));
@@ -366,4 +366,35 @@ fn dropping_during_a_copy_of_a_whole_page() {
         join(others);
         settle(&region, &[ZERO, 11]);
     });
+}
+
+/// Writes to an unwritten page in one of three ways, while a thread evicts it.
+fn write_unwritten(bound: usize, write: fn(&RegionModel), other: Option<fn(&RegionModel)>) {
+    check_bound(bound, move || {
+        let region = RegionModel::new(Method::Drop);
+        clean(&region);
+        let mut others = vec![spawn(&region, |w| w.evict(0, 0, Accepts))];
+        others.extend(other.map(|other| spawn(&region, other)));
+        write(&region);
+        assert_eq!(region.read(0), 11);
+        join(others);
+        assert_eq!(region.read(0), 11);
+    });
+}
+
+const WRITES: [fn(&RegionModel); 3] =
+    [|w| w.write(0, 11), |w| w.write_by_device(0, 11), |w| w.write_pinned(0, 11)];
+
+#[test]
+fn a_write_to_an_unwritten_page_is_kept() {
+    WRITES.into_iter().for_each(|write| write_unwritten(TWO, write, None));
+}
+
+/// The other thread serves a fault on the page at the same time, or drops its copy.
+#[test]
+fn a_write_to_an_unwritten_page_beside_another_thread_is_kept() {
+    for write in WRITES {
+        write_unwritten(1, write, Some(|w| w.serve(0, true)));
+        write_unwritten(1, write, Some(|w| w.drop_old_copy(0)));
+    }
 }

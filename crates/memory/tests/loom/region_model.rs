@@ -26,6 +26,8 @@ pub const ZERO: u64 = 1;
 pub const GARBAGE: u64 = 666;
 /// Flag of a page in the range.
 const PROTECTED: u64 = 1 << 32;
+/// Flag of a page in the range: a device has its memory, to write to it.
+const DEVICE: u64 = 1 << 34;
 
 /// Bound of forced switches of models with two threads.
 pub const TWO: usize = 3;
@@ -105,6 +107,8 @@ impl Page {
 pub enum Method {
     Move,
     Protect,
+    /// Pages that come from the store are protected, and dropped while they are unwritten. The others are moved.
+    Drop,
 }
 
 /// Whether the store accepts a page.
@@ -172,7 +176,7 @@ impl RegionModel {
         let range = &self.pages[page].range;
         let mut seen = range.fetch_add(0, Relaxed);
         while seen != NONE && seen & PROTECTED == 0 {
-            match range.compare_exchange(seen, value | seen & UNREGISTERED, Relaxed, Relaxed) {
+            match range.compare_exchange(seen, value | seen & (UNREGISTERED | DEVICE), Relaxed, Relaxed) {
                 Ok(_) => return true,
                 Err(now) => seen = now,
             }
@@ -185,7 +189,7 @@ impl RegionModel {
         loop {
             let page_table =
                 if self.is_late() { self.pages[page].access() } else { self.pages[page].mapped() };
-            match page_table & !(PROTECTED | UNREGISTERED) {
+            match page_table & !(PROTECTED | UNREGISTERED | DEVICE) {
                 NONE => self.serve(page, true),
                 value => {
                     assert_ne!(value, GARBAGE);
@@ -221,6 +225,9 @@ impl RegionModel {
         if page.word.begin_recheck() {
             let was_missing = page.put(ZERO);
             assert!(self.has_madvise || !was_missing, "resident, but not in the range");
+            if self.method == Method::Drop {
+                page.range.fetch_and(!PROTECTED, Relaxed);
+            }
             page.word.end_recheck();
         }
     }
@@ -230,7 +237,7 @@ impl RegionModel {
         let memory = &self.frames[usize::from(frame.0)];
         let value = memory.get();
         assert!(value != NONE && value != GARBAGE, "a frame that was released: {value}");
-        if self.method == Method::Move && !is_read {
+        if self.method != Method::Protect && !is_read {
             // The frame's memory goes to the range, unless a page is present there.
             if page.put(value) {
                 memory.set(NONE);
@@ -253,13 +260,30 @@ impl RegionModel {
         }
         let value = if claim == FaultClaim::Load { page.store.get() } else { ZERO };
         assert_ne!(value, NONE, "folded, but not in the store");
-        let was_absent = page.put(value);
+        let is_protected =
+            self.method == Method::Drop && claim == FaultClaim::Load && !page.word.is_rewritten();
+        let was_absent = page.put(if is_protected { value | PROTECTED } else { value });
         assert!(self.has_madvise || was_absent, "loading, but in the range");
+        if is_protected {
+            return page.word.finish_load_protected(FoldTime(0), Arrival::Plain);
+        }
         if claim == FaultClaim::Load && page.word.is_rewritten() {
             page.drop_copy();
             return page.word.finish_load_without_copy(FoldTime(0), Arrival::Plain);
         }
         page.word.finish_load(FoldTime(0), Arrival::Plain);
+    }
+
+    /// A system call that has a device write to the page, past any protection: the kernel gets the page's memory as a write
+    /// would, and the device writes to it later.
+    pub fn write_by_device(&self, page: usize, value: u64) {
+        let range = &self.pages[page].range;
+        let get = |page: u64| (page != NONE && page & PROTECTED == 0).then_some(page | DEVICE);
+        while range.fetch_update(Relaxed, Relaxed, get).is_err() {
+            self.serve(page, true);
+        }
+        let write = |page: u64| (page & DEVICE != 0).then_some(value);
+        assert!(range.fetch_update(Relaxed, Relaxed, write).is_ok(), "a page left that a device has");
     }
 
     /// A neighbour of a page that is brought in: `claim_window`, and `abandon_neighbours` if there is no memory for it.
@@ -283,9 +307,29 @@ impl RegionModel {
         if page.word.visit(None, Candidates::Any, 0) != Visit::Taken {
             return false;
         }
+        if page.word.is_unwritten() {
+            self.drop_unwritten(page);
+            return false;
+        }
+        if page.word.is_protected() {
+            page.range.fetch_and(!PROTECTED, Relaxed);
+            page.word.end_protection();
+        }
         let value = match self.method {
-            // `move_out`.
-            Method::Move => page.range.swap(NONE, Relaxed),
+            // `move_out`: the kernel refuses a page that a device has.
+            Method::Move | Method::Drop => {
+                let free = |page: u64| (page & DEVICE == 0).then_some(NONE);
+                match page.range.fetch_update(Relaxed, Relaxed, free) {
+                    Ok(moved) => {
+                        assert_eq!(moved & PROTECTED, 0, "the protection is moved along");
+                        moved
+                    }
+                    Err(_) => {
+                        page.word.put_back_busy();
+                        return false;
+                    }
+                }
+            }
             // `copy_out`: protect, copy, drop.
             Method::Protect => {
                 page.protect();
@@ -307,6 +351,16 @@ impl RegionModel {
         self.frames[usize::from(frame)].set(value);
         page.word.stage(Frame(frame));
         true
+    }
+
+    /// `Mover::drop_unwritten`.
+    fn drop_unwritten(&self, page: &Page) {
+        let dropped = page.range.swap(NONE, Relaxed);
+        if dropped != NONE || !self.has_madvise {
+            assert_eq!(dropped & DEVICE, 0, "a write of a device will be lost");
+            assert_eq!(dropped, page.store.get() | PROTECTED, "a write is lost");
+        }
+        page.word.fold_clean(FoldTime(0));
     }
 
     /// `drop_missing`.

@@ -38,6 +38,8 @@ pub const REGISTER_MISSING: u64 = 1 << 0;
 pub const REGISTER_WP: u64 = 1 << 1;
 /// In `mode` of a copy, a zero page and a move: do not wake threads that wait for the pages.
 pub const DONT_WAKE: u64 = 1 << 0;
+/// In `Transfer::mode` of a copy: write-protect the pages.
+pub const COPY_WP: u64 = 1 << 1;
 /// In `Transfer::mode` of a move: skip missing source pages.
 pub const MOVE_ALLOW_SRC_HOLES: u64 = 1 << 1;
 /// In `WriteProtect::mode`: protect the pages; without it, remove the protection.
@@ -93,7 +95,7 @@ pub struct Transfer {
     pub src: u64,
     /// Length in bytes, whole pages.
     pub len: u64,
-    /// [`DONT_WAKE`], [`MOVE_ALLOW_SRC_HOLES`].
+    /// [`DONT_WAKE`], [`COPY_WP`], [`MOVE_ALLOW_SRC_HOLES`].
     pub mode: u64,
     /// Out: bytes done, or a negative error number.
     pub done: i64,

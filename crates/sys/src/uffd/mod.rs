@@ -119,6 +119,17 @@ impl Uffd {
         self.transfer(abi::UFFDIO_COPY, [dst, src.addr()], len_bytes, mode)
     }
 
+    /// Like [`Uffd::copy`], but the pages are write-protected from the first moment, in a range that is registered for it.
+    /// So nothing has written to them until the protection is removed: a system call or a device that is to write to a page
+    /// causes a fault on it first, too.
+    ///
+    /// # Safety
+    /// As for [`Uffd::copy`] and [`Uffd::write_protect`].
+    pub unsafe fn copy_protected(&self, dst: usize, src: *const u8, len_bytes: usize, wake: bool) -> Done {
+        let mode = if wake { 0 } else { abi::DONT_WAKE };
+        self.transfer(abi::UFFDIO_COPY, [dst, src.addr()], len_bytes, mode | abi::COPY_WP)
+    }
+
     /// Maps the kernel's zero page at missing pages: they read as zeroes, and take memory at the first write.
     ///
     /// Stops as [`Uffd::copy`] does.

@@ -25,6 +25,7 @@ struct Model {
     folding: Option<u16>,
     has_copy: bool,
     is_rewritten: bool,
+    is_protected: bool,
     is_new: bool,
     heat: u32,
     chances: u32,
@@ -37,6 +38,7 @@ enum Step {
     FaultClaim,
     TouchAhead,
     FinishLoad,
+    FinishLoadProtected,
     FinishLoadWithoutCopy,
     AbandonLoad,
     FinishReturn,
@@ -53,6 +55,8 @@ enum Step {
     PutBack,
     PutBackBusy,
     PutBackDirty,
+    EndProtection,
+    FoldClean,
     Stage(u16),
     BeginFold(u16),
     /// The thread that is folding the page sees whether it was written.
@@ -72,6 +76,7 @@ const UNTOUCHED: Model = Model {
     folding: None,
     has_copy: false,
     is_rewritten: false,
+    is_protected: false,
     is_new: false,
     heat: 0,
     chances: 0,
@@ -84,6 +89,7 @@ fn step() -> impl Strategy<Value = Step> {
     let frame = || prop_oneof![Just(0_u16), Just(1), Just(u16::MAX)];
     let on_the_way = prop_oneof![
         Just(Step::FinishLoad),
+        Just(Step::FinishLoadProtected),
         Just(Step::FinishLoadWithoutCopy),
         Just(Step::AbandonLoad),
         Just(Step::FinishReturn),
@@ -103,6 +109,8 @@ fn step() -> impl Strategy<Value = Step> {
         Just(Step::PutBack),
         Just(Step::PutBackBusy),
         Just(Step::PutBackDirty),
+        Just(Step::EndProtection),
+        Just(Step::FoldClean),
         Just(Step::TakeToDrop),
         Just(Step::FinishDrop),
     ];
@@ -174,8 +182,13 @@ impl Model {
     /// Applies a step to word and model, if its caller may take it now, and compares the results.
     fn step(&mut self, word: &PageWord, step: Step) {
         match (step, self.is) {
-            (Step::FinishLoad | Step::FinishLoadWithoutCopy | Step::AbandonLoad, _)
-                if self.overwrite.is_some() => {}
+            (
+                Step::FinishLoad
+                | Step::FinishLoadProtected
+                | Step::FinishLoadWithoutCopy
+                | Step::AbandonLoad,
+                _,
+            ) if self.overwrite.is_some() => {}
             (Step::FinishReturn | Step::FinishRefusal | Step::AbandonReturn, _)
                 if self.overwrite.is_some() => {}
             (Step::FaultClaim, is) => self.touch(word, is),
@@ -192,6 +205,11 @@ impl Model {
                 // Long after the page was folded, if it was.
                 word.finish_load(LATER, Arrival::Plain);
                 (self.heat, self.chances) = (0, 0);
+                self.settle();
+            }
+            (Step::FinishLoadProtected, ModelState::Loading) if self.has_copy => {
+                word.finish_load_protected(LATER, Arrival::Plain);
+                (self.heat, self.chances, self.is_protected) = (0, 0, true);
                 self.settle();
             }
             (Step::FinishLoadWithoutCopy, ModelState::Loading) => {
@@ -221,6 +239,8 @@ impl Model {
             (Step::BeginRecheck, ModelState::Resident { pins }) => {
                 assert!(word.begin_recheck());
                 self.is = ModelState::Rechecking { pins };
+                // Until the recheck ends, nobody asks.
+                self.is_protected = false;
             }
             (Step::BeginRecheck, _) => assert!(!word.begin_recheck()),
             (Step::EndRecheck, ModelState::Rechecking { pins }) => {
@@ -236,7 +256,7 @@ impl Model {
                     self.is = ModelState::Taken { was: State::Resident };
                 }
             }
-            (Step::Pin, ModelState::Resident { pins }) => {
+            (Step::Pin, ModelState::Resident { pins }) if !self.is_protected => {
                 assert!(word.pin());
                 self.is = ModelState::Resident { pins: pins + 1 };
             }
@@ -336,9 +356,19 @@ impl Model {
                 self.is = ModelState::Resident { pins: 0 };
                 self.has_copy = false;
             }
+            (Step::EndProtection, ModelState::Taken { was: State::Resident }) => {
+                word.end_protection();
+                self.is_protected = false;
+            }
+            (Step::FoldClean, ModelState::Taken { was: State::Resident }) if self.has_copy => {
+                word.fold_clean(THEN);
+                self.is = ModelState::Folded;
+                (self.is_rewritten, self.is_protected) = (false, false);
+            }
             (Step::Stage(frame), ModelState::Taken { was: State::Resident }) => {
                 word.stage(Frame(frame));
                 self.is = ModelState::Staged { frame };
+                self.is_protected = false;
             }
             // This would wait, or another thread is folding.
             (Step::BeginFold(frame), ModelState::Returning { frame: of }) if frame == of => {}
@@ -412,6 +442,8 @@ impl Model {
         assert_eq!(word.whereabouts(), whereabouts);
         assert_eq!(word.has_copy(), self.has_copy);
         assert_eq!(word.is_rewritten(), self.is_rewritten);
+        assert_eq!(word.is_protected(), self.is_protected);
+        assert_eq!(word.is_unwritten(), self.is_protected && self.has_copy);
         assert_eq!(bits.has(Word::NEW), self.is_new);
         assert_eq!(bits.has(Word::FOLDING), self.folding.is_some());
         assert_eq!((bits.heat(), bits.chances()), (self.heat, self.chances));
