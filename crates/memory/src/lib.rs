@@ -22,9 +22,9 @@
 //! ```
 //!
 //! **System calls** need a pin. With the default [`Service`], a system call on memory of a region fails with EFAULT if
-//! a page of its buffer is not resident. [`Region::read_from`] and [`Region::write_to`] exchange data of any length
-//! with files and sockets. For other calls, [`Region::pin_mut`] makes a part resident and lends its bytes until the pin
-//! is dropped:
+//! a page of its buffer is not resident, or if it writes to a page that was only read since it was loaded.
+//! [`Region::read_from`] and [`Region::write_to`] exchange data of any length with files and sockets. For other calls,
+//! [`Region::pin_mut`] makes a part resident and lends its bytes until the pin is dropped:
 //!
 //! ```
 //! # use pagefold_memory::{Region, RegionConfig};
