@@ -70,7 +70,7 @@ pub fn store(setup: &Setup, size_bytes: u64, has_reserve: bool) -> Result<Arc<St
     Ok(Arc::new(store))
 }
 
-/// Refuses codecs that do not take their parameters, as [`store`] does.
+/// Refuses codecs that do not take their parameters, as `store` does.
 pub fn check_codecs(setup: &Setup) -> Result<()> {
     let check = |config: &CodecConfig| {
         let codec = Codec::new(&codec::spec(&codec::applicable(config)));
