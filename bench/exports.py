@@ -22,6 +22,7 @@ import glob
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import statistics
 import subprocess
@@ -362,7 +363,7 @@ def main():
             except Skip as reason:
                 print(f"SKIPPED costs: {reason}", flush=True)
         if args.record:
-            results.save(args.record, rows, "bench/exports.py " + " ".join(sys.argv[1:]))
+            results.save(args.record, rows, shlex.join(["bench/exports.py", *sys.argv[1:]]))
         if args.short:
             print("note: a short run shows that everything works; its figures mean nothing")
 

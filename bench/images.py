@@ -18,6 +18,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import shutil
 import statistics
 import subprocess
@@ -450,7 +451,7 @@ def main():
             if not args.only or name in args.only:
                 rows(bench)
         if args.record:
-            results.save(args.record, bench.data, "bench/images.py " + " ".join(sys.argv[1:]))
+            results.save(args.record, bench.data, shlex.join(["bench/images.py", *sys.argv[1:]]))
         print("\n| row | ours | peer | ratio | target | |\n|---|---|---|---|---|---|")
         for title, mine, other, ratio, target, met, note in bench.rows:
             print(f"| {title} {note} | {mine} | {other} | {ratio} | {target} | {met} |")

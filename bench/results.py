@@ -35,7 +35,7 @@ def machine():
 
 
 def save(name, rows, command):
-    """Writes a data file. Each row has: row, peer, measure ("time", "speed" or "memory"), ratio, and where they are known
+    """Writes a data file. Each row has: row, peer, measure ("time", "speed" or "ratio"), ratio, and where they are known
     ours, theirs, unit, min, max (of the rounds' ratios), rounds."""
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
     data = {
@@ -54,7 +54,7 @@ def of_report(report):
         if row["ratio"] is None or row["peer"] is None:
             continue
         target = json.dumps(row["target"]).lower()
-        measure = "speed" if "least" in target or "min" in target else "time"
+        measure = "time" if "most" in target else "ratio" if row["unit"] == "x" else "speed"
         rows.append({
             "row": f"{row['what']}, {row['set']}", "peer": row["against"], "measure": measure, "ours": row["ours"],
             "theirs": row["peer"], "unit": row["unit"], "ratio": row["ratio"],
@@ -73,7 +73,7 @@ def files():
 
 def verdict(row):
     """Returns the ratio of a row with its smallest and largest value, in bold where we lose."""
-    lost = row["ratio"] < 0.995 if row["measure"] == "speed" else row["ratio"] > 1.005
+    lost = row["ratio"] > 1.005 if row["measure"] == "time" else row["ratio"] < 0.995
     text = f"{row['ratio']:.2f}"
     text = f"**{text}**" if lost else text
     return text + (f" ({row['min']:.2f} to {row['max']:.2f})" if "min" in row else "")
