@@ -91,7 +91,7 @@ impl PyStore {
 
     /// Frees memory that compressed pages do not need, and returns its bytes.
     fn compact(&self, py: Python<'_>) -> u64 {
-        py.detach(|| self.store.compact()) * PAGE_SIZE as u64
+        py.detach(|| self.store.compact())
     }
 
     /// Returns counters, with the names of zram's `mm_stat`.
