@@ -1,6 +1,6 @@
 //! Pages that the program drops by `madvise`, which is not for regions, are zero or unchanged, and no thread hangs.
 
-use crate::support::{MODES, bytes_of, can, comes_true, noise, read, run_well, text, write};
+use crate::support::{MODES, bytes_of, comes_true, noise, read, run_in_each_mode, text, write};
 use pagefold_memory::{Region, RegionConfig};
 use std::time::{Duration, Instant};
 
@@ -13,14 +13,6 @@ fn region(mode: usize) -> Region {
     let config =
         RegionConfig { service, eviction, handler_threads: 1, ..RegionConfig::new(PAGES * 4096, LIMIT) };
     Region::new(config).unwrap()
-}
-
-fn each(test: &str, part: &str) {
-    for (mode, (service, eviction)) in MODES.into_iter().enumerate() {
-        if can(test, service, eviction) {
-            run_well(&format!("{part} {mode}"));
-        }
-    }
 }
 
 /// Runs a part in a separate process. Returns false if it is not one of these.
@@ -72,7 +64,7 @@ fn drop_then_evict(mode: usize) {
 
 #[test]
 fn pages_dropped_by_madvise_hang_no_thread() {
-    each("pages_dropped_by_madvise_hang_no_thread", "dropped");
+    run_in_each_mode("pages_dropped_by_madvise_hang_no_thread", "dropped");
 }
 
 /// Threads write, drop and read their own pages, to meet the eviction at every moment.
@@ -122,7 +114,7 @@ fn drop_beside_eviction(mode: usize) {
 
 #[test]
 fn a_write_after_madvise_during_eviction_is_kept() {
-    each("a_write_after_madvise_during_eviction", "beside");
+    run_in_each_mode("a_write_after_madvise_during_eviction", "beside");
 }
 
 /// Under the least limit a few pages are taken at once. If all of them turn out to be dropped, this makes room too,
@@ -150,5 +142,5 @@ fn stay_within_the_limit(mode: usize) {
 
 #[test]
 fn pages_dropped_by_madvise_do_not_exceed_the_limit() {
-    each("pages_dropped_by_madvise_do_not_exceed", "within");
+    run_in_each_mode("pages_dropped_by_madvise_do_not_exceed", "within");
 }

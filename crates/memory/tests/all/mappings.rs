@@ -1,21 +1,13 @@
 //! Parts of a region that the program locks or protects, and processes that lock all of their memory. Neither is for
 //! regions, but programs do it to memory that they were passed: pages keep their contents, and no thread hangs.
 
-use crate::support::{MODES, bytes_of, can, noise, read, run_well, write};
+use crate::support::{MODES, bytes_of, noise, read, run_in_each_mode, write};
 use pagefold_memory::{RangeError, Region, RegionConfig};
 
 const PAGES: u64 = 640;
 const LIMIT: u64 = 200 * 4096;
 /// The part that is locked or protected. Its ends lie within runs of pages that come in and leave together.
 const PART: (u64, u64) = (331, 50);
-
-fn each(test: &str, part: &str) {
-    for (mode, (service, eviction)) in MODES.into_iter().enumerate() {
-        if can(test, service, eviction) {
-            run_well(&format!("{part} {mode}"));
-        }
-    }
-}
 
 /// Runs a part in a separate process. Returns false if it is not one of these.
 pub fn run_part(part: &str) -> bool {
@@ -76,7 +68,7 @@ fn change_a_part(mode: usize) {
 
 #[test]
 fn a_part_that_is_locked_or_protected_hangs_no_thread() {
-    each("a_part_that_is_locked_or_protected", "part-changed");
+    run_in_each_mode("a_part_that_is_locked_or_protected", "part-changed");
 }
 
 /// Returns a line of `/proc/self/status` in bytes.
@@ -110,7 +102,7 @@ fn lock_the_process(mode: usize) {
 
 #[test]
 fn a_region_in_a_process_that_locks_its_memory_takes_no_more_than_its_limit() {
-    each("a_region_in_a_process_that_locks_its_memory", "locked-process");
+    run_in_each_mode("a_region_in_a_process_that_locks_its_memory", "locked-process");
 }
 
 /// The kernel does not release the pages of a sealed part that cannot be written.
@@ -136,5 +128,5 @@ fn seal_a_part(mode: usize) {
 
 #[test]
 fn a_discard_that_the_kernel_refuses_is_an_error() {
-    each("a_discard_that_the_kernel_refuses", "sealed");
+    run_in_each_mode("a_discard_that_the_kernel_refuses", "sealed");
 }

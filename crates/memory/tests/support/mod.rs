@@ -59,6 +59,16 @@ pub fn run_well(part: &str) {
     assert!(status.success(), "{part}: {status}");
 }
 
+/// Runs a part in one child after the other for each of [`MODES`] that this system allows. The number of the mode follows the
+/// part's name.
+pub fn run_in_each_mode(test: &str, part: &str) {
+    for (mode, (service, eviction)) in MODES.into_iter().enumerate() {
+        if can(test, service, eviction) {
+            run_well(&format!("{part} {mode}"));
+        }
+    }
+}
+
 /// Runs a part in a child that must die by SIGBUS, and write one line with these words.
 pub fn run_to_sigbus(part: &str, words: &str) {
     let (status, lines) = run_with(part, Duration::from_secs(30), Stdio::piped());
