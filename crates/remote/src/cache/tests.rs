@@ -303,6 +303,16 @@ fn a_cache_that_several_threads_fill_stays_within_its_size() {
     assert!(cache.stats().evicted_bytes > 0);
 }
 
+/// Writes all runs of an object that is larger than the cache, which stays within its size.
+fn write_all(cache: &Cache, object: &CachedObject) {
+    let run: Vec<_> = (0..32).map(|_| vec![1; BLOCK_BYTES as usize]).collect();
+    for block in (0..object.blocks() - 32).step_by(32) {
+        object.write(block, &run);
+        let used = cache.used_bytes();
+        assert!(used <= MIN_SIZE_BYTES, "{used} bytes are used");
+    }
+}
+
 /// The process that evicts knows nothing of what others write, and may be stopped.
 #[test]
 fn a_cache_stays_within_its_size_while_another_process_has_its_lock() {
@@ -311,13 +321,8 @@ fn a_cache_stays_within_its_size_while_another_process_has_its_lock() {
     let lock = File::create(dir.path().join("lock")).unwrap();
     lock.lock().unwrap();
     let object = cache.object(&KEY, 3 * MIN_SIZE_BYTES).unwrap();
-    let run: Vec<_> = (0..32).map(|_| vec![1; BLOCK_BYTES as usize]).collect();
     for _ in 0..3 {
-        for block in (0..object.blocks() - 32).step_by(32) {
-            object.write(block, &run);
-            let used = cache.used_bytes();
-            assert!(used <= MIN_SIZE_BYTES, "{used} bytes are used");
-        }
+        write_all(&cache, &object);
     }
     assert!(cache.stats().evicted_bytes > 0, "a process that is stopped keeps nobody from making room");
 }
@@ -329,12 +334,7 @@ fn a_cache_stays_within_its_size_although_its_lock_cannot_be_opened() {
     std::fs::create_dir(dir.path().join("lock")).unwrap();
     let cache = open(&dir, MIN_SIZE_BYTES);
     let object = cache.object(&KEY, 3 * MIN_SIZE_BYTES).unwrap();
-    let run: Vec<_> = (0..32).map(|_| vec![1; BLOCK_BYTES as usize]).collect();
-    for block in (0..object.blocks() - 32).step_by(32) {
-        object.write(block, &run);
-        let used = cache.used_bytes();
-        assert!(used <= MIN_SIZE_BYTES, "{used} bytes are used");
-    }
+    write_all(&cache, &object);
     assert!(cache.stats().evicted_bytes > 0);
 }
 
