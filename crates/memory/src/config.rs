@@ -30,9 +30,10 @@ pub enum Eviction {
     #[default]
     Auto,
     /// As [`Eviction::Move`], without reports of written pages. Scattered pages that are loaded to be read are
-    /// write-protected until the first write: while they are, they are dropped and not moved. If the owner promises that no system call uses memory
-    /// that is not pinned ([`RegionConfig::system_calls`]), scattered pages leave as with [`Eviction::Protect`]: each
-    /// move interrupts all CPUs that run the program, while one protection and one drop serve many pages.
+    /// write-protected until the first write: while they are, they are dropped and not moved. If the owner promises that
+    /// no system call uses memory that is not pinned ([`RegionConfig::system_calls`]), scattered pages leave as with
+    /// [`Eviction::Protect`]: each move interrupts all CPUs that run the program, while one protection and one drop serve
+    /// many pages.
     Mixed,
     /// The kernel moves the page's memory to the staging area, in one step. Where the kernel has asynchronous
     /// write-protection (Linux 6.7), it reports which pages were written, and a write counts as an access, at little

@@ -228,8 +228,8 @@ impl Table {
         u64::try_from(self.folded.load(Relaxed) as i64).unwrap_or(0)
     }
 
-    /// Returns the memory that the pages have used besides that of their contents. Nothing of it is given back while the region exists, but page tables where
-    /// the kernel frees them.
+    /// Returns the memory that the pages have used besides that of their contents. Nothing of it is given back while the
+    /// region exists, but page tables where the kernel frees them.
     pub(crate) fn touched(&self) -> Touched {
         // The words of a chunk take one page.
         let table_pages = self.touched.load(Relaxed) + self.hashed.load(Relaxed);

@@ -5,10 +5,10 @@
 //! protection, a system call or a device. While the caller owns the page, such a fault waits. Devices that only read it keep
 //! its memory. Many such pages are dropped by one system call, and none is read.
 //!
-//! All others leave in one of two ways. *Move*: the kernel moves the page's memory to a frame, atomically. *Protect*: the page is write-protected, copied
-//! to a frame, and dropped; a thread that writes to it meanwhile faults and waits for the page's word. If the hash of
-//! a protected page equals that of its copy in the store, only its memory is released. In both ways the caller owns the
-//! pages, in state *taken*; afterwards they are staged or folded, or put back.
+//! All others leave in one of two ways. *Move*: the kernel moves the page's memory to a frame, atomically. *Protect*: the
+//! page is write-protected, copied to a frame, and dropped; a thread that writes to it meanwhile faults and waits for the
+//! page's word. If the hash of a protected page equals that of its copy in the store, only its memory is released. In all
+//! ways the caller owns the pages, in state *taken*; afterwards they are staged or folded, or put back.
 //!
 //! A system call may have handed the page's memory to a device, which writes to it at any later moment and past any
 //! protection. The kernel pins such memory, and refuses to move it. But it drops the page from the range all the same,

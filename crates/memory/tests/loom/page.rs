@@ -4,8 +4,8 @@
 //!
 //! Every model checks: a read returns the last version written, and never comes from a frame that was released; a
 //! resident page is in the range; an older version never overwrites a newer one in the store; the copy of a page that
-//! counts as clean equals the page; a page that a device has to write to it does not leave; one thread at a time owns a frame or a slot of the store; waiters are woken (loom
-//! reports a deadlock).
+//! counts as clean equals the page; a page that a device has to write to it does not leave; one thread at a time owns a
+//! frame or a slot of the store; waiters are woken (loom reports a deadlock).
 
 use crate::region_model::{Method, RegionModel, Store::*, THREE, TWO, ZERO, check_bound, join, spawn};
 use loom::sync::Arc;

@@ -53,8 +53,8 @@ pub struct CreateArgs {
     #[arg(long, value_name = "AGE=CODEC[:LEVEL]")]
     pub recompress_after: Vec<String>,
     /// Most memory for stored pages and the buffers of rings (--fuse-uring), such as 2G; 0 for no limit. Writes that need more
-    /// fail, and no stored page is lost. The server needs more memory: up to 96M for itself, 16M of reserve for a loop device, and 6M of tables for each 1G
-    /// written [default: half of the machine's memory]
+    /// fail, and no stored page is lost. The server needs more memory: up to 96M for itself, 16M of reserve for a loop
+    /// device, and 6M of tables for each 1G written [default: half of the machine's memory]
     #[arg(long, short = 'm', value_name = "SIZE")]
     pub memory: Option<String>,
     /// File or block device that cold pages are written back to when memory is nearly used up. A file that does not
