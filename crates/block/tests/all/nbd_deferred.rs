@@ -73,6 +73,15 @@ impl Medium {
             self.wait();
         }
         self.state.lock().unwrap().executed.push("part");
+        self.changed.notify_all();
+    }
+
+    /// Waits until this many writes and flushes have been executed, or are in execution.
+    fn wait_until_executed(&self, count: usize) {
+        let state = self.state.lock().unwrap();
+        let limit = Duration::from_secs(60);
+        let (state, _) = self.changed.wait_timeout_while(state, limit, |s| s.executed.len() < count).unwrap();
+        assert_eq!(state.executed.len(), count);
     }
 
     /// Waits for memory.
@@ -382,6 +391,8 @@ fn writes_are_executed_although_their_client_is_gone() {
     assert_eq!(c.read(0, 8), medium.bytes(0, 8));
     drop(c);
     medium.let_answer();
+    // A server that stops executes none that are still in a queue.
+    medium.wait_until_executed(count as usize);
     drop(served);
     for page in 0..count {
         assert_eq!(medium.bytes(SLOW + page * 4096 + 1, 3), b"new", "page {page}");
