@@ -246,8 +246,24 @@ impl DiscardBatch {
 }
 
 impl Reservation {
+    /// Discards pages as [`Reservation::discard`] does. Returns how many bytes were discarded, from `offset` on; fewer than
+    /// all if the kernel refuses a page. It keeps the contents of that page and of all after it.
+    ///
+    /// # Safety
+    /// As for [`Reservation::discard`].
+    pub unsafe fn discard_until_refused(&self, offset: usize, len: usize) -> usize {
+        // SAFETY: the caller's duty.
+        let discard = |at, len| unsafe { self.discard(at, len) }.is_ok();
+        if discard(offset, len) {
+            return len;
+        }
+        // The kernel has discarded the pages before the one that it refused, but does not return their number.
+        let pages = (offset..offset + len).step_by(page_size());
+        pages.take_while(|at| discard(*at, page_size())).count() * page_size()
+    }
+
     /// Discards many parts as [`Reservation::discard`] does. Returns how many bytes were discarded, from the first part
-    /// on; fewer than all if the kernel refuses a part.
+    /// on; fewer than all if the kernel refuses a page. It keeps the contents of that page and of all after it.
     ///
     /// Each `madvise` interrupts all CPUs that run threads of this process, to flush their TLBs; Linux 6.16 and later
     /// does that once for all parts of a `process_madvise`. Older kernels refuse that call, and the parts are discarded
@@ -265,10 +281,11 @@ impl Reservation {
         for part in parts.filled() {
             let offset = part.iov_base.addr() - self.base.addr().get();
             // SAFETY: no live object lies in the part (the caller's duty).
-            if unsafe { self.discard(offset, part.iov_len) }.is_err() {
+            let discarded = unsafe { self.discard_until_refused(offset, part.iov_len) };
+            done += discarded;
+            if discarded < part.iov_len {
                 break;
             }
-            done += part.iov_len;
         }
         done
     }

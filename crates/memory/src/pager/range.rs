@@ -245,27 +245,32 @@ impl Pager {
     /// As for [`Pager::discard`]; the caller owns the pages of the run, which are taken.
     unsafe fn drop_run(&self, run: &mut TakenRun) -> Result<(), RangeError> {
         let claims = &run.claims[..run.pages];
-        let resident = claims.iter().filter(|(was, _)| *was == State::Resident).count();
         // A folded page may have been poisoned: dropping removes the poison as it removes memory.
-        let is_poisonable =
-            self.service == Service::HandlerThreads && claims.iter().any(|(was, _)| *was == State::Folded);
-        let has_memory = resident > 0 || is_poisonable;
+        let is_poisonable = self.service == Service::HandlerThreads;
+        let has_memory = |was: State| was == State::Resident || is_poisonable && was == State::Folded;
+        let has_memory = claims.iter().any(|(was, _)| has_memory(*was));
         let (offset, len_bytes) = (run.first as usize * PAGE_SIZE, run.pages * PAGE_SIZE);
         // SAFETY: the contents may be lost.
-        let is_released = !has_memory || unsafe { self.range.discard(offset, len_bytes) }.is_ok();
-        if is_released {
-            self.budget.uncharge(resident as u32);
-        }
-        let mut unreleased = None;
+        let released_bytes = if has_memory {
+            unsafe { self.range.discard_until_refused(offset, len_bytes) }
+        } else {
+            len_bytes
+        };
+        let end = run.first + (released_bytes / PAGE_SIZE) as u64;
+        let (mut released, mut unreleased) = (0, None);
         for (page, (was, has_copy)) in (run.first..).map(PageIndex).zip(claims) {
-            if !is_released && *was == State::Resident {
-                self.word(page).put_back();
-                unreleased = Some(page.0);
-                continue;
+            if *was == State::Resident {
+                if page.0 >= end {
+                    self.word(page).put_back();
+                    unreleased = Some(page.0);
+                    continue;
+                }
+                released += 1;
             }
             // SAFETY: the caller guarantees it.
             unsafe { self.drop_taken(page, *was, *has_copy) };
         }
+        self.budget.uncharge(released);
         if run.pages > 0 && self.service == Service::HandlerThreads {
             // The call fails only for ranges that are not registered.
             let _ = self.uffd.wake(self.address(PageIndex(run.first)), run.pages * PAGE_SIZE);

@@ -15,6 +15,7 @@ pub fn run_part(part: &str) -> bool {
         Some(("part-changed", mode)) => change_a_part(mode.parse().unwrap()),
         Some(("locked-process", mode)) => lock_the_process(mode.parse().unwrap()),
         Some(("sealed", mode)) => seal_a_part(mode.parse().unwrap()),
+        Some(("sealed-evicted", mode)) => evict_around_a_sealed_part(mode.parse().unwrap()),
         _ => return false,
     }
     true
@@ -105,15 +106,19 @@ fn a_region_in_a_process_that_locks_its_memory_takes_no_more_than_its_limit() {
     run_in_each_mode("a_region_in_a_process_that_locks_its_memory", "locked-process");
 }
 
+/// Seals the part, so that it cannot be written. Returns false if the kernel cannot.
+fn seal(region: &Region) -> bool {
+    const SYS_MSEAL: libc::c_long = 462;
+    protect(region, libc::PROT_READ);
+    // SAFETY: the call changes no contents.
+    unsafe { libc::syscall(SYS_MSEAL, start_of(region, PART.0), PART.1 as usize * 4096, 0) == 0 }
+}
+
 /// The kernel does not release the pages of a sealed part that cannot be written.
 fn seal_a_part(mode: usize) {
     let region = region(mode, true);
     (0..PART.0 + PART.1).for_each(|page| write(&region, page, &noise(page)));
-    protect(&region, libc::PROT_READ);
-    const SYS_MSEAL: libc::c_long = 462;
-    // SAFETY: the call changes no contents.
-    let rc = unsafe { libc::syscall(SYS_MSEAL, start_of(&region, PART.0), PART.1 as usize * 4096, 0) };
-    if rc != 0 {
+    if !seal(&region) {
         return pagefold_testkit::skipped!("a_part_that_the_kernel_does_not_release: no mseal (Linux 6.10)");
     }
     let last = PART.0 + PART.1 - 1;
@@ -129,4 +134,28 @@ fn seal_a_part(mode: usize) {
 #[test]
 fn a_discard_that_the_kernel_refuses_is_an_error() {
     run_in_each_mode("a_discard_that_the_kernel_refuses", "sealed");
+}
+
+/// Pages around a sealed part, and in it, leave together: the kernel releases some of them before it refuses the others.
+fn evict_around_a_sealed_part(mode: usize) {
+    let region = region(mode, false);
+    let scattered = |i: u64| i * 3 % PAGES;
+    (0..PART.0 + PART.1).for_each(|page| write(&region, page, &noise(page)));
+    if !seal(&region) {
+        return pagefold_testkit::skipped!("pages_around_a_sealed_part: no mseal (Linux 6.10)");
+    }
+    let others = || (0..PAGES).filter(|page| !(PART.0..PART.0 + PART.1).contains(page));
+    for version in 0..3 {
+        others().for_each(|page| write(&region, page, &noise(page + version)));
+        let expected =
+            |page| noise(if (PART.0..PART.0 + PART.1).contains(&page) { page } else { page + version });
+        (0..PAGES).for_each(|page| assert!(read(&region, page) == expected(page), "{page}"));
+        (0..PAGES).map(scattered).for_each(|page| assert!(read(&region, page) == expected(page), "{page}"));
+    }
+    std::mem::forget(region);
+}
+
+#[test]
+fn pages_around_a_sealed_part_keep_their_contents() {
+    run_in_each_mode("pages_around_a_sealed_part", "sealed-evicted");
 }
