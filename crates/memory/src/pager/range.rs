@@ -250,8 +250,8 @@ impl Pager {
         let has_memory = |was: State| was == State::Resident || is_poisonable && was == State::Folded;
         let has_memory = claims.iter().any(|(was, _)| has_memory(*was));
         let (offset, len_bytes) = (run.first as usize * PAGE_SIZE, run.pages * PAGE_SIZE);
-        // SAFETY: the contents may be lost.
         let released_bytes = if has_memory {
+            // SAFETY: the contents may be lost.
             unsafe { self.range.discard_until_refused(offset, len_bytes) }
         } else {
             len_bytes
