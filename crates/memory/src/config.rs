@@ -1,7 +1,8 @@
 //! The settings of a region.
 
-use crate::budget::ResidentBudget;
+use crate::budget::{ResidentBudget, check_limit};
 use crate::error::RegionError;
+use crate::region_budget::LIMIT_MIN_BYTES;
 use pagefold_codec::CodecSpec;
 use pagefold_page::PAGE_SIZE;
 use pagefold_store::writeback::WritebackConfig;
@@ -103,7 +104,7 @@ pub struct RegionConfig {
 
 impl RegionConfig {
     /// The least limit, bytes: 64 pages.
-    pub const LIMIT_MIN_BYTES: u64 = 64 * PAGE_SIZE as u64;
+    pub const LIMIT_MIN_BYTES: u64 = LIMIT_MIN_BYTES;
 
     /// A range of `len_bytes` of which at most `limit_bytes` are resident, with lz4 and defaults for the rest.
     pub fn new(len_bytes: u64, limit_bytes: u64) -> Self {
@@ -194,13 +195,6 @@ pub(crate) fn check_percent(name: &'static str, percent: u8) -> Result<(), Regio
     match percent {
         1..=100 => Ok(()),
         _ => Err(RegionError::BadPercent { name, percent }),
-    }
-}
-
-pub(crate) fn check_limit(limit_bytes: u64) -> Result<(), RegionError> {
-    match limit_bytes {
-        RegionConfig::LIMIT_MIN_BYTES.. => Ok(()),
-        _ => Err(RegionError::LimitTooSmall { limit_bytes, min_bytes: RegionConfig::LIMIT_MIN_BYTES }),
     }
 }
 

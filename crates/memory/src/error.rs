@@ -1,6 +1,6 @@
 //! The errors of a region.
 
-use crate::config::RegionConfig;
+use crate::region_budget::LIMIT_MIN_BYTES;
 use pagefold_page::size::Human;
 use pagefold_store::StoreError;
 use pagefold_sys::SysError;
@@ -48,7 +48,7 @@ pub enum RegionError {
     #[error(
         "a budget of {} has room for {regions} regions only: each needs {}",
         Human(*limit_bytes),
-        Human(RegionConfig::LIMIT_MIN_BYTES)
+        Human(LIMIT_MIN_BYTES)
     )]
     BudgetFull {
         /// The limit of the budget.

@@ -148,7 +148,7 @@
 //! fault path takes no lock but that of the page's slot in the store (it only tries that of `readahead::gathers`), and
 //! allocates nothing. Evictors lock a chunk of the table (they only try), then take page words, then call the store, whose
 //! locks are ordered inside it. A thread that registers, drops or pins what the kernel fills by itself holds the lock of
-//! `pager::unregistered` and takes page words. The others (the queue of staging, scratch memory of copies, the division of
+//! `pager::unregistered` and takes page words. The others (the queue of staging, scratch memory of copies, the split of
 //! a shared limit, the report of a pass) are held for one operation.
 //!
 //! The crate contains no codec. Its system calls that need `unsafe` are functions of `sys`; it makes safe ones

@@ -1,8 +1,9 @@
 //! A region: its threads, its limits, and the calls of its owner.
 
 use crate::advice::Advice;
-use crate::budget::Membership;
-use crate::config::{Eviction, RegionConfig, Service, check, check_len, check_limit, check_percent};
+use crate::budget::RegionShare;
+use crate::budget::check_limit;
+use crate::config::{Eviction, RegionConfig, Service, check, check_len, check_percent};
 use crate::error::{RangeError, RegionError};
 use crate::evict::{ClockHand, Evictor};
 use crate::fault::handlers::Handlers;
@@ -35,7 +36,7 @@ pub struct Region {
     writeback_thread: Option<WritebackThread>,
     pager: Option<Arc<Pager>>,
     /// The region's place in a shared budget.
-    membership: Option<Arc<Membership>>,
+    share: Option<Arc<RegionShare>>,
     /// Bytes of the range that the owner has, in whole pages; the rest of the reserved range is not in use.
     len_bytes: usize,
 }
@@ -91,11 +92,11 @@ impl Region {
             registered: None,
             writeback_thread: None,
             pager: Some(pager.clone()),
-            membership: None,
+            share: None,
             len_bytes,
         };
         if let Some(budget) = budget {
-            region.membership = Some(pager.join(&budget, limit_bytes)?);
+            region.share = Some(pager.join(&budget, limit_bytes)?);
         }
         if pager.store.writeback().is_some() {
             region.writeback_thread =
@@ -401,8 +402,8 @@ impl Region {
     /// this is the most of it that the region may have.
     pub fn set_limit(&self, limit_bytes: u64) -> Result<(), RegionError> {
         check_limit(limit_bytes)?;
-        if let Some(membership) = &self.membership {
-            membership.set_most_bytes(limit_bytes);
+        if let Some(share) = &self.share {
+            share.set_max_bytes(limit_bytes);
             return Ok(());
         }
         let budget = &self.pager().budget;
@@ -459,13 +460,13 @@ impl Drop for Region {
                 self.handlers.take(),
                 self.registered.take(),
                 self.writeback_thread.take(),
-                self.membership.take(),
+                self.share.take(),
                 pager,
             ));
             return;
         }
-        if let Some(membership) = self.membership.take() {
-            membership.leave();
+        if let Some(share) = self.share.take() {
+            share.leave();
         }
         pager.budget.close();
         // A panic in a thread has been reported by the panic hook.

@@ -38,7 +38,7 @@ fn fork(run: impl FnOnce() -> i32) -> i32 {
         unsafe { libc::_exit(code) };
     }
     assert!(child > 0);
-    let until = Instant::now() + Duration::from_secs(20);
+    let until = Instant::now() + Duration::from_secs(60);
     loop {
         let mut status = 0;
         // SAFETY: waits for the child above.

@@ -2,7 +2,7 @@
 //!
 //! | module | what is in it |
 //! |---|---|
-//! | `division` | how the limit is divided among the regions |
+//! | `split` | how the limit is divided among the regions |
 //! | `pressure` | how large the limit is without a fixed one |
 //! | `watcher` | the thread that reads the pressure |
 //!
@@ -11,17 +11,16 @@
 //! part that no region has, from the part that another region does not use, or from a region that uses its pages less.
 //! So faults cost the same with a shared limit as with a private one.
 
-pub(crate) mod division;
 pub(crate) mod pressure;
+pub(crate) mod split;
 mod watcher;
 
-use crate::config::check_limit;
 use crate::error::RegionError;
-use crate::pager::Pager;
-use division::{Division, ShareId};
+use crate::region_budget::LIMIT_MIN_BYTES;
 use pagefold_page::PAGE_SIZE;
 use pagefold_sys::signal;
 pub use pressure::PressurePolicy;
+use split::{ShareId, Sharer, Split};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use watcher::Watcher;
 
@@ -53,14 +52,24 @@ pub struct ResidentBudget {
     watcher: Option<Arc<Watcher>>,
 }
 
+/// A region, as far as its budget knows it.
+type Region = Arc<dyn Sharer + Send + Sync>;
+
 pub(crate) struct Shared {
-    division: Mutex<Division<Arc<Pager>>>,
+    split: Mutex<Split<Region>>,
 }
 
 impl Shared {
     /// Takes the lock. Evictors only try: a fault that interrupts the holder may wait for an evictor.
-    fn lock(&self) -> MutexGuard<'_, Division<Arc<Pager>>> {
-        self.division.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Split<Region>> {
+        self.split.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pub(crate) fn check_limit(limit_bytes: u64) -> Result<(), RegionError> {
+    match limit_bytes {
+        LIMIT_MIN_BYTES.. => Ok(()),
+        _ => Err(RegionError::LimitTooSmall { limit_bytes, min_bytes: LIMIT_MIN_BYTES }),
     }
 }
 
@@ -69,15 +78,15 @@ impl ResidentBudget {
     /// that is going to use it.
     pub fn new(limit_bytes: u64) -> Result<Self, RegionError> {
         check_limit(limit_bytes)?;
-        let division = Mutex::new(Division::new(limit_bytes / PAGE));
-        Ok(ResidentBudget { shared: Arc::new(Shared { division }), watcher: None })
+        let split = Mutex::new(Split::new(limit_bytes / PAGE));
+        Ok(ResidentBudget { shared: Arc::new(Shared { split }), watcher: None })
     }
 
     /// Makes a budget without a fixed limit: its regions may take what the machine, and the memory groups of this
     /// process, have available, and give it back when that becomes short. A thread reads this once a second, ten times a
     /// second when memory is short, and up to fifty times while regions fold pages.
     pub fn by_pressure(policy: PressurePolicy) -> Result<Self, RegionError> {
-        let shared = Arc::new(Shared { division: Mutex::new(Division::new(0)) });
+        let shared = Arc::new(Shared { split: Mutex::new(Split::new(0)) });
         let watcher = Watcher::start(policy, &shared).map_err(RegionError::Thread)?;
         Ok(ResidentBudget { shared, watcher: Some(Arc::new(watcher)) })
     }
@@ -114,16 +123,16 @@ impl ResidentBudget {
         Ok(())
     }
 
-    /// Adds a region, which may have at most `most_bytes` of the limit.
-    pub(crate) fn join(&self, pager: &Arc<Pager>, most_bytes: u64) -> Result<Membership, RegionError> {
+    /// Adds a region, which may have at most `max_bytes` of the limit.
+    pub(crate) fn join(&self, region: Region, max_bytes: u64) -> Result<RegionShare, RegionError> {
         let _masked = signal::mask_asynchronous();
-        let mut division = self.shared.lock();
-        let full = |division: &Division<_>| RegionError::BudgetFull {
-            limit_bytes: division.total_pages() * PAGE,
-            regions: division.len(),
+        let mut split = self.shared.lock();
+        let full = |split: &Split<_>| RegionError::BudgetFull {
+            limit_bytes: split.total_pages() * PAGE,
+            regions: split.len(),
         };
-        let id = division.join(pager.clone(), most_bytes / PAGE).ok_or_else(|| full(&division))?;
-        Ok(Membership { budget: self.clone(), id })
+        let id = split.join(region, max_bytes / PAGE).ok_or_else(|| full(&split))?;
+        Ok(RegionShare { budget: self.clone(), id })
     }
 }
 
@@ -134,33 +143,33 @@ impl std::fmt::Debug for ResidentBudget {
 }
 
 /// A region's place in a budget.
-pub(crate) struct Membership {
+pub(crate) struct RegionShare {
     budget: ResidentBudget,
     id: ShareId,
 }
 
-impl Membership {
+impl RegionShare {
     /// Asks for a higher limit. Returns whether the region got one. Allocates nothing and waits for nothing.
     pub(crate) fn grow(&self) -> bool {
         if let Some(watcher) = &self.budget.watcher {
             watcher.wake();
         }
-        match self.budget.shared.division.try_lock() {
-            Ok(mut division) => division.grow(self.id, std::time::Instant::now()),
+        match self.budget.shared.split.try_lock() {
+            Ok(mut split) => split.grow(self.id, std::time::Instant::now()),
             Err(_) => false,
         }
     }
 
     /// Changes how much of the limit the region may have at most.
-    pub(crate) fn set_most_bytes(&self, most_bytes: u64) {
+    pub(crate) fn set_max_bytes(&self, max_bytes: u64) {
         let _masked = signal::mask_asynchronous();
-        self.budget.shared.lock().set_most(self.id, most_bytes / PAGE);
+        self.budget.shared.lock().set_max(self.id, max_bytes / PAGE);
     }
 
     /// Removes the region, whose limit the others can have.
     pub(crate) fn leave(&self) {
         let _masked = signal::mask_asynchronous();
-        // The pager is dropped after the lock is released.
-        let _pager = self.budget.shared.lock().leave(self.id);
+        // The region is dropped after the lock is released.
+        let _region = self.budget.shared.lock().leave(self.id);
     }
 }

@@ -8,7 +8,7 @@
 //! Google's "Software-Defined Far Memory in Warehouse-Scale Computers" (ASPLOS 2019), which chooses the age from
 //! histograms of accesses; the kernel shows programs no accesses, so the age is found by trying.
 
-use super::division::MIN_PAGES;
+use super::split::MIN_PAGES;
 use pagefold_page::PAGE_SIZE;
 use std::collections::VecDeque;
 use std::time::Duration;

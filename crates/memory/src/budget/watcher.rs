@@ -85,17 +85,17 @@ impl Watch {
         self.last = Instant::now();
         let room = self.room.read();
         let stall = self.stall.read().map_or(0, |(_, stall)| stall.avg10_centipercent);
-        let mut division = shared.lock();
+        let mut split = shared.lock();
         let decision = self.follower.step(&Reading {
             at: self.start.elapsed(),
             total_bytes: room.total_bytes,
             available_bytes: room.available_bytes,
             stall_centipercent: stall,
-            resident_pages: division.in_use_pages(),
-            page_ins: division.page_ins(),
-            watermark_pages: division.watermark_pages(),
+            resident_pages: split.in_use_pages(),
+            page_ins: split.page_ins(),
+            watermark_pages: split.watermark_pages(),
         });
-        division.set_total_pages(decision.limit_pages);
+        split.set_total_pages(decision.limit_pages);
         decision.is_tight
     }
 }

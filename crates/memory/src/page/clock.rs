@@ -6,7 +6,7 @@
 //! transitions of `PageWord` store them.
 
 use super::State;
-use super::word::Word;
+use super::word::{FoldTime, Word};
 
 /// The pages that an evictor accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,11 +16,6 @@ pub enum Candidates {
     /// Any page that is not pinned.
     Any,
 }
-
-/// The time at which a page was folded. It advances by [`EARLY_REFAULT_TICKS`] while as many pages are folded as may
-/// be resident.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FoldTime(pub u16);
 
 /// A page that comes back within this time was folded too early.
 pub const EARLY_REFAULT_TICKS: u16 = 64;

@@ -47,10 +47,10 @@ use crate::sync::{AtomicU32, Ordering, WAKE_ALL, wait, wake};
 pub use claim::{DropClaim, FaultClaim, FoldResult, ObservedWord, RefusalResult};
 #[cfg(any(test, loom))]
 pub use clock::HOT_ROUNDS;
-pub use clock::{Arrival, Candidates, EARLY_REFAULT_TICKS, FoldTime, Visit};
+pub use clock::{Arrival, Candidates, EARLY_REFAULT_TICKS, Visit};
 pub use whole::{OverwriteClaim, Whereabouts};
 use word::Word;
-pub use word::{Frame, PINS_MAX, State};
+pub use word::{FoldTime, Frame, PINS_MAX, State};
 
 /// Chances of a page that the program has said it will need.
 const ADVISED_CHANCES: u32 = 3;

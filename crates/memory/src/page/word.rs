@@ -1,7 +1,5 @@
 //! The bits of a page's word.
 
-use super::FoldTime;
-
 /// The state of a page; see the table in `page`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
@@ -27,6 +25,11 @@ pub enum State {
 /// A frame of the staging area, by number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Frame(pub u16);
+
+/// The time at which a page was folded. It advances by [`EARLY_REFAULT_TICKS`](super::EARLY_REFAULT_TICKS) while as many
+/// pages are folded as may be resident.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FoldTime(pub u16);
 
 /// The most pins a page can have at once.
 pub const PINS_MAX: u32 = 0xffff;

@@ -4,7 +4,6 @@
 //! the page that faulted are abandoned. This module does not load pages: [`page_in`](super::page_in) does.
 
 use super::Pager;
-use super::page_in::Kind;
 use crate::page::{Arrival, FaultClaim};
 use crate::readahead::{WINDOW_MAX, Window};
 use pagefold_page::PageIndex;
@@ -18,6 +17,16 @@ const RUN_MOVED_MIN: usize = 4;
 /// A third of the pages of rows stay longer: those for which the middle of this product is small.
 const KEPT_FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 const KEPT_OF_65536: u64 = 0x5555;
+
+/// The contents of a page to be put into the range.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum PageContents {
+    /// Those in the buffer or frame of the page.
+    Bytes,
+    Zero,
+    /// They could not be read.
+    Failed,
+}
 
 /// Pages that this thread is loading, in order of address but for those of a gather. [`Pager::put_runs`] puts adjacent pages
 /// in at once if they stand in this order.
@@ -42,7 +51,7 @@ impl Claims {
     }
 
     /// Returns the run of adjacent pages of the same kind that begins at an index.
-    pub(super) fn run_at(&self, at: usize, kinds: &[Kind; WINDOW_MAX]) -> Range<usize> {
+    pub(super) fn run_at(&self, at: usize, kinds: &[PageContents; WINDOW_MAX]) -> Range<usize> {
         let first = self.pages[at].0.0;
         let follows = |i: &usize| self.pages[*i].0.0 == first + (*i - at) as u64 && kinds[*i] == kinds[at];
         at..at + 1 + (at + 1..self.len).take_while(follows).count()

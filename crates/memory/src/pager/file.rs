@@ -1,7 +1,8 @@
 //! Reading pages from the file of the region, and dropping pages of a region with a file.
 
 use super::Pager;
-use super::page_in::{Kind, Memory};
+use super::claims::PageContents;
+use super::page_in::Memory;
 use super::scratch::Scratch;
 use crate::counters::Counter;
 use crate::page::{FaultClaim, PageWord};
@@ -39,12 +40,12 @@ impl Pager {
 
     /// Like [`Pager::read_file_pages`], for one page.
     #[cold]
-    pub(super) fn read_file_page(&self, page: PageIndex, to: &mut Page) -> Kind {
+    pub(super) fn read_file_page(&self, page: PageIndex, to: &mut Page) -> PageContents {
         match self.read_file_pages(page, std::slice::from_mut(to)) {
-            true => Kind::Bytes,
+            true => PageContents::Bytes,
             false => {
                 self.counters.add(Counter::ReadBackFail, 1);
-                Kind::Failed
+                PageContents::Failed
             }
         }
     }
@@ -58,7 +59,7 @@ impl Pager {
         claims: &[(PageIndex, FaultClaim)],
         memory: &Memory,
         scratch: &mut Scratch,
-        kinds: &mut [Kind; WINDOW_MAX],
+        kinds: &mut [PageContents; WINDOW_MAX],
     ) -> u64 {
         let mut read = 0;
         let mut at = 0;
@@ -67,7 +68,7 @@ impl Pager {
             at = run.end.max(at + 1);
             let to = self.memory_of(memory, &mut scratch.pages, run.clone());
             if run.len() > 1 && self.read_file_pages(claims[run.start].0, to) {
-                kinds[run.clone()].fill(Kind::Bytes);
+                kinds[run.clone()].fill(PageContents::Bytes);
                 run.for_each(|i| read |= 1 << i);
             }
         }

@@ -40,9 +40,10 @@ pub(crate) use range::Pinned;
 pub(crate) use serve::{OnLoss, Served};
 
 use crate::advice::AccessTable;
-use crate::budget::{Membership, ResidentBudget};
+use crate::budget::split::Sharer;
+use crate::budget::{RegionShare, ResidentBudget};
 use crate::config::{Eviction, RegionConfig, Service};
-use crate::counters::Counters;
+use crate::counters::{Counter, Counters};
 use crate::error::RegionError;
 use crate::limit::PoolLimit;
 use crate::meter::Meter;
@@ -72,7 +73,7 @@ pub(crate) struct Pager {
     pub(crate) table: Table,
     pub(crate) budget: RegionBudget,
     /// The region's place in a shared budget.
-    membership: OnceLock<Arc<Membership>>,
+    share: OnceLock<Arc<RegionShare>>,
     pub(crate) store: Arc<Store>,
     pub(crate) limit: PoolLimit,
     pub(crate) counters: Counters,
@@ -164,7 +165,7 @@ impl Pager {
             staging,
             table: Table::new(page_count)?,
             budget: RegionBudget::new(limit_pages),
-            membership: OnceLock::new(),
+            share: OnceLock::new(),
             limit: PoolLimit::new(config.max_pool_bytes(), config.accept_threshold_percent),
             counters: Counters::new(),
             readahead: Readahead::new(limit_pages.min(page_count.0)),
@@ -199,15 +200,15 @@ impl Pager {
     pub(crate) fn join(
         self: &Arc<Self>,
         budget: &ResidentBudget,
-        most_bytes: u64,
-    ) -> Result<Arc<Membership>, RegionError> {
-        let membership = Arc::new(budget.join(self, most_bytes)?);
-        Ok(self.membership.get_or_init(|| membership).clone())
+        max_bytes: u64,
+    ) -> Result<Arc<RegionShare>, RegionError> {
+        let share = Arc::new(budget.join(self.clone(), max_bytes)?);
+        Ok(self.share.get_or_init(|| share).clone())
     }
 
     /// Asks a shared budget for a higher limit. Returns whether there is one and the region got more.
     pub(crate) fn grow_limit(&self) -> bool {
-        self.membership.get().is_some_and(|membership| membership.grow())
+        self.share.get().is_some_and(|share| share.grow())
     }
 
     /// Returns whether pages can be moved.
@@ -338,4 +339,22 @@ fn open_store(config: &mut RegionConfig, page_count: PageCount) -> Result<Arc<St
         store.attach(backing)?;
     }
     Ok(Arc::new(store))
+}
+
+impl Sharer for Pager {
+    fn in_use_pages(&self) -> u64 {
+        self.budget.in_use() + self.budget.copy_pages()
+    }
+
+    fn page_ins(&self) -> u64 {
+        self.counters.get(Counter::FaultsFolded) + self.counters.get(Counter::FileRereads)
+    }
+
+    fn set_limit_pages(&self, pages: u64) {
+        let is_lower = pages < self.budget.limit();
+        self.budget.set_limit(pages);
+        if is_lower {
+            self.budget.wake_evictors();
+        }
+    }
 }

@@ -10,7 +10,7 @@
 //! is not done for pages that were written the last time.
 
 use super::Pager;
-use super::claims::Claims;
+use super::claims::{Claims, PageContents};
 use super::install::Put;
 use super::scratch::{Pages, Scratch, ScratchGuard};
 use super::serve::Served;
@@ -35,14 +35,6 @@ pub(super) enum Memory {
 
 /// Pages in runs at least as long as this are moved out at little cost, so they are not write-protected.
 const RUN_UNPROTECTED_MIN: usize = 8;
-
-/// The contents of a page to be put into the range.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    Bytes,
-    Zero,
-    Failed,
-}
 
 impl Pager {
     /// Brings in the page of an access at an offset, in bytes, with neighbours. If the result is `Failed`, the page is still
@@ -166,7 +158,7 @@ impl Pager {
         is_write: bool,
     ) -> Served {
         let pages = &claims.pages[..claims.len];
-        let mut kinds = [Kind::Zero; WINDOW_MAX];
+        let mut kinds = [PageContents::Zero; WINDOW_MAX];
         let read = self.read_file_runs(pages, &memory, scratch, &mut kinds);
         let mut zero_pages_charged = 0;
         for (at, (page, claim)) in pages.iter().enumerate().filter(|(at, _)| read >> at & 1 == 0) {
@@ -181,16 +173,16 @@ impl Pager {
                 FaultClaim::Zero if self.has_file_page(*page) => self.read_file_page(*page, to),
                 _ if wants_memory => {
                     to.fill(0);
-                    Kind::Bytes
+                    PageContents::Bytes
                 }
-                _ => Kind::Zero,
+                _ => PageContents::Zero,
             };
             // A page of zeroes is charged like any other: the program may write to it without a fault.
-            if kinds[at] == Kind::Zero && matches!(memory, Memory::Frames { .. }) {
+            if kinds[at] == PageContents::Zero && matches!(memory, Memory::Frames { .. }) {
                 match self.budget.charge(1) {
                     0 => {
                         to.fill(0);
-                        kinds[at] = Kind::Bytes;
+                        kinds[at] = PageContents::Bytes;
                     }
                     _ => zero_pages_charged += 1,
                 }
@@ -200,7 +192,7 @@ impl Pager {
         self.readahead.count_brought(claims.len as u64 - 1);
         let used = self.put_runs(claims, &kinds, &memory, scratch, is_write);
         self.settle(memory, zero_pages_charged, used);
-        if kinds[claims.faulting] == Kind::Failed { Served::Failed } else { Served::Again }
+        if kinds[claims.faulting] == PageContents::Failed { Served::Failed } else { Served::Again }
     }
 
     /// Returns the memory of some of the claims.
@@ -225,24 +217,24 @@ impl Pager {
     }
 
     /// Loads the page's bytes from the store.
-    fn load(&self, page: PageIndex, loader: &mut pagefold_store::Loader, to: &mut Page) -> Kind {
+    fn load(&self, page: PageIndex, loader: &mut pagefold_store::Loader, to: &mut Page) -> PageContents {
         let began = self.meter.start();
         let loaded = self.store.load(page, loader, to);
         let mut is_same_filled = true;
         let kind = match loaded {
             Ok(Loaded::Page) => {
                 is_same_filled = false;
-                Kind::Bytes
+                PageContents::Bytes
             }
-            Ok(Loaded::SameFilled(0)) => Kind::Zero,
+            Ok(Loaded::SameFilled(0)) => PageContents::Zero,
             Ok(Loaded::Empty) => {
                 // The page was folded, so the store should have it.
                 self.counters.add(Counter::DecompressFail, 1);
-                return Kind::Failed;
+                return PageContents::Failed;
             }
             Ok(Loaded::SameFilled(word)) => {
                 pagefold_store::fill(to, word);
-                Kind::Bytes
+                PageContents::Bytes
             }
             Err(error) => {
                 let counter = match error {
@@ -250,7 +242,7 @@ impl Pager {
                     LoadError::Corrupt { .. } | LoadError::CorruptRecord { .. } => Counter::DecompressFail,
                 };
                 self.counters.add(counter, 1);
-                return Kind::Failed;
+                return PageContents::Failed;
             }
         };
         if let Some(began) = began {
@@ -270,7 +262,7 @@ impl Pager {
     fn put_runs(
         &self,
         claims: &Claims,
-        kinds: &[Kind; WINDOW_MAX],
+        kinds: &[PageContents; WINDOW_MAX],
         memory: &Memory,
         scratch: &Scratch,
         is_write: bool,
@@ -301,7 +293,7 @@ impl Pager {
         &self,
         claims: &Claims,
         run: Range<usize>,
-        kinds: &[Kind; WINDOW_MAX],
+        kinds: &[PageContents; WINDOW_MAX],
         memory: &Memory,
         scratch: &Scratch,
         is_write: bool,
@@ -314,14 +306,14 @@ impl Pager {
             let (first, kind, mut len) = (pages[at].0, kinds[at], pages.len() - at);
             let mut is_moved = false;
             let put = match (kind, memory) {
-                (Kind::Failed, _) => Put::Refused(0, 0),
+                (PageContents::Failed, _) => Put::Refused(0, 0),
                 // SAFETY: this thread owns the claims, which are loading.
-                (Kind::Zero, _) => unsafe { self.zero_in(first, len) },
-                (Kind::Bytes, Memory::New(_)) => {
+                (PageContents::Zero, _) => unsafe { self.zero_in(first, len) },
+                (PageContents::Bytes, Memory::New(_)) => {
                     // SAFETY: this thread owns the claims, which are loading.
                     unsafe { self.copy_in(first, &scratch.pages.0[at..at + len], is_protected) }
                 }
-                (Kind::Bytes, Memory::Frames { batch, first: frame, .. }) => {
+                (PageContents::Bytes, Memory::Frames { batch, first: frame, .. }) => {
                     let frame = self.staging.frame(batch, frame + at);
                     // SAFETY: this thread owns the claims, which are loading, and the batch, and holds no reference
                     // into its frames any more.
@@ -357,17 +349,17 @@ impl Pager {
                 if is_moved && let Memory::Frames { batch, first, .. } = memory {
                     self.staging.note_moved(self.staging.frame(batch, first + i));
                 }
-                let is_protected = is_protected && kind == Kind::Bytes;
+                let is_protected = is_protected && kind == PageContents::Bytes;
                 self.finish(*page, *claim, claims.arrival(*page), is_protected);
             }
             used += match (kind, memory) {
-                (Kind::Bytes, Memory::Frames { .. }) => 0,
+                (PageContents::Bytes, Memory::Frames { .. }) => 0,
                 _ => done as u32,
             };
             at += done;
             if put != Put::Done {
                 // `serve` ends the loading of a faulting page that is lost.
-                if at != claims.faulting || kind != Kind::Failed {
+                if at != claims.faulting || kind != PageContents::Failed {
                     self.word(pages[at].0).abandon_load();
                     self.wake(pages[at].0);
                 }

@@ -204,7 +204,7 @@ fn check_limit(region: &Region, first_limit: u64) {
 
 /// Checks that the region's count of memory equals the kernel's, once nothing happens any more.
 fn check_account(region: &Region) {
-    let until = Instant::now() + Duration::from_secs(10);
+    let until = Instant::now() + Duration::from_secs(60);
     loop {
         let counted = region.stats().memory.resident / PAGE;
         let present = resident::present_pages();

@@ -157,9 +157,9 @@ pub fn bytes_of(first: u64, pages: u64) -> Range<usize> {
     first as usize * 4096..(first + pages) as usize * 4096
 }
 
-/// Waits until a condition is true. Returns false if it is not within ten seconds.
+/// Waits until a condition is true. Returns false if it is not within a minute.
 pub fn comes_true(mut condition: impl FnMut() -> bool) -> bool {
-    let until = Instant::now() + Duration::from_secs(10);
+    let until = Instant::now() + Duration::from_secs(60);
     while !condition() {
         if Instant::now() > until {
             return false;

@@ -7,16 +7,13 @@
 //!
 //! It is generic so that tests can divide among regions that are only numbers.
 
-use crate::config::RegionConfig;
-use crate::counters::Counter;
-use crate::pager::Pager;
-use crate::region_budget::high_watermark_of;
+use crate::region_budget::{LIMIT_MIN_BYTES, high_watermark_of};
 use pagefold_page::PAGE_SIZE;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The least limit of a region, pages.
-pub(crate) const MIN_PAGES: u64 = RegionConfig::LIMIT_MIN_BYTES / PAGE_SIZE as u64;
+pub(crate) const MIN_PAGES: u64 = LIMIT_MIN_BYTES / PAGE_SIZE as u64;
 /// Limits move between busy regions at most once in this time.
 const HEAT_INTERVAL: Duration = Duration::from_millis(100);
 /// Pages of heat below which a region is not worth a transfer.
@@ -33,21 +30,17 @@ pub(crate) trait Sharer {
     fn set_limit_pages(&self, pages: u64);
 }
 
-impl Sharer for Arc<Pager> {
+impl Sharer for Arc<dyn Sharer + Send + Sync> {
     fn in_use_pages(&self) -> u64 {
-        self.budget.in_use() + self.budget.copy_pages()
+        (**self).in_use_pages()
     }
 
     fn page_ins(&self) -> u64 {
-        self.counters.get(Counter::FaultsFolded) + self.counters.get(Counter::FileRereads)
+        (**self).page_ins()
     }
 
     fn set_limit_pages(&self, pages: u64) {
-        let is_lower = pages < self.budget.limit();
-        self.budget.set_limit(pages);
-        if is_lower {
-            self.budget.wake_evictors();
-        }
+        (**self).set_limit_pages(pages);
     }
 }
 
@@ -60,7 +53,7 @@ struct Share<S> {
     region: S,
     limit: u64,
     /// The most that it may have.
-    most: u64,
+    max_pages: u64,
     /// Page-ins at the last look.
     page_ins: u64,
     heat: u64,
@@ -87,17 +80,17 @@ impl<S: Sharer> Share<S> {
 }
 
 /// All regions of a budget.
-pub(crate) struct Division<S> {
+pub(crate) struct Split<S> {
     total: u64,
     parts: Vec<Share<S>>,
     next_id: u64,
     heat_at: Option<Instant>,
 }
 
-impl<S: Sharer> Division<S> {
+impl<S: Sharer> Split<S> {
     /// Makes a limit of so many pages, which no region has.
     pub(crate) fn new(total_pages: u64) -> Self {
-        Division { total: total_pages, parts: Vec::new(), next_id: 0, heat_at: None }
+        Split { total: total_pages, parts: Vec::new(), next_id: 0, heat_at: None }
     }
 
     pub(crate) fn total_pages(&self) -> u64 {
@@ -128,20 +121,20 @@ impl<S: Sharer> Division<S> {
         self.total.saturating_sub(self.parts.iter().map(held).sum())
     }
 
-    /// Adds a region that may have up to `most` pages: it gets half of what is free, so that the next one finds some.
+    /// Adds a region that may have up to `max_pages`: it gets half of what is free, so that the next one finds some.
     /// `None` if the least limit for each region is more than there is.
-    pub(crate) fn join(&mut self, region: S, most: u64) -> Option<ShareId> {
+    pub(crate) fn join(&mut self, region: S, max_pages: u64) -> Option<ShareId> {
         if self.total < MIN_PAGES * (self.len() as u64 + 1) {
             return None;
         }
-        let most = most.max(MIN_PAGES);
-        let limit = (self.free() / 2).clamp(MIN_PAGES, most);
+        let max_pages = max_pages.max(MIN_PAGES);
+        let limit = (self.free() / 2).clamp(MIN_PAGES, max_pages);
         self.lower_all_to(self.total - limit);
         let id = ShareId(self.next_id);
         self.next_id += 1;
         region.set_limit_pages(limit);
         let page_ins = region.page_ins();
-        self.parts.push(Share { id, region, limit, most, page_ins, heat: 0 });
+        self.parts.push(Share { id, region, limit, max_pages, page_ins, heat: 0 });
         Some(id)
     }
 
@@ -158,17 +151,17 @@ impl<S: Sharer> Division<S> {
     }
 
     /// Changes the most that a region may have.
-    pub(crate) fn set_most(&mut self, id: ShareId, most: u64) {
+    pub(crate) fn set_max(&mut self, id: ShareId, max_pages: u64) {
         let Some(at) = self.position(id) else { return };
         let share = &mut self.parts[at];
-        share.most = most.max(MIN_PAGES);
-        share.set_limit(share.limit.min(share.most));
+        share.max_pages = max_pages.max(MIN_PAGES);
+        share.set_limit(share.limit.min(share.max_pages));
     }
 
     /// Gives a region a higher limit, if there is any. Returns whether it got one.
     pub(crate) fn grow(&mut self, id: ShareId, now: Instant) -> bool {
         let Some(at) = self.position(id) else { return false };
-        let wanted = self.parts[at].most.saturating_sub(self.parts[at].limit);
+        let wanted = self.parts[at].max_pages.saturating_sub(self.parts[at].limit);
         if wanted == 0 {
             return false;
         }

@@ -1,7 +1,10 @@
 //! Regions that are only numbers.
 
 use super::*;
+use crate::config::RegionConfig;
+use crate::counters::Counter;
 use crate::error::RegionError;
+use crate::pager::Pager;
 use crate::pager::{OnLoss, Served};
 use crate::source::Source;
 use pagefold_page::PageIndex;
@@ -38,55 +41,55 @@ impl Numbers {
 }
 
 /// Grows a region that fills all that it gets, for so long.
-fn fill(division: &mut Division<Rc<Numbers>>, id: ShareId, region: &Numbers, start: Instant, steps: u32) {
+fn fill(split: &mut Split<Rc<Numbers>>, id: ShareId, region: &Numbers, start: Instant, steps: u32) {
     for step in 0..steps {
         region.in_use.set(region.limit.get());
-        division.grow(id, start + HEAT_INTERVAL * step);
-        division.parts.iter().for_each(|share| share.region.fold());
+        split.grow(id, start + HEAT_INTERVAL * step);
+        split.parts.iter().for_each(|share| share.region.fold());
     }
 }
 
 #[test]
 fn one_region_gets_all() {
-    let mut division = Division::new(10_000);
+    let mut split = Split::new(10_000);
     let region = Rc::new(Numbers::default());
-    let id = division.join(region.clone(), u64::MAX).unwrap();
+    let id = split.join(region.clone(), u64::MAX).unwrap();
     assert_eq!(region.limit.get(), 5000);
-    fill(&mut division, id, &region, Instant::now(), 3);
+    fill(&mut split, id, &region, Instant::now(), 3);
     assert_eq!(region.limit.get(), 10_000);
 }
 
 #[test]
 fn a_region_never_gets_more_than_its_most() {
-    let mut division = Division::new(10_000);
+    let mut split = Split::new(10_000);
     let region = Rc::new(Numbers::default());
-    let id = division.join(region.clone(), 6000).unwrap();
-    fill(&mut division, id, &region, Instant::now(), 5);
+    let id = split.join(region.clone(), 6000).unwrap();
+    fill(&mut split, id, &region, Instant::now(), 5);
     assert_eq!(region.limit.get(), 6000);
-    division.set_most(id, 100);
+    split.set_max(id, 100);
     assert_eq!(region.limit.get(), 100);
 }
 
 #[test]
 fn a_region_gets_what_another_does_not_use() {
-    let mut division = Division::new(10_000);
+    let mut split = Split::new(10_000);
     let [idle, busy] = [(); 2].map(|()| Rc::new(Numbers::default()));
-    let first = division.join(idle.clone(), u64::MAX).unwrap();
-    fill(&mut division, first, &idle, Instant::now(), 5);
+    let first = split.join(idle.clone(), u64::MAX).unwrap();
+    fill(&mut split, first, &idle, Instant::now(), 5);
     assert_eq!(idle.limit.get(), 10_000);
     idle.in_use.set(10);
-    let second = division.join(busy.clone(), u64::MAX).unwrap();
-    fill(&mut division, second, &busy, Instant::now(), 20);
+    let second = split.join(busy.clone(), u64::MAX).unwrap();
+    fill(&mut split, second, &busy, Instant::now(), 20);
     assert!(busy.limit.get() > 9000, "{}", busy.limit.get());
 }
 
 #[test]
 fn the_region_that_brings_back_more_takes_from_the_one_that_brings_back_less() {
-    let mut division = Division::new(10_000);
+    let mut split = Split::new(10_000);
     let [cold, hot] = [(); 2].map(|()| Rc::new(Numbers::default()));
-    let first = division.join(cold.clone(), u64::MAX).unwrap();
-    fill(&mut division, first, &cold, Instant::now(), 5);
-    let second = division.join(hot.clone(), u64::MAX).unwrap();
+    let first = split.join(cold.clone(), u64::MAX).unwrap();
+    fill(&mut split, first, &cold, Instant::now(), 5);
+    let second = split.join(hot.clone(), u64::MAX).unwrap();
     assert_eq!(hot.limit.get(), MIN_PAGES);
     let start = Instant::now();
     for step in 0..200 {
@@ -94,7 +97,7 @@ fn the_region_that_brings_back_more_takes_from_the_one_that_brings_back_less() {
         cold.page_ins.set(cold.page_ins.get() + 10);
         cold.in_use.set(cold.limit.get());
         hot.in_use.set(hot.limit.get());
-        division.grow(second, start + HEAT_INTERVAL * step);
+        split.grow(second, start + HEAT_INTERVAL * step);
     }
     assert!(hot.limit.get() > 8000, "{}", hot.limit.get());
     // Equal heat moves nothing.
@@ -102,54 +105,54 @@ fn the_region_that_brings_back_more_takes_from_the_one_that_brings_back_less() {
     for step in 200..300 {
         hot.page_ins.set(hot.page_ins.get() + hot.limit.get());
         cold.page_ins.set(cold.page_ins.get() + cold.limit.get());
-        division.grow(if step % 2 == 0 { first } else { second }, start + HEAT_INTERVAL * step);
+        split.grow(if step % 2 == 0 { first } else { second }, start + HEAT_INTERVAL * step);
     }
     assert!(hot.limit.get().abs_diff(before) < 1000, "{before} {}", hot.limit.get());
 }
 
 #[test]
 fn a_budget_takes_no_more_regions_than_it_has_least_limits() {
-    let mut division = Division::new(2 * MIN_PAGES);
-    let join = |division: &mut Division<_>| division.join(Rc::new(Numbers::default()), u64::MAX);
-    assert!(join(&mut division).is_some());
-    let second = join(&mut division).unwrap();
-    assert!(join(&mut division).is_none());
-    assert!(division.leave(second).is_some() && join(&mut division).is_some());
+    let mut split = Split::new(2 * MIN_PAGES);
+    let join = |split: &mut Split<_>| split.join(Rc::new(Numbers::default()), u64::MAX);
+    assert!(join(&mut split).is_some());
+    let second = join(&mut split).unwrap();
+    assert!(join(&mut split).is_none());
+    assert!(split.leave(second).is_some() && join(&mut split).is_some());
 }
 
 #[test]
 fn a_lower_total_takes_unused_pages_first() {
-    let mut division = Division::new(10_000);
+    let mut split = Split::new(10_000);
     let [idle, busy] = [(); 2].map(|()| Rc::new(Numbers::default()));
-    let first = division.join(idle.clone(), u64::MAX).unwrap();
-    let second = division.join(busy.clone(), u64::MAX).unwrap();
-    fill(&mut division, second, &busy, Instant::now(), 2);
+    let first = split.join(idle.clone(), u64::MAX).unwrap();
+    let second = split.join(busy.clone(), u64::MAX).unwrap();
+    fill(&mut split, second, &busy, Instant::now(), 2);
     idle.in_use.set(100);
     let (idle_before, busy_before) = (idle.limit.get(), busy.limit.get());
     assert!(idle_before > 2000 && busy_before > 2000, "{idle_before} {busy_before}");
-    division.set_total_pages(idle_before + busy_before - 2000);
+    split.set_total_pages(idle_before + busy_before - 2000);
     assert_eq!((idle.limit.get(), busy.limit.get()), (idle_before - 2000, busy_before));
     // Now both must fold.
     idle.in_use.set(idle.limit.get());
-    division.set_total_pages(2000);
+    split.set_total_pages(2000);
     assert!(idle.limit.get() + busy.limit.get() <= 2000 && busy.limit.get() > idle.limit.get());
-    division.set_most(first, 0);
+    split.set_max(first, 0);
     assert_eq!(idle.limit.get(), MIN_PAGES);
 }
 
 #[derive(Debug, Clone)]
 enum Step {
-    Join { most: u64 },
+    Join { max_pages: u64 },
     Remove(usize),
     Use { region: usize, percent: u64, page_ins: u64 },
     Grow(usize),
-    SetMost { region: usize, most: u64 },
+    SetMost { region: usize, max_pages: u64 },
     SetTotal(u64),
 }
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        (0u64..20_000).prop_map(|most| Step::Join { most }),
+        (0u64..20_000).prop_map(|max_pages| Step::Join { max_pages }),
         (0usize..8).prop_map(Step::Remove),
         (0usize..8, 0u64..101, 0u64..5000).prop_map(|(region, percent, page_ins)| Step::Use {
             region,
@@ -157,7 +160,7 @@ fn step() -> impl Strategy<Value = Step> {
             page_ins
         }),
         (0usize..8).prop_map(Step::Grow),
-        (0usize..8, 0u64..20_000).prop_map(|(region, most)| Step::SetMost { region, most }),
+        (0usize..8, 0u64..20_000).prop_map(|(region, max_pages)| Step::SetMost { region, max_pages }),
         (0u64..20_000).prop_map(Step::SetTotal),
     ]
 }
@@ -165,23 +168,23 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #[test]
     fn all_limits_together_are_at_most_the_total(steps in proptest::collection::vec(step(), 1..200)) {
-        let mut division = Division::new(10_000);
+        let mut split = Split::new(10_000);
         let mut regions: Vec<(ShareId, Rc<Numbers>)> = Vec::new();
         let mut now = Instant::now();
         for step in steps {
             now += Duration::from_millis(60);
             let count = regions.len().max(1);
             match step {
-                Step::Join { most } => {
+                Step::Join { max_pages } => {
                     let region = Rc::new(Numbers::default());
-                    match division.join(region.clone(), most) {
+                    match split.join(region.clone(), max_pages) {
                         Some(id) => regions.push((id, region)),
-                        None => prop_assert!(division.total_pages() < MIN_PAGES * (regions.len() as u64 + 1)),
+                        None => prop_assert!(split.total_pages() < MIN_PAGES * (regions.len() as u64 + 1)),
                     }
                 }
                 Step::Remove(at) if at < regions.len() => {
                     let (id, _) = regions.swap_remove(at);
-                    prop_assert!(division.leave(id).is_some());
+                    prop_assert!(split.leave(id).is_some());
                 }
                 Step::Use { region, percent, page_ins } => {
                     if let Some((_, region)) = regions.get(region % count) {
@@ -192,20 +195,20 @@ proptest! {
                 Step::Grow(region) => {
                     if let Some((id, region)) = regions.get(region % count) {
                         let before = region.limit.get();
-                        prop_assert_eq!(division.grow(*id, now), region.limit.get() > before);
+                        prop_assert_eq!(split.grow(*id, now), region.limit.get() > before);
                     }
                 }
-                Step::SetMost { region, most } => {
+                Step::SetMost { region, max_pages } => {
                     if let Some((id, _)) = regions.get(region % count) {
-                        division.set_most(*id, most);
+                        split.set_max(*id, max_pages);
                     }
                 }
-                Step::SetTotal(pages) => division.set_total_pages(pages),
+                Step::SetTotal(pages) => split.set_total_pages(pages),
                 Step::Remove(_) => {}
             }
             let limits: Vec<u64> = regions.iter().map(|(_, region)| region.limit.get()).collect();
             prop_assert!(limits.iter().all(|limit| *limit >= MIN_PAGES), "{limits:?}");
-            prop_assert!(limits.iter().sum::<u64>() <= division.total_pages(), "{limits:?}");
+            prop_assert!(limits.iter().sum::<u64>() <= split.total_pages(), "{limits:?}");
         }
     }
 }
