@@ -119,7 +119,7 @@ pub fn contents() -> Vec<u8> {
 }
 
 fn wait_until(condition: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while !condition() {
         assert!(Instant::now() < deadline, "timeout");
         std::thread::sleep(Duration::from_millis(5));
@@ -279,7 +279,7 @@ fn run_soon(sandbox: &MountSandbox, words: &str) -> (i32, String) {
     let mut command = sandbox.inner.quietly(words);
     let pipes = command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
     let mut child = pipes.spawn().unwrap();
-    let deadline = Instant::now() + Duration::from_secs(25);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while child.try_wait().unwrap().is_none() {
         if Instant::now() > deadline {
             let _ = child.kill();

@@ -355,7 +355,12 @@ fn the_death_of_a_shells_tree_leaves_the_disk_working() {
     let mut child = start(&s, "zram-shell -- sh -c", Some(script));
     wait_until("the disk has a size", || s.path("ready").exists());
     let device = PathBuf::from(s.show("zram0")["device"].as_str().unwrap());
-    let sleeping = child_of(child.id());
+    let mut sleeping = None;
+    wait_until("the shell runs sleep", || {
+        sleeping = sleep_of(child.id());
+        sleeping.is_some()
+    });
+    let sleeping = sleeping.unwrap();
     kill(child.id() as i32, "KILL");
     child.wait().unwrap();
     let file = std::fs::OpenOptions::new().read(true).write(true).open(&device).unwrap();
@@ -445,8 +450,8 @@ fn start(s: &Sandbox, words: &str, script: Option<&str>) -> Child {
     command.spawn().unwrap()
 }
 
-/// A child process.
-fn child_of(pid: u32) -> i32 {
+/// The child of a process that runs `sleep`.
+fn sleep_of(pid: u32) -> Option<i32> {
     let mut children = Vec::new();
     for task in std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten() {
         let text = std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
@@ -454,5 +459,5 @@ fn child_of(pid: u32) -> i32 {
     }
     let is_sleep =
         |pid: &i32| std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|c| c == "sleep\n");
-    children.into_iter().find(is_sleep).unwrap()
+    children.into_iter().find(is_sleep)
 }
