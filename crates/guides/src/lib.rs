@@ -18,6 +18,26 @@ struct Disk;
 struct Image;
 
 #[cfg(doctest)]
+#[doc = include_str!("../../../docs/image/build.md")]
+struct ImageBuild;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/image/check.md")]
+struct ImageCheck;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/image/extract.md")]
+struct ImageExtract;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/image/mount.md")]
+struct ImageMount;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/image/servers.md")]
+struct ImageServers;
+
+#[cfg(doctest)]
 #[doc = include_str!("../../../docs/memory.md")]
 struct Memory;
 

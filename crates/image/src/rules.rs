@@ -1,7 +1,7 @@
 //! The rules of the format, by name: findings of a check carry the name of the rule that the image breaks.
 //!
 //! Most rules are those of the [strict check](crate::check::CheckOptions::strict), which judges bytes that readers
-//! ignore. The source of each rule is a section of `docs/formats/erofs.md`, and `docs/image.md` lists all rules.
+//! ignore. The source of each rule is a section of `docs/formats/erofs.md`, and `image check --help` lists all rules.
 
 use crate::Severity;
 
@@ -125,12 +125,9 @@ mod tests {
     #[test]
     fn names_are_unique_and_sections_exist() {
         let page = include_str!("../../../docs/formats/erofs.md");
-        let guide = include_str!("../../../docs/image.md");
         for (n, rule) in ALL.iter().enumerate() {
             assert!(ALL[..n].iter().all(|other| other.name != rule.name), "{}", rule.name);
             assert!(page.lines().any(|line| line.trim_start_matches('#').trim() == rule.section), "{rule:?}");
-            let row = format!("| `{}` | {} |", rule.name, rule.meaning);
-            assert!(guide.contains(&row), "docs/image.md has no line {row}");
         }
     }
 }

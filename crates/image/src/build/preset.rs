@@ -1,6 +1,6 @@
 //! Options by purpose: few users know clusters, algorithms and levels.
 //!
-//! A preset sets what decides about size and speed, and nothing else. `docs/image.md` has a table with measured sizes and
+//! A preset sets what decides about size and speed, and nothing else. `docs/image/build.md` has a table with measured sizes and
 //! times.
 
 use super::options::{BLOCK_BYTES, CLUSTER_BYTES_MAX, Compression, Dedupe, Method, Options};

@@ -21,6 +21,31 @@ fn image() {
 }
 
 #[test]
+fn image_build() {
+    check_document("docs/image/build.md");
+}
+
+#[test]
+fn image_check() {
+    check_document("docs/image/check.md");
+}
+
+#[test]
+fn image_extract() {
+    check_document("docs/image/extract.md");
+}
+
+#[test]
+fn image_mount() {
+    check_document("docs/image/mount.md");
+}
+
+#[test]
+fn image_servers() {
+    check_document("docs/image/servers.md");
+}
+
+#[test]
 fn memory() {
     check_document("docs/memory.md");
 }
