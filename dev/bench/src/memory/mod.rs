@@ -38,7 +38,7 @@ mod space;
 mod swap;
 
 /// The job of the example `larger-than-memory`: make, sort and group a table.
-#[path = "../../../memory/examples/larger-than-memory/job.rs"]
+#[path = "../../../../crates/memory/examples/larger-than-memory/job.rs"]
 mod job;
 
 use super::pages;

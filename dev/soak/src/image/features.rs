@@ -7,10 +7,10 @@ use std::sync::OnceLock;
 
 /// Name and length of each file, one a line. A name with a dot is a further device of the image before it.
 const TABLE: &str =
-    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../image/tests/fixtures/features.tsv"));
+    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../crates/image/tests/fixtures/features.tsv"));
 /// All files, concatenated and compressed with zstd.
 const PACKED: &[u8] =
-    include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../image/tests/fixtures/features.zst"));
+    include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../crates/image/tests/fixtures/features.zst"));
 
 /// An image with its further devices.
 #[derive(Debug)]
