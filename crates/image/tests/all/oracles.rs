@@ -1,4 +1,4 @@
-//! Compares this crate with the kernel's reading of the same images. (`crates/oracle` compares it with `erofs-rs`.)
+//! Compares this crate with the kernel's reading of the same images. (`dev/oracle` compares it with `erofs-rs`.)
 
 use crate::support::built::{build_at, tree, ways};
 use crate::support::features::features;

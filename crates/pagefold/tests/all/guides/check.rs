@@ -88,9 +88,9 @@ fn scripts(document: &Document) -> Vec<(usize, String)> {
 pub fn check_document(path: &str) {
     let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let text = std::fs::read_to_string(top.join(path)).unwrap();
-    let examples = std::fs::read_to_string(top.join("crates/guides/src/lib.rs")).unwrap();
+    let examples = std::fs::read_to_string(top.join("dev/guides/src/lib.rs")).unwrap();
     let included = format!("#[doc = include_str!(\"../../../{path}\")]");
-    assert!(examples.contains(&included), "crates/guides does not test the Rust examples of {path}");
+    assert!(examples.contains(&included), "dev/guides does not test the Rust examples of {path}");
     let python = std::fs::read_to_string(top.join("crates/python/tests/test_guides.py")).unwrap();
     let is_run = !text.contains("```python") || python.contains(&format!("\"{path}\""));
     assert!(is_run, "crates/python/tests/test_guides.py does not run the Python examples of {path}");
