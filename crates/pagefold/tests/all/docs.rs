@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
-const COMMANDS: [&str; 27] = [
+const COMMANDS: &[&str] = &[
     "",
     "disk",
     "disk create",
@@ -33,7 +33,9 @@ const COMMANDS: [&str; 27] = [
     "image check",
     "image copy",
     "image digest",
+    #[cfg(feature = "zram")]
     "zram-shell",
+    #[cfg(feature = "zram")]
     "zram-tree",
     "completions",
 ];
