@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// The exit code of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Exit {
     /// Success.
@@ -53,6 +54,7 @@ pub const EXITS: [(Exit, &str); 10] = [
 
 /// An error that ends a command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CliError {
     /// The exit code.
     pub exit: Exit,

@@ -8,6 +8,7 @@ use crate::cli::{output, printable, style};
 use crate::disk::{self, DiskCommand};
 use crate::docs;
 use crate::image::{self, ImageCommand};
+#[cfg(feature = "zram")]
 use crate::zram;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use pagefold_control::error::{CliError, EXITS, Exit, Result};
@@ -48,11 +49,13 @@ pub enum Command {
     /// 'rmmod zram' create and remove disks. So scripts that drive the kernel's zram drive pagefold. The exit code is
     /// that of the command, or 128 plus the number of the signal that killed it, or 125 to 127 if it cannot be started.
     /// Needs root.
+    #[cfg(feature = "zram")]
     ZramShell(zram::ShellArgs),
     /// Mount the files of the kernel's zram, for the disks with a name zramN, at a directory
     ///
     /// DIRECTORY/zramN has a file for each attribute of the disk, DIRECTORY/class/zram-control has hot_add and
     /// hot_remove. The command runs until Ctrl-C, SIGTERM or an unmount; disks stay. Needs root.
+    #[cfg(feature = "zram")]
     ZramTree(zram::TreeArgs),
     /// Print a shell completion script
     Completions(docs::CompletionsArgs),
@@ -140,7 +143,9 @@ fn dispatch(command: &Command) -> Result<ExitCode> {
     match command {
         Command::Disk(command) => disk::run(command),
         Command::Image(command) => image::run(command).map(done),
+        #[cfg(feature = "zram")]
         Command::ZramShell(args) => zram::run_shell(args),
+        #[cfg(feature = "zram")]
         Command::ZramTree(args) => zram::run_tree(args).map(done),
         Command::Completions(args) => docs::completions(args, self::command()).map(done),
         Command::Man(args) => docs::man(args, self::command()).map(done),

@@ -3,7 +3,7 @@
 //! | module | contents |
 //! |---|---|
 //! | [`commands`] | the command line, and the entry point of all commands |
-//! | [`zram`] | the commands that show disks behind the files of the kernel's zram |
+//! | `zram` | the commands that show disks behind the files of the kernel's zram (feature `zram`, on by default) |
 //! | [`disk`], [`image`] | the commands on disks and on images, one file each |
 //! | [`docs`], [`manual`] | shell completions and manual pages; their sections |
 //! | [`cli`] | printing: results, messages, lists, progress bars, histograms; commands on several things |
@@ -20,6 +20,7 @@ mod disk;
 mod docs;
 mod image;
 mod manual;
+#[cfg(feature = "zram")]
 mod zram;
 
 fn main() -> std::process::ExitCode {

@@ -1,4 +1,4 @@
-//! The report on a disk: the JSON of `disk show`, documented in `docs/json.md`.
+//! The report on a disk: the JSON of `disk show`.
 
 use super::recompress::RecompressStatus;
 use super::writeback::WritebackStatus;
@@ -8,19 +8,20 @@ use std::collections::BTreeMap;
 
 /// The report on one disk.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Report {
     /// Its name.
     pub name: String,
     /// `loop` or `nbd`.
     pub export: String,
-    /// `/dev/fuse` or `io_uring`: how the requests of a loop export reach the server; absent with another export.
+    /// `/dev/fuse` or `io_uring`: how the requests of a loop export reach the server; null with another export.
     #[serde(default)]
     pub transport: Option<String>,
     /// Device path or NBD URI; empty if somebody detached the loop device.
     pub device: String,
-    /// Whether it accepts writes.
+    /// `ok`, or why writes fail.
     pub state: WriteState,
-    /// Why the threads of the export have ended, so that every request fails; absent while they serve.
+    /// Why the threads of the export have ended, so that every request fails; null while they serve.
     #[serde(default)]
     pub export_failure: Option<String>,
     /// Warnings for the administrator, in words.
@@ -35,18 +36,18 @@ pub struct Report {
     pub codec: CodecReport,
     /// Bytes of stored pages before compression.
     pub original_bytes: u64,
-    /// Bytes of the stored pages in memory after compression.
+    /// Bytes of the stored pages in memory after compression: raw pages count 4096, same-filled and written-back pages 0.
     pub compressed_bytes: u64,
     /// Bytes of the pages in memory before compression, divided by the memory that they take (pool, and their part of
-    /// the slot table); absent while there are none.
+    /// the slot table); null while there are none.
     pub ratio: Option<f64>,
     /// Pages by state.
     pub pages: PagesReport,
     /// Memory in use.
     pub memory: MemoryReport,
-    /// The backing and the written-back pages; absent without a backing.
+    /// The backing and the written-back pages; null without a backing.
     pub writeback: Option<WritebackStatus>,
-    /// Recompression; absent without further codecs.
+    /// Recompression; null without further codecs.
     #[serde(default)]
     pub recompression: Option<RecompressStatus>,
     /// The server process.
@@ -57,7 +58,7 @@ pub struct Report {
     pub events: EventsReport,
     /// Its users now (mounts, swap, NBD clients), in words.
     pub used_by: Vec<String>,
-    /// Counters of NBD clients; absent with another export.
+    /// Counters of NBD clients; null with another export.
     #[serde(default)]
     pub clients: Option<ClientsReport>,
     /// Every attribute that can be shown, as text.
@@ -66,6 +67,7 @@ pub struct Report {
 
 /// Counters of NBD clients. `open` and `in_handshake` are current, the others since the server started.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ClientsReport {
     /// Clients that have the export open.
     pub open: usize,
@@ -89,6 +91,7 @@ pub struct ClientsReport {
 
 /// The codec in use.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CodecReport {
     /// Its name.
     pub name: String,
@@ -100,6 +103,7 @@ pub struct CodecReport {
 
 /// Stored pages by state.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PagesReport {
     /// Pages with contents.
     pub stored: u64,
@@ -117,18 +121,19 @@ pub struct PagesReport {
 
 /// Memory of a disk.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MemoryReport {
     /// Memory of the pool.
     pub pool_bytes: u64,
     /// Highest value of `pool_bytes` so far.
     pub pool_max_bytes: u64,
-    /// Hard limit of `pool_bytes`; absent for none.
+    /// Hard limit of `pool_bytes`; null for none.
     pub limit_bytes: Option<u64>,
     /// Memory of the slot table, and of the links between frames.
     pub slot_table_bytes: u64,
     /// Free memory reserved for writes.
     pub ready_bytes: u64,
-    /// The buffers of the rings through which requests come, which the limit of `--memory` contains too; absent without
+    /// The buffers of the rings through which requests come, which the limit of `--memory` contains too; null without
     /// rings.
     #[serde(default)]
     pub rings: Option<RingsReport>,
@@ -136,6 +141,7 @@ pub struct MemoryReport {
 
 /// The buffers of the rings of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RingsReport {
     /// Their memory.
     pub buffer_bytes: u64,
@@ -145,6 +151,7 @@ pub struct RingsReport {
 
 /// A size class of the pool: objects of one size, packed into pages of memory without gaps.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ClassReport {
     /// Bytes that each object takes, with the 8 bytes that name its owner.
     pub size_bytes: u64,
@@ -158,6 +165,7 @@ pub struct ClassReport {
 
 /// Requests of one kind.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct IoReport {
     /// Number of requests.
     pub requests: u64,
@@ -165,7 +173,7 @@ pub struct IoReport {
     pub bytes: u64,
     /// Requests that failed.
     pub errors: u64,
-    /// Their latency in the store.
+    /// Their latency in the store, since the disk was created or its attribute `latency` was written.
     pub latency: LatencyReport,
     /// The time from when the export took them from its queue until it had answered; of reads and writes.
     #[serde(default)]
@@ -174,6 +182,7 @@ pub struct IoReport {
 
 /// Failures and waits since the disk was created.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct EventsReport {
     /// Reads that failed.
     pub failed_reads: u64,
@@ -182,7 +191,7 @@ pub struct EventsReport {
     /// Writes that were refused for lack of memory. The file system on the disk may have lost their data.
     #[serde(default)]
     pub refused_writes: u64,
-    /// Time of the last write that was refused for lack of memory, seconds since 1970; absent if none was.
+    /// Time of the last write that was refused for lack of memory, seconds since 1970; null if none was.
     pub last_refused_write_unix_s: Option<u64>,
     /// Requests outside the device.
     pub invalid_requests: u64,
@@ -198,6 +207,7 @@ pub struct EventsReport {
 
 /// Whether a disk accepts writes, and if not the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum WriteState {
     /// It accepts writes.
@@ -233,4 +243,54 @@ impl Report {
             state => state.in_words(),
         }
     }
+}
+
+/// The JSON of `disk create`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct CreatedDisk {
+    /// Name of the disk.
+    pub name: String,
+    /// Device path or NBD URI.
+    pub device: String,
+    /// `loop` or `nbd`.
+    pub export: String,
+    /// Size of the device.
+    pub size_bytes: u64,
+}
+
+/// The JSON of `disk list`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct DiskList {
+    /// The disks of this user.
+    pub disks: Vec<ListedDisk>,
+}
+
+/// A disk in a list.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(untagged)]
+pub enum ListedDisk {
+    /// With the report of its server.
+    Running(Box<Report>),
+    /// A disk whose server does not respond.
+    Silent {
+        /// Name of the disk.
+        name: String,
+        /// The error.
+        error: String,
+    },
+}
+
+/// The JSON of `disk show`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ShownDisk {
+    /// The report of its server.
+    #[serde(flatten)]
+    pub report: Report,
+    /// The size classes of the pool, with `--classes`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub classes: Option<Vec<ClassReport>>,
 }

@@ -1,24 +1,34 @@
-//! The reports of servers on themselves, as plain data: servers fill them in, commands print them.
+//! The reports of servers on themselves and of commands, as plain data: they are what commands print with `--json`.
+//!
+//! `docs/json/` has their JSON Schemas, which the module `schema` makes from these
+//! types: the comments of fields are their documentation.
 //!
 //! The names of fields end in their unit, and values are exact. `pagefold_server` computes them.
 
 pub mod disk;
+pub mod image;
 pub mod mount;
 pub mod recompress;
+#[cfg(feature = "schema")]
+pub mod schema;
 pub mod writeback;
 
 use pagefold_page::latency::{Latency, bucket_end_ns};
 use pagefold_sys::pidfd;
 use serde::{Deserialize, Serialize};
 
+/// The version of the JSON documents of commands. It grows when a field is removed or changes its meaning.
+pub const SCHEMA_VERSION: u32 = 1;
+
 /// A server process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ServerReport {
     /// Its process id.
     pub pid: u32,
     /// The program's version.
     pub version: String,
-    /// All memory of the process that is in RAM; absent if it cannot be read.
+    /// All memory of the process that is in RAM; null if it cannot be read.
     pub rss_bytes: Option<u64>,
     /// Highest value of `rss_bytes` so far.
     pub peak_rss_bytes: Option<u64>,
@@ -38,8 +48,9 @@ impl ServerReport {
 
 /// A latency histogram since it was last reset. Percentiles are upper bounds, less than twice too high.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LatencyReport {
-    /// Half of the requests took no longer. Absent without requests, as are the others.
+    /// Half of the requests took no longer. Null without requests, as are the others.
     pub p50_ns: Option<u64>,
     /// 90 % took no longer.
     pub p90_ns: Option<u64>,
@@ -70,6 +81,7 @@ impl LatencyReport {
 
 /// One bucket of a latency histogram: requests that took less than `below_ns`, and at least half of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Bucket {
     /// Exclusive upper bound.
     pub below_ns: u64,

@@ -1,4 +1,4 @@
-//! The report on a mounted image: the JSON of `image stats`, documented in `docs/json.md`.
+//! The report on a mounted image: the JSON of `image stats`.
 
 use super::disk::RingsReport;
 use super::{LatencyReport, ServerReport};
@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 /// The report on one mounted image.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MountReport {
     /// The image.
     pub image: PathBuf,
@@ -33,14 +34,14 @@ pub struct MountReport {
     pub budget: BudgetReport,
     /// Counters of reads.
     pub reads: ReadsReport,
-    /// Bytes read from the media divided by bytes requested; absent while none were.
+    /// Bytes read from the media divided by bytes requested; null while none were.
     pub read_amplification: Option<f64>,
     /// Latency of reads of contents.
     pub latency: LatencyReport,
     /// Requests to servers; absent if the image is in files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remote: Option<RemoteReport>,
-    /// Time from the start of the server to the first read of contents that was answered, ns; absent before it.
+    /// Time from the start of the server to the first read of contents that was answered, ns; null before it.
     #[serde(default)]
     pub first_read_ns: Option<u64>,
     /// The list that `--record` writes.
@@ -53,6 +54,7 @@ pub struct MountReport {
 
 /// The state of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum RecordState {
     /// Under way.
@@ -65,6 +67,7 @@ pub enum RecordState {
 
 /// A start-up list that is written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RecordReport {
     /// The list.
     pub list: PathBuf,
@@ -80,12 +83,13 @@ pub struct RecordReport {
 
 /// A start-up list that is fetched.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PrefetchReport {
     /// The list.
     pub list: PathBuf,
     /// Its entries.
     pub list_entries: u64,
-    /// Its lines that are no entries.
+    /// Malformed lines: not one or three fields, or a field that is not a number.
     pub malformed: u64,
     /// Entries that were looked up so far.
     pub entries: u64,
@@ -103,6 +107,7 @@ pub struct PrefetchReport {
 
 /// Counters of the sources on servers since the image was mounted.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RemoteReport {
     /// Requests sent, redirects and further attempts included.
     pub requests: u64,
@@ -132,6 +137,7 @@ pub struct RemoteReport {
 
 /// The cache of remote images on disk, and its use since the image was mounted.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CacheReport {
     /// Its folder.
     pub folder: PathBuf,
@@ -155,6 +161,7 @@ pub struct CacheReport {
 
 /// Use of the memory budget for reading.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct BudgetReport {
     /// Its size.
     pub limit_bytes: u64,
@@ -172,6 +179,7 @@ pub struct BudgetReport {
 
 /// Counters since the image was mounted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ReadsReport {
     /// Reads of contents.
     pub reads: u64,
@@ -195,7 +203,7 @@ pub struct ReadsReport {
     pub in_place: u64,
     /// Of these, clusters decoded from a second buffer.
     pub bounced: u64,
-    /// Of these, clusters decoded through a small window, for lack of memory.
+    /// Of these, clusters decoded in parts, for lack of memory.
     pub windowed: u64,
     /// Reads that waited while another reader decoded the same cluster.
     pub joined: u64,
@@ -205,4 +213,77 @@ pub struct ReadsReport {
     pub readahead_issued: u64,
     /// Clusters that read-ahead dropped.
     pub readahead_dropped: u64,
+}
+
+/// The JSON of `image mounts`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct MountList {
+    /// The mounted images, ordered by mount point.
+    pub mounts: Vec<ListedMount>,
+}
+
+/// A mounted image in a list.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ListedMount {
+    /// `ok`; `unmounted, in use`; `does not respond` (then an `error`, and no statistics); or `mounted by the kernel`
+    /// (then `image`, `mount_point` and `state` only).
+    pub state: String,
+    /// Its report, or what is known without one.
+    #[serde(flatten)]
+    pub mount: MountDetails,
+}
+
+/// A mounted image with the report of its server, or without one.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(untagged)]
+pub enum MountDetails {
+    /// With the report of its server.
+    Served(Box<MountReport>),
+    /// Without a report.
+    Silent {
+        /// The image; null where the kernel's table does not name the file.
+        image: Option<PathBuf>,
+        /// Where it is mounted.
+        mount_point: PathBuf,
+        /// Why its server does not respond; absent of images that the kernel mounted.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        error: Option<String>,
+    },
+}
+
+/// The JSON of `image stats`; with `--watch`, one line for each sample.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct MountStats {
+    /// The report of its server.
+    #[serde(flatten)]
+    pub report: MountReport,
+    /// The change since the previous sample, with `--watch`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub change: Option<MountChange>,
+}
+
+/// The difference of two samples. Of the first sample, the figures since the mount began.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct MountChange {
+    /// The time between the samples; null in the first.
+    pub interval_ms: Option<u64>,
+    /// Reads of contents.
+    pub reads: u64,
+    /// Bytes of contents requested.
+    pub asked_bytes: u64,
+    /// Requests to servers.
+    pub requests: u64,
+    /// Of these, further attempts after a failure.
+    pub retries: u64,
+    /// Bytes received from servers.
+    pub received_bytes: u64,
+    /// Mean time of the requests to servers that ended; null if none did.
+    pub request_mean_ns: Option<u64>,
+    /// 99 % of these requests took no longer; null if none ended.
+    pub request_p99_ns: Option<u64>,
 }

@@ -1,11 +1,11 @@
-//! The reports on recompression: a part of the JSON of `disk show`, and the JSON of `disk recompress`. Documented in
-//! `docs/json.md`.
+//! The reports on recompression: a part of the JSON of `disk show`, and the JSON of `disk recompress`.
 
 use serde::{Deserialize, Serialize};
 
-/// The further codecs of a disk, and the pages that were compressed again with them. Counters start when the disk is
+/// The further codecs of a disk, and the pages that were recompressed with them. Counters start when the disk is
 /// created.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RecompressStatus {
     /// The further codecs, by priority.
     pub codecs: Vec<FurtherCodec>,
@@ -17,8 +17,9 @@ pub struct RecompressStatus {
     pub not_smaller_pages: u64,
 }
 
-/// A codec that pages are compressed with again.
+/// A codec that pages are recompressed with.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FurtherCodec {
     /// Its priority, 1 to 3.
     pub priority: u8,
@@ -28,12 +29,13 @@ pub struct FurtherCodec {
     pub level: Option<i32>,
     /// Pages that are objects of this codec now.
     pub pages: u64,
-    /// Age from which on pages are compressed with it automatically, seconds; absent if they are not.
+    /// Age from which on pages are compressed with it automatically, seconds; null if they are not.
     pub after_s: Option<u64>,
 }
 
 /// The report on a pass: the JSON of `disk recompress`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RecompressPassReport {
     /// Pages that have a smaller object now.
     pub recompressed_pages: u64,

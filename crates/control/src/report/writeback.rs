@@ -1,5 +1,4 @@
-//! The reports on writeback: a part of the JSON of `disk show`, and the JSON of `disk writeback`. Documented in
-//! `docs/json.md`.
+//! The reports on writeback: a part of the JSON of `disk show`, and the JSON of `disk writeback`.
 
 use crate::error::CliError;
 use serde::{Deserialize, Serialize};
@@ -7,6 +6,7 @@ use serde::{Deserialize, Serialize};
 /// The backing of a disk and the pages written back to it. Counters start when the disk is created; fields that say
 /// "now" are current.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WritebackStatus {
     /// The file or device.
     pub path: String,
@@ -32,7 +32,7 @@ pub struct WritebackStatus {
     pub payload_bytes: u64,
     /// Bytes written for these, headers and padding included.
     pub written_bytes: u64,
-    /// `written_bytes` divided by `payload_bytes`; absent while nothing was written back.
+    /// `written_bytes` divided by `payload_bytes`; null while nothing was written back.
     pub write_ratio: Option<f64>,
     /// Bytes that the cleaner wrote.
     pub cleaned_bytes: u64,
@@ -64,11 +64,11 @@ pub struct WritebackStatus {
     pub throttled_writes: u64,
     /// Total time of these waits.
     pub throttled_ns: u64,
-    /// Pages that may still be written back under `writeback_limit`; absent while that is disabled.
+    /// Pages that may still be written back under `writeback_limit`; null while that is disabled.
     pub limit_left_pages: Option<u64>,
-    /// Rate limit of automatic writeback; absent for none.
+    /// Rate limit of automatic writeback; null for none.
     pub rate_bytes_per_s: Option<u64>,
-    /// Most bytes that automatic writeback writes within 24 hours; absent for no limit.
+    /// Most bytes that automatic writeback writes within 24 hours; null for no limit.
     pub daily_bytes: Option<u64>,
 }
 
@@ -79,7 +79,7 @@ pub struct PassProgress {
     pub seen_pages: u64,
     /// Pages to visit in all; 0 while the number is not known.
     pub total_pages: u64,
-    /// Pages written back, or compressed again.
+    /// Pages written back, or recompressed.
     pub done_pages: u64,
     /// Bytes written, or saved.
     pub done_bytes: u64,
@@ -87,6 +87,7 @@ pub struct PassProgress {
 
 /// The report on a pass: the JSON of `disk writeback`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PassReport {
     /// Pages written back.
     pub written_back_pages: u64,

@@ -24,3 +24,11 @@ pub fn count(n: u64) -> String {
 pub fn counted(n: u64, one: &str, many: &str) -> String {
     format!("{} {}", count(n), if n == 1 { one } else { many })
 }
+
+/// A part of a whole in percent; `-` if there is no whole.
+pub fn percent(part: u64, whole: u64) -> String {
+    match whole {
+        0 => "-".to_string(),
+        _ => format!("{:.1} %", part as f64 * 100.0 / whole as f64),
+    }
+}

@@ -13,13 +13,13 @@ use super::printable;
 use super::style::{self, ERROR, HEADING};
 use anstyle::Style;
 use pagefold_control::error::{CliError, Result};
-use serde::Serialize;
+use pagefold_control::report::SCHEMA_VERSION;
+use serde::ser::{Error, SerializeSeq};
+use serde::{Serialize, Serializer};
+use std::fmt::Display;
 use std::io::Write;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
-
-/// The version of the JSON documents. It grows when a field is removed or changes its meaning.
-pub const SCHEMA_VERSION: u32 = 1;
 
 /// `--quiet`.
 static IS_QUIET: AtomicBool = AtomicBool::new(false);
@@ -121,6 +121,25 @@ pub fn stream_json(value: &impl Serialize) -> Result<()> {
         serde_json::to_writer_pretty(&mut *out, &document).map_err(std::io::Error::from)?;
         out.write_all(b"\n")
     })
+}
+
+/// A JSON array whose elements are made while it is written: one at a time is in memory.
+pub struct Streamed<F>(pub F);
+
+impl<F, I, T, E> Serialize for Streamed<F>
+where
+    F: Fn() -> I,
+    I: Iterator<Item = std::result::Result<T, E>>,
+    T: Serialize,
+    E: Display,
+{
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        let mut list = serializer.serialize_seq(None)?;
+        for element in (self.0)() {
+            list.serialize_element(&element.map_err(S::Error::custom)?)?;
+        }
+        list.end()
+    }
 }
 
 /// Prints a note for the user on standard error, unless `--quiet`.

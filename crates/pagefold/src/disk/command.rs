@@ -55,14 +55,6 @@ pub fn of_runner(e: CliError) -> CliError {
     CliError { exit, ..e }
 }
 
-/// The exit code for a command that could not be started.
-pub fn not_started(e: &std::io::Error) -> Exit {
-    match e.kind() {
-        std::io::ErrorKind::NotFound => Exit::NoCommand,
-        _ => Exit::NotExecutable,
-    }
-}
-
 /// The exit code of a command, or 128 plus the number of the signal that killed it.
 pub fn exit_code(status: ExitStatus) -> u8 {
     let killed = || 128 + status.signal().unwrap_or(0);

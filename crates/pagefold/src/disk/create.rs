@@ -16,9 +16,9 @@ use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::instance::state::State;
 use pagefold_control::instance::{InstanceDir, NewInstance, RuntimeDir};
 use pagefold_control::removal;
+use pagefold_control::report::disk::CreatedDisk;
 use pagefold_control::startup::{self, PassedFds, Ready, StartedServer};
 use pagefold_sys::signal::Termination;
-use serde::Serialize;
 use std::fs::File;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -204,24 +204,15 @@ fn create(args: &CreateArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The JSON of `disk create`.
-#[derive(Serialize)]
-struct CreatedDisk<'a> {
-    name: &'a str,
-    device: &'a str,
-    export: &'a str,
-    size_bytes: u64,
-}
-
 /// Prints the device, or JSON that contains it; nothing for the user of `--run`, who sees the output of the command.
 fn print_device(request: &CreateRequest, dir: &InstanceDir, started: &StartedServer) -> Result<()> {
     let Ready { device, export, .. } = &started.ready;
     match request.mode {
         Mode::Run(_) => Ok(()),
         _ if request.json => output::deliver_json(&CreatedDisk {
-            name: dir.name().as_str(),
-            device,
-            export,
+            name: dir.name().to_string(),
+            device: device.clone(),
+            export: export.clone(),
             size_bytes: request.config.size_bytes,
         }),
         _ => output::deliver_line(device),

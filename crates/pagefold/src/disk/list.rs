@@ -6,8 +6,7 @@ use clap::Args;
 use pagefold_control::client::Client;
 use pagefold_control::error::Result;
 use pagefold_control::instance::{EndReason, InstanceDir, RuntimeDir};
-use pagefold_control::report::disk::{Report, WriteState};
-use serde_json::json;
+use pagefold_control::report::disk::{DiskList, ListedDisk, Report, WriteState};
 
 /// The columns of the list.
 pub const COLUMNS: [&str; 8] = ["NAME", "SIZE", "STORED", "MEMORY", "RATIO", "CODEC", "DEVICE", "STATE"];
@@ -23,7 +22,7 @@ pub struct ListArgs {
 pub fn run(args: &ListArgs) -> Result<()> {
     let list = List::new(&COLUMNS, &args.options)?;
     let Some(runtime) = RuntimeDir::open()? else {
-        return print(list, args.options.json, &[]);
+        return print(list, args.options.json, Vec::new());
     };
     let dirs = runtime.lock()?.sweep(output::note)?;
     // Without the lock, so that a server that does not respond does not block other commands.
@@ -38,23 +37,20 @@ pub fn run(args: &ListArgs) -> Result<()> {
             report => disks.push((dir, report)),
         }
     }
-    print(list, args.options.json, &disks)
+    print(list, args.options.json, disks)
 }
 
 fn fetch_report(dir: &InstanceDir) -> Result<Report> {
     Client::connect(dir)?.show()
 }
 
-fn print(mut list: List<8>, json: bool, disks: &[(&InstanceDir, Result<Report>)]) -> Result<()> {
+fn print(mut list: List<8>, json: bool, disks: Vec<(&InstanceDir, Result<Report>)>) -> Result<()> {
     if json {
-        let all: Vec<_> = disks
-            .iter()
-            .map(|(dir, report)| match report {
-                Ok(report) => json!(report),
-                Err(e) => json!({ "name": dir.name().as_str(), "error": e.message }),
-            })
-            .collect();
-        return output::json(&json!({ "disks": all }));
+        let listed = |(dir, report): (&InstanceDir, Result<Report>)| match report {
+            Ok(report) => ListedDisk::Running(Box::new(report)),
+            Err(e) => ListedDisk::Silent { name: dir.name().to_string(), error: e.message },
+        };
+        return output::json(&DiskList { disks: disks.into_iter().map(listed).collect() });
     }
     if disks.is_empty() {
         output::note("no disks; 'pagefold disk create --size 1G' creates one");
@@ -62,7 +58,7 @@ fn print(mut list: List<8>, json: bool, disks: &[(&InstanceDir, Result<Report>)]
     }
     for (dir, report) in disks {
         match report {
-            Ok(report) => list.row(cells(report)),
+            Ok(report) => list.row(cells(&report)),
             Err(e) => {
                 output::note(&e.message);
                 list.row(cells_of_silent(dir));

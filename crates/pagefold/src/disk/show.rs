@@ -7,15 +7,13 @@ use clap::{Args, ValueHint};
 use pagefold_control::error::Result;
 use pagefold_control::export_kind::ExportKind;
 use pagefold_control::report::LatencyReport;
-use pagefold_control::report::disk::WriteState;
-use pagefold_control::report::disk::{ClassReport, ClientsReport, IoReport, Report};
+use pagefold_control::report::disk::{ClientsReport, IoReport, Report, ShownDisk, WriteState};
 use pagefold_control::report::recompress::RecompressStatus;
 use pagefold_control::report::writeback::WritebackStatus;
 use pagefold_control::text;
 use pagefold_page::duration;
 use pagefold_page::size::Human;
 use pagefold_server::disk::{OWN_BYTES, RESERVE_BYTES, TABLE_BYTES_PER_GIB};
-use serde::Serialize;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The arguments of `disk show`.
@@ -45,24 +43,14 @@ pub fn run(args: &ShowArgs) -> Result<()> {
         Ok((client.show()?, classes))
     })?;
     let colours = style::stdout_colours();
-    match (args.json, classes) {
-        (true, Some(classes)) => output::json(&WithClasses { report: &report, classes: &classes }),
-        (true, None) => output::json(&report),
-        (false, Some(classes)) => output::text(&format!(
-            "{}\n{}",
-            render(&report, colours),
-            super::classes::render(&classes, colours)
-        )),
-        (false, None) => output::text(&render(&report, colours)),
+    if args.json {
+        return output::json(&ShownDisk { report, classes });
     }
-}
-
-/// The JSON with `--classes`.
-#[derive(Serialize)]
-struct WithClasses<'a> {
-    #[serde(flatten)]
-    report: &'a Report,
-    classes: &'a [ClassReport],
+    let text = render(&report, colours);
+    match classes {
+        Some(classes) => output::text(&format!("{text}\n{}", super::classes::render(&classes, colours))),
+        None => output::text(&text),
+    }
 }
 
 /// Formats a report as text.

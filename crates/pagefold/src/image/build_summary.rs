@@ -2,11 +2,13 @@
 
 use crate::cli::{numbers, output};
 use pagefold_control::error::Result;
+use pagefold_control::report::image::{
+    BuildReport, CompressionReport, ContentsReport, ListedReport, SlowFile, StoredReport, UnreadableFile,
+};
 use pagefold_image::build::source::Scanned;
 use pagefold_image::build::{Compression, Listed, RunningKernel, Stored, Summary};
 use pagefold_image::format::features::KernelVersion;
 use pagefold_page::size::Human;
-use serde_json::json;
 use std::path::Path;
 
 /// A finished image.
@@ -117,63 +119,47 @@ fn stored_text(stored: &Stored) -> String {
     format!("{} in {files}, stored in {}", Human(stored.content_bytes), Human(stored.stored_bytes))
 }
 
-fn stored_json(stored: &Stored) -> serde_json::Value {
-    json!({
-        "files": stored.files,
-        "content_bytes": stored.content_bytes,
-        "stored_bytes": stored.stored_bytes,
-    })
+fn stored_json(&Stored { files, content_bytes, stored_bytes }: &Stored) -> StoredReport {
+    StoredReport { files, content_bytes, stored_bytes }
 }
 
 /// Prints the summary as JSON.
 pub fn print_json(built: &Built<'_>) -> Result<()> {
     let &Built { summary, scanned, .. } = built;
-    let stored: Vec<_> = summary
-        .stored
-        .iter()
-        .map(|(compression, stored)| {
-            json!({
-                "compression": name(compression),
-                "files": stored.files,
-                "content_bytes": stored.content_bytes,
-                "stored_bytes": stored.stored_bytes,
-            })
-        })
-        .collect();
-    let slowest: Vec<_> = summary
-        .slowest
-        .iter()
-        .map(|(path, elapsed)| json!({ "path": path.to_string_lossy(), "seconds": elapsed.as_secs_f64() }))
-        .collect();
-    let unreadable_reasons: Vec<_> = scanned
-        .unreadable
-        .iter()
-        .map(|(path, reason)| json!({ "path": path.to_string_lossy(), "reason": reason }))
-        .collect();
-    output::json(&json!({
-        "kernel": summary.target.to_string(),
-        "kernel_release": built.running.map(|kernel| kernel.release()),
-        "compression_reason": built.reason,
-        "threads": summary.threads,
-        "threads_wanted": built.threads,
-        "inodes": summary.inodes,
-        "directories": summary.directories,
-        "content_bytes": summary.content_bytes(),
-        "image_bytes": summary.image_bytes,
-        "metadata_bytes": summary.metadata_bytes,
-        "ratio": ratio(summary).unwrap_or(0.0),
-        "stored": stored,
-        "fragments": stored_json(&summary.fragments),
-        "duplicates": stored_json(&summary.duplicates),
-        "shared_parts": {
-            "files": summary.shared_parts.files,
-            "content_bytes": summary.shared_parts.content_bytes,
-        },
-        "listed": built.has_list.then(|| json!({ "found": summary.listed.found, "missing": summary.listed.missing })),
-        "slowest": slowest,
-        "unreadable_count": scanned.unreadable.count(),
-        "unreadable": scanned.unreadable.iter().map(|(path, _)| path.to_string_lossy()).collect::<Vec<_>>(),
-        "unreadable_reasons": unreadable_reasons,
-        "dropped_xattrs": scanned.dropped_xattrs,
-    }))
+    let text = |path: &Path| path.to_string_lossy().into_owned();
+    let stored = summary.stored.iter();
+    let slowest = summary.slowest.iter();
+    let Stored { files, content_bytes, .. } = summary.shared_parts;
+    let Listed { found, missing } = summary.listed;
+    output::json(&BuildReport {
+        kernel: summary.target.to_string(),
+        kernel_release: built.running.map(|kernel| kernel.release().into()),
+        compression_reason: built.reason.clone(),
+        threads: summary.threads,
+        threads_wanted: built.threads,
+        inodes: summary.inodes,
+        directories: summary.directories,
+        content_bytes: summary.content_bytes(),
+        image_bytes: summary.image_bytes,
+        metadata_bytes: summary.metadata_bytes,
+        ratio: ratio(summary).unwrap_or(0.0),
+        stored: stored
+            .map(|(c, stored)| CompressionReport { compression: name(c), stored: stored_json(stored) })
+            .collect(),
+        fragments: stored_json(&summary.fragments),
+        duplicates: stored_json(&summary.duplicates),
+        shared_parts: ContentsReport { files, content_bytes },
+        listed: built.has_list.then_some(ListedReport { found, missing }),
+        slowest: slowest
+            .map(|(path, elapsed)| SlowFile { path: text(path), seconds: elapsed.as_secs_f64() })
+            .collect(),
+        unreadable_count: scanned.unreadable.count(),
+        unreadable: scanned.unreadable.iter().map(|(path, _)| text(path)).collect(),
+        unreadable_reasons: scanned
+            .unreadable
+            .iter()
+            .map(|(path, reason)| UnreadableFile { path: text(path), reason: reason.to_string() })
+            .collect(),
+        dropped_xattrs: scanned.dropped_xattrs,
+    })
 }

@@ -6,12 +6,12 @@ use crate::cli::progress::FilesBar;
 use crate::cli::{numbers, output, style};
 use clap::Args;
 use pagefold_control::error::Result;
+use pagefold_control::report::image::CheckReport;
 use pagefold_control::text;
 use pagefold_image::ReadAhead;
 use pagefold_image::check::{CheckOptions, check};
 use pagefold_image::rules;
 use pagefold_page::size::Human;
-use serde_json::json;
 use std::cell::RefCell;
 
 /// The arguments of `image check`.
@@ -46,14 +46,13 @@ pub fn run(args: &CheckArgs) -> Result<()> {
     let report = checked.map_err(|e| args.image.failure(&e))?;
     let (errors, warnings) = (report.findings.errors(), report.findings.warnings());
     if args.json {
-        let fields = [
-            ("inodes", json!(report.inodes)),
-            ("names", json!(report.names)),
-            ("decoded_bytes", json!(report.bytes)),
-            ("complete", json!(report.complete)),
-        ];
-        let head = fields.map(|(name, value)| (name.to_string(), value)).into_iter().collect();
-        findings::print_json(head, &report.findings)?;
+        output::stream_json(&CheckReport {
+            inodes: report.inodes,
+            names: report.names,
+            decoded_bytes: report.bytes,
+            complete: report.complete,
+            findings: findings::json(&report.findings),
+        })?;
     } else {
         output::text(&findings::text(&report.findings, style::stdout_colours()))?;
         let inodes = numbers::counted(report.inodes, "inode", "inodes");

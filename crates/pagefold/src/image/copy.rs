@@ -8,10 +8,10 @@ use clap::{Args, ValueHint};
 use pagefold_backing::ByteSource;
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::media::Location;
+use pagefold_control::report::image::CopyReport;
 use pagefold_image::with_causes;
 use pagefold_page::size::Human;
 use pagefold_server::mount::media::{DEFAULT_MEMORY_BYTES, Sources, WholeHash};
-use serde_json::json;
 use std::io::Write;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -59,13 +59,10 @@ pub fn run(args: &CopyArgs) -> Result<()> {
     target.complete()?;
     let is_verified = !args.verity.digest.is_empty() || blob.is_some_and(|blob| blob.is_verified);
     let checks = [(blob.is_some(), "manifest"), (is_verified, "merkle_tree")];
-    let verified_by: Vec<_> = checks.into_iter().filter(|(was, _)| *was).map(|(_, name)| name).collect();
+    let verified_by: Vec<String> =
+        checks.into_iter().filter(|(was, _)| *was).map(|(_, name)| name.into()).collect();
     if args.json {
-        return output::json(&json!({
-            "image_bytes": len_bytes,
-            "sha256": sha256,
-            "verified_by": verified_by,
-        }));
+        return output::json(&CopyReport { image_bytes: len_bytes, sha256, verified_by });
     }
     output::line(&format!("{}, {sha256}", Human(len_bytes)))?;
     if verified_by.is_empty() && matches!(args.image, Location::Url(_)) {

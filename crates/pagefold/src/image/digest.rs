@@ -8,9 +8,9 @@ use clap::{Args, ValueHint};
 use pagefold_backing::ByteSource;
 use pagefold_control::error::{CliError, Result};
 use pagefold_control::media::{Location, MediaConfig};
+use pagefold_control::report::image::DigestReport;
 use pagefold_image::verity::{Descriptor, Salt, VerityError, measure};
 use pagefold_server::mount::media::{DEFAULT_MEMORY_BYTES, HashedSource, Sources, TREE_SUFFIX, verity_exit};
-use serde_json::json;
 use std::io::Write;
 use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
@@ -69,12 +69,12 @@ pub fn run(args: &DigestArgs) -> Result<()> {
     }
     match args.json {
         false => output::line(&descriptor.digest().to_string()),
-        true => output::json(&json!({
-            "digest": descriptor.digest().to_string(),
-            "image_bytes": descriptor.data_bytes,
-            "merkle_tree_bytes": tree_bytes,
-            "salt": descriptor.salt.to_string(),
-        })),
+        true => output::json(&DigestReport {
+            digest: descriptor.digest().to_string(),
+            image_bytes: descriptor.data_bytes,
+            merkle_tree_bytes: tree_bytes,
+            salt: descriptor.salt.to_string(),
+        }),
     }
 }
 

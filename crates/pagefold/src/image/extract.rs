@@ -6,6 +6,7 @@ use crate::cli::output;
 use crate::cli::progress::ExtractBar;
 use clap::{Args, ValueHint};
 use pagefold_control::error::{CliError, Exit, Result};
+use pagefold_control::report::image::ExtractReport as JsonReport;
 use pagefold_control::text;
 use pagefold_image::ReadAhead;
 use pagefold_image::extract::{ExtractError, ExtractOptions, ExtractReport, extract};
@@ -13,7 +14,7 @@ use pagefold_page::size::{self, Human};
 use pagefold_sys::SysError;
 use pagefold_sys::beneath::{self, Folder};
 use pagefold_sys::signal::Termination;
-use serde_json::{Map, Value, json};
+use serde::Serialize;
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -93,7 +94,7 @@ pub fn run(args: &ExtractArgs) -> Result<()> {
     bar.borrow().end();
     let report = extracted.map_err(|e| failed(args, e))?;
     if args.json {
-        findings::print_json(head_json(&report), &report.findings)?;
+        output::stream_json(&json(&report))?;
     } else {
         print_report(&report, args.privileged)?;
     }
@@ -165,16 +166,16 @@ fn print_report(report: &ExtractReport, privileged: bool) -> Result<()> {
     Ok(())
 }
 
-fn head_json(report: &ExtractReport) -> Map<String, Value> {
-    let fields = [
-        ("files", json!(report.files)),
-        ("links", json!(report.links)),
-        ("written_bytes", json!(report.bytes)),
-        ("skipped_devices", json!(report.skipped_devices)),
-        ("skipped_set_id", json!(report.skipped_set_id)),
-        ("skipped_xattrs", json!(report.skipped_xattrs)),
-        ("unsupported_xattrs", json!(report.unsupported_xattrs)),
-        ("interrupted", json!(report.interrupted)),
-    ];
-    fields.map(|(name, value)| (name.to_string(), value)).into_iter().collect()
+fn json(report: &ExtractReport) -> JsonReport<impl Serialize> {
+    JsonReport {
+        files: report.files,
+        links: report.links,
+        written_bytes: report.bytes,
+        skipped_devices: report.skipped_devices,
+        skipped_set_id: report.skipped_set_id,
+        skipped_xattrs: report.skipped_xattrs,
+        unsupported_xattrs: report.unsupported_xattrs,
+        interrupted: report.interrupted,
+        findings: findings::json(&report.findings),
+    }
 }

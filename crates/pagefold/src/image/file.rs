@@ -3,17 +3,16 @@
 //! A file can have millions of extents, so they are not collected in memory. They are read twice: first to find errors
 //! and the widths of the columns, then to print them.
 
-use super::ls::inode_fields;
+use super::ls::entry;
 use super::names::{self, escaped};
+use crate::cli::output::{self, Streamed};
 use crate::cli::page::Page;
-use crate::cli::{output, style};
+use crate::cli::style;
 use pagefold_control::error::Result;
+use pagefold_control::report::image::{ExtentReport, FileReport, Place, Xattr};
 use pagefold_control::text::time_text;
 use pagefold_image::read::{Extent, Mapping};
 use pagefold_image::{Address, ImageError, Node, Space, tree_stats};
-use serde::ser::{Error, SerializeMap, SerializeSeq};
-use serde::{Serialize, Serializer};
-use serde_json::{Map, Value, json};
 
 /// Prints a file as JSON. `failed` converts errors of the image.
 pub fn print_json(
@@ -21,9 +20,20 @@ pub fn print_json(
     path: &[u8],
     failed: impl Fn(ImageError) -> pagefold_control::error::CliError,
 ) -> Result<()> {
-    let head = head_json(node, path).map_err(&failed)?;
+    let xattrs = node.xattrs().map_err(&failed)?.into_iter().map(|xattr| {
+        let ((name, name_hex), (value, value_hex)) = (names::json(&xattr.name), names::json(&xattr.value));
+        Xattr { name, name_hex, value, value_hex }
+    });
     node.extents().try_for_each(|extent| extent.map(|_| ())).map_err(&failed)?;
-    output::stream_json(&FileJson { head, node })
+    let inode = node.inode();
+    output::stream_json(&FileReport {
+        entry: entry(path, node),
+        inode_form: if inode.extended { "extended" } else { "compact" }.into(),
+        at: place(inode.address),
+        layout: node.kind().has_contents().then(|| tree_stats::layout_name(&inode.layout).into()),
+        xattrs: xattrs.collect(),
+        extents: Streamed(|| node.extents().map(|extent| extent.map(|extent| extent_json(&extent)))),
+    })
 }
 
 /// Prints a file as text. `failed` converts errors of the image.
@@ -53,57 +63,7 @@ pub fn print_text(
     })
 }
 
-/// The JSON of a file. Its extents are read while they are written.
-struct FileJson<'a> {
-    head: Map<String, Value>,
-    node: &'a Node,
-}
-
-impl Serialize for FileJson<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(None)?;
-        for (name, value) in &self.head {
-            map.serialize_entry(name, value)?;
-        }
-        map.serialize_entry("extents", &ExtentsJson(self.node))?;
-        map.end()
-    }
-}
-
-struct ExtentsJson<'a>(&'a Node);
-
-impl Serialize for ExtentsJson<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut list = serializer.serialize_seq(None)?;
-        for extent in self.0.extents() {
-            list.serialize_element(&extent_json(&extent.map_err(S::Error::custom)?))?;
-        }
-        list.end()
-    }
-}
-
-/// The JSON fields of a file except its extents.
-fn head_json(node: &Node, path: &[u8]) -> Result<Map<String, Value>, ImageError> {
-    let mut object = Map::new();
-    names::put(&mut object, "path", path);
-    inode_fields(&mut object, node);
-    let inode = node.inode();
-    object.insert("inode_form".into(), json!(if inode.extended { "extended" } else { "compact" }));
-    object.insert("at".into(), address_json(inode.address));
-    if node.kind().has_contents() {
-        object.insert("layout".into(), json!(tree_stats::layout_name(&inode.layout)));
-    }
-    let xattrs = node.xattrs()?.into_iter().map(|xattr| {
-        let mut one = Map::new();
-        names::put(&mut one, "name", &xattr.name);
-        names::put(&mut one, "value", &xattr.value);
-        Value::Object(one)
-    });
-    object.insert("xattrs".into(), xattrs.collect());
-    Ok(object)
-}
-
-/// The same as text, with the heading of the extents if there are any.
+/// The inode as text, with the heading of the extents if there are any.
 fn head_text(node: &Node, path: &[u8], colours: bool) -> Result<String, ImageError> {
     let mut page = Page::new(colours, 18);
     let inode = node.inode();
@@ -134,32 +94,37 @@ fn head_text(node: &Node, path: &[u8], colours: bool) -> Result<String, ImageErr
     Ok(page.into_text())
 }
 
-fn address_json(at: Address) -> Value {
-    match at.space {
-        Space::Device(device) => json!({"device": device, "offset_bytes": at.offset}),
-        Space::Metabox => json!({"metabox": true, "offset_bytes": at.offset}),
-    }
+/// A place in an image, for JSON.
+pub fn place(at: Address) -> Place {
+    let (device, metabox) = match at.space {
+        Space::Device(device) => (Some(device), None),
+        Space::Metabox => (None, Some(true)),
+    };
+    Place { device, metabox, offset_bytes: at.offset }
 }
 
-fn extent_json(extent: &Extent) -> Value {
-    let mapping = tree_stats::mapping_name(&extent.mapping);
-    let mut object = json!({"start": extent.start, "len_bytes": extent.len_bytes, "place": mapping});
+fn extent_json(extent: &Extent) -> ExtentReport {
+    let report = ExtentReport {
+        start: extent.start,
+        len_bytes: extent.len_bytes,
+        place: tree_stats::mapping_name(&extent.mapping).into(),
+        ..ExtentReport::default()
+    };
     match extent.mapping {
-        Mapping::Hole => {}
-        Mapping::Plain(at) => object["at"] = address_json(at),
+        Mapping::Hole => report,
+        Mapping::Plain(at) => ExtentReport { at: Some(place(at)), ..report },
         Mapping::Interlaced { at, len_bytes } => {
-            object["at"] = address_json(at);
-            object["stored_bytes"] = json!(len_bytes);
+            ExtentReport { at: Some(place(at)), stored_bytes: Some(len_bytes), ..report }
         }
-        Mapping::Compressed(cluster) => {
-            object["at"] = address_json(cluster.at);
-            object["stored_bytes"] = json!(cluster.len_bytes);
-            object["algorithm"] = json!(tree_stats::algorithm_name(cluster.algorithm));
-            object["prefix_only"] = json!(cluster.prefix_only);
-        }
-        Mapping::Fragment { offset } => object["packed_offset"] = json!(offset),
+        Mapping::Compressed(cluster) => ExtentReport {
+            at: Some(place(cluster.at)),
+            stored_bytes: Some(cluster.len_bytes),
+            algorithm: Some(tree_stats::algorithm_name(cluster.algorithm).into()),
+            prefix_only: Some(cluster.prefix_only),
+            ..report
+        },
+        Mapping::Fragment { offset } => ExtentReport { packed_offset: Some(offset), ..report },
     }
-    object
 }
 
 fn extent_row(extent: &Extent) -> [String; 5] {

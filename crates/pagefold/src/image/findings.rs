@@ -1,13 +1,14 @@
 //! The output of findings, the defects of an image: as text and as JSON.
 
+use super::file::place;
 use super::names;
-use crate::cli::output;
+use crate::cli::output::{self, Streamed};
 use crate::cli::style::{self, ERROR, WARNING};
-use pagefold_control::error::{CliError, Exit, Result};
-use pagefold_image::{Finding, Findings, Severity, Space};
-use serde::ser::SerializeMap;
-use serde::{Serialize, Serializer};
-use serde_json::{Map, Value, json};
+use pagefold_control::error::{CliError, Exit};
+use pagefold_control::report::image::{FindingReport, FindingsReport};
+use pagefold_image::{Finding, Findings, Severity};
+use serde::Serialize;
+use std::convert::Infallible;
 
 /// Most findings in text output; JSON has all that were recorded.
 const MAX_LINES: usize = 200;
@@ -63,52 +64,20 @@ pub fn print_text(findings: &Findings) {
     output::diagnostics(&lines(PROGRAM, findings, line));
 }
 
-/// Prints a report as JSON: the fields of `head`, the numbers of findings, and an object for each finding that was
-/// recorded.
-///
-/// JSON objects take many times the memory of their findings, so only one exists at a time.
-pub fn print_json(head: Map<String, Value>, findings: &Findings) -> Result<()> {
-    output::stream_json(&ReportJson { head, findings })
+/// The JSON of findings: their numbers, and an object for each that was recorded.
+pub fn json(findings: &Findings) -> FindingsReport<impl Serialize> {
+    let each = || findings.recorded().iter().map(|finding| Ok::<_, Infallible>(finding_json(finding)));
+    FindingsReport { errors: findings.errors(), warnings: findings.warnings(), findings: Streamed(each) }
 }
 
-struct ReportJson<'a> {
-    head: Map<String, Value>,
-    findings: &'a Findings,
-}
-
-impl Serialize for ReportJson<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(None)?;
-        for (name, value) in &self.head {
-            map.serialize_entry(name, value)?;
-        }
-        map.serialize_entry("errors", &self.findings.errors())?;
-        map.serialize_entry("warnings", &self.findings.warnings())?;
-        map.serialize_entry("findings", &FindingsJson(self.findings))?;
-        map.end()
+fn finding_json(finding: &Finding) -> FindingReport {
+    let (path, path_hex) = names::json(&finding.path);
+    FindingReport {
+        severity: finding.severity.name().into(),
+        path,
+        path_hex,
+        what: finding.what.to_string(),
+        rule: finding.rule.map(|rule| rule.to_string()),
+        at: finding.at.map(place),
     }
-}
-
-struct FindingsJson<'a>(&'a Findings);
-
-impl Serialize for FindingsJson<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.0.recorded().iter().map(finding_json))
-    }
-}
-
-fn finding_json(finding: &Finding) -> Value {
-    let mut object = Map::new();
-    object.insert("severity".into(), json!(finding.severity.name()));
-    names::put(&mut object, "path", &finding.path);
-    object.insert("what".into(), json!(finding.what));
-    object.insert("rule".into(), json!(finding.rule));
-    object.insert(
-        "at".into(),
-        finding.at.map_or(Value::Null, |at| match at.space {
-            Space::Device(device) => json!({"device": device, "offset_bytes": at.offset}),
-            Space::Metabox => json!({"metabox": true, "offset_bytes": at.offset}),
-        }),
-    );
-    Value::Object(object)
 }

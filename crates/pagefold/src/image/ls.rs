@@ -5,12 +5,13 @@ use super::{findings, names};
 use crate::cli::output;
 use clap::Args;
 use pagefold_control::error::{CliError, Result};
+use pagefold_control::report::SCHEMA_VERSION;
+use pagefold_control::report::image::Entry;
 use pagefold_control::text;
 use pagefold_control::text::time_text;
 use pagefold_image::read::{FileKind, Inode};
 use pagefold_image::walk::{self, Limits, Visit, Visitor};
 use pagefold_image::{Finding, Located, Node, ReadAhead};
-use serde_json::{Map, Value, json};
 use std::io::{BufWriter, ErrorKind, Write};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -96,7 +97,7 @@ struct List<'a, W: Write> {
 impl<W: Write> List<'_, W> {
     fn print_all(&mut self, found: &[Located], failures: &mut Vec<CliError>) {
         if self.args.json {
-            let head = format!("{{\"schema_version\":{},\"entries\":[", output::SCHEMA_VERSION);
+            let head = format!("{{\"schema_version\":{},\"entries\":[", SCHEMA_VERSION);
             self.write(|out| out.write_all(head.as_bytes()));
         }
         for Located { path, node } in found {
@@ -135,22 +136,20 @@ impl<W: Write> List<'_, W> {
     fn show(&mut self, visit: &Visit<'_>) -> ControlFlow<()> {
         let entry = match self.args.json {
             true => self.json_line(visit),
-            false => self.line(visit),
+            false => Ok(self.line(visit)),
         };
         self.entries += 1;
-        self.write(|out| out.write_all(&entry));
+        self.write(|out| out.write_all(&entry?));
         match self.write_error {
             None => ControlFlow::Continue(()),
             Some(_) => ControlFlow::Break(()),
         }
     }
 
-    fn json_line(&self, visit: &Visit<'_>) -> Vec<u8> {
-        let mut object = Map::new();
-        names::put(&mut object, "path", visit.path);
-        inode_fields(&mut object, visit.node);
+    fn json_line(&self, visit: &Visit<'_>) -> std::io::Result<Vec<u8>> {
         let separator = if self.entries > 0 { ",\n" } else { "\n" };
-        format!("{separator}{}", Value::Object(object)).into_bytes()
+        let entry = serde_json::to_string(&entry(visit.path, visit.node))?;
+        Ok(format!("{separator}{entry}").into_bytes())
     }
 
     fn line(&mut self, visit: &Visit<'_>) -> Vec<u8> {
@@ -194,27 +193,28 @@ impl<W: Write> Visitor for List<'_, W> {
     }
 }
 
-/// Inserts the fields of an inode.
-pub fn inode_fields(object: &mut Map<String, Value>, node: &Node) {
+/// The JSON of a file. A target that cannot be read is missing.
+pub fn entry(path: &[u8], node: &Node) -> Entry {
     let inode = node.inode();
-    let mut put = |field: &str, value: Value| object.insert(field.to_string(), value);
-    put("kind", json!(kind_name(inode.kind)));
-    put("mode", json!(format!("{:06o}", inode.mode)));
-    put("uid", json!(inode.uid));
-    put("gid", json!(inode.gid));
-    put("nlink", json!(inode.nlink));
-    put("size_bytes", json!(if inode.kind.has_contents() { inode.size } else { 0 }));
-    put("mtime_s", json!(inode.mtime.seconds));
-    put("mtime_ns", json!(inode.mtime.nanoseconds));
-    put("nid", json!(inode.nid.0));
-    if let Some(device) = inode.device {
-        put("device_major", json!(device.major));
-        put("device_minor", json!(device.minor));
-    }
-    if inode.kind == FileKind::Symlink
-        && let Ok(target) = node.read_link()
-    {
-        names::put(object, "target", &target);
+    let (path, path_hex) = names::json(path);
+    let target = (inode.kind == FileKind::Symlink).then(|| node.read_link().ok()).flatten();
+    let target = target.map(|target| names::json(&target));
+    Entry {
+        path,
+        path_hex,
+        kind: kind_name(inode.kind).into(),
+        mode: format!("{:06o}", inode.mode),
+        uid: inode.uid,
+        gid: inode.gid,
+        nlink: inode.nlink,
+        size_bytes: if inode.kind.has_contents() { inode.size } else { 0 },
+        mtime_s: inode.mtime.seconds,
+        mtime_ns: inode.mtime.nanoseconds,
+        nid: inode.nid.0,
+        device_major: inode.device.map(|device| device.major),
+        device_minor: inode.device.map(|device| device.minor),
+        target: target.as_ref().map(|(text, _)| text.clone()),
+        target_hex: target.and_then(|(_, hex)| hex),
     }
 }
 

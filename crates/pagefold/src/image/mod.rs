@@ -15,7 +15,7 @@
 //! | `overview`, `usage`, `file` | the output of `show`: on an image, on the uses of its bytes, on a file in it |
 //! | `target` | the file that `build` and `tar -o` write |
 //! | `findings` | the output of defects in an image |
-//! | `live` | the figures of a mount, again and again |
+//! | `watch` | the figures of a mount, again and again |
 //! | `limit` | the limit on printed contents |
 //! | `open` | the arguments that the commands have in common, and opening an image |
 //! | `whole` | comparing an image that was read as a whole with its digest in a registry |
@@ -40,7 +40,6 @@ mod find;
 mod findings;
 mod kernel;
 mod limit;
-mod live;
 mod ls;
 mod mount;
 mod mounts;
@@ -54,6 +53,7 @@ mod tar;
 mod target;
 mod unmount;
 mod usage;
+mod watch;
 mod whole;
 
 use crate::cli::list::with_columns;

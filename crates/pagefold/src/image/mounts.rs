@@ -8,10 +8,9 @@ use pagefold_control::client::Client;
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::instance::state::MountState;
 use pagefold_control::instance::{InstanceDir, RuntimeDir, mounts as served_mounts};
-use pagefold_control::report::mount::MountReport;
+use pagefold_control::report::mount::{ListedMount, MountDetails, MountList, MountReport};
 use pagefold_image::mount::MOUNT_NAME;
 use pagefold_sys::mounts;
-use serde_json::{Value, json};
 use std::path::Path;
 
 /// The columns of the list.
@@ -40,8 +39,8 @@ pub fn run(args: &MountsArgs) -> Result<()> {
     let mut list = List::new(&COLUMNS, &args.options)?;
     let all = fetch()?;
     if args.options.json {
-        let mounts = all.iter().map(Mounted::json).collect::<Result<Vec<_>>>()?;
-        return output::json(&json!({ "mounts": mounts }));
+        let mounts = all.into_iter().map(Mounted::into_json).collect::<Result<Vec<_>>>()?;
+        return output::json(&MountList { mounts });
     }
     if all.is_empty() {
         output::note("no images are mounted; 'pagefold image mount IMAGE DIR' mounts one");
@@ -120,25 +119,22 @@ impl Mounted {
         ])
     }
 
-    fn json(&self) -> Result<Value> {
-        Ok(match self {
-            Mounted::ByKernel(mount) => json!({
-                "image": source(mount),
-                "mount_point": mount.mount_point,
-                "state": BY_KERNEL,
-            }),
-            Mounted::Served { state, report: Ok(report) } => {
-                let mut fields = json!(report);
-                fields["state"] = json!(state_in_words(state, true)?);
-                fields
+    fn into_json(self) -> Result<ListedMount> {
+        let (state, mount) = match self {
+            Mounted::ByKernel(mount) => {
+                let image = source(&mount).map(Path::to_path_buf);
+                (BY_KERNEL, MountDetails::Silent { image, mount_point: mount.mount_point, error: None })
             }
-            Mounted::Served { state, report: Err(failure) } => json!({
-                "image": state.image,
-                "mount_point": state.mount_point,
-                "state": state_in_words(state, false)?,
-                "error": failure.message,
-            }),
-        })
+            Mounted::Served { state, report: Ok(report) } => {
+                (state_in_words(&state, true)?, MountDetails::Served(report))
+            }
+            Mounted::Served { state, report: Err(failure) } => {
+                let in_words = state_in_words(&state, false)?;
+                let (image, error) = (Some(state.image), Some(failure.message));
+                (in_words, MountDetails::Silent { image, mount_point: state.mount_point, error })
+            }
+        };
+        Ok(ListedMount { state: state.to_string(), mount })
     }
 }
 

@@ -1,7 +1,6 @@
 //! Names from untrusted images: escaped on a terminal, exact in JSON.
 
 use crate::cli::printable::is_interpreted;
-use serde_json::{Map, Value, json};
 use std::io::IsTerminal;
 
 /// Whether to escape names on standard output: if it is a terminal, which would interpret control characters.
@@ -30,13 +29,11 @@ pub fn shown(name: &[u8], escape: bool) -> Vec<u8> {
     if escape { escaped(name).into_bytes() } else { name.to_vec() }
 }
 
-/// Inserts bytes into an object as text. If they are not valid UTF-8, the text has U+FFFD for invalid bytes, and the
-/// field `<field>_hex` has all bytes as hexadecimal digits.
-pub fn put(object: &mut Map<String, Value>, field: &str, bytes: &[u8]) {
-    object.insert(field.to_string(), json!(String::from_utf8_lossy(bytes)));
-    if std::str::from_utf8(bytes).is_err() {
-        object.insert(format!("{field}_hex"), json!(hex(bytes)));
-    }
+/// Bytes as text for JSON, with U+FFFD for invalid bytes, and, only if they are not valid UTF-8, all bytes as hexadecimal
+/// digits.
+pub fn json(bytes: &[u8]) -> (String, Option<String>) {
+    let hex = std::str::from_utf8(bytes).is_err().then(|| hex(bytes));
+    (String::from_utf8_lossy(bytes).into_owned(), hex)
 }
 
 /// Bytes as hexadecimal digits.
@@ -57,9 +54,7 @@ mod tests {
 
     #[test]
     fn bytes_that_are_not_utf8_have_a_hexadecimal_field() {
-        let mut object = Map::new();
-        put(&mut object, "name", b"\xffx");
-        put(&mut object, "path", b"y");
-        assert_eq!(Value::Object(object), json!({"name": "\u{fffd}x", "name_hex": "ff78", "path": "y"}));
+        assert_eq!(json(b"\xffx"), ("\u{fffd}x".into(), Some("ff78".into())));
+        assert_eq!(json(b"y"), ("y".into(), None));
     }
 }

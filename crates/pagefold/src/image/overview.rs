@@ -4,6 +4,9 @@ use super::names::{self, escaped, hex};
 use super::usage;
 use crate::cli::numbers;
 use crate::cli::page::Page;
+use pagefold_control::report::image::{
+    AlgorithmReport, AmountReport, FeaturesReport, ImageReport, KernelOption, TreeReport,
+};
 use pagefold_control::text::time_text;
 use pagefold_image::Image;
 use pagefold_image::format::features::{self, KernelVersion};
@@ -11,7 +14,7 @@ use pagefold_image::kernel_needs::{self, Need, NeededOption};
 use pagefold_image::read::Algorithm;
 use pagefold_image::tree_stats::{self, Amount, TreeStats};
 use pagefold_page::size::Human;
-use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// An image and its statistics.
@@ -21,11 +24,11 @@ pub struct Overview<'a> {
 }
 
 impl Overview<'_> {
-    fn features(&self) -> (Vec<&'static str>, Vec<&'static str>, u32) {
+    fn features(&self) -> (Vec<String>, Vec<String>, u32) {
         let superblock = self.image.superblock();
         let (needed, _) = features::split(superblock.incompat, &features::incompat::ALL);
         let (ignorable, unknown) = features::split(superblock.compat, &features::compat::ALL);
-        let names = |all: Vec<features::Feature>| all.iter().map(|f| f.name).collect();
+        let names = |all: Vec<features::Feature>| all.iter().map(|f| f.name.to_string()).collect();
         (names(needed), names(ignorable), unknown)
     }
 
@@ -54,27 +57,29 @@ impl Overview<'_> {
         }
     }
 
-    fn algorithms(&self) -> Vec<Value> {
+    fn algorithms(&self) -> Vec<AlgorithmReport> {
         let superblock = self.image.superblock();
         let has_records = superblock.incompat & features::incompat::COMPR_CFGS != 0;
         let all = &superblock.algorithms;
         let one = |a: Algorithm| {
-            let mut object = Map::new();
-            object.insert("name".into(), json!(tree_stats::algorithm_name(a)));
+            let name = tree_stats::algorithm_name(a).into();
+            let report = AlgorithmReport { name, ..AlgorithmReport::default() };
             match a {
-                Algorithm::Lz4 => object.insert("window_bytes".into(), json!(all.lz4_window_bytes)),
-                Algorithm::MicroLzma => object.insert("dictionary_bytes".into(), json!(all.lzma_dict_bytes)),
-                Algorithm::Deflate => object
-                    .insert("window_bytes".into(), json!(all.deflate_window_bits.map(|bits| 1u32 << bits))),
-                Algorithm::Zstd => {
-                    object.insert("window_bytes".into(), json!(all.zstd_window_log.map(|log| 1u64 << log)))
+                Algorithm::Lz4 => AlgorithmReport {
+                    window_bytes: Some(all.lz4_window_bytes.into()),
+                    max_cluster_bytes: Some(superblock.max_lz4_cluster_bytes().into()),
+                    ..report
+                },
+                Algorithm::MicroLzma => {
+                    AlgorithmReport { dictionary_bytes: all.lzma_dict_bytes.map(u64::from), ..report }
                 }
-            };
-            if a == Algorithm::Lz4 {
-                let bytes = superblock.max_lz4_cluster_bytes();
-                object.insert("max_cluster_bytes".into(), json!(bytes));
+                Algorithm::Deflate => {
+                    AlgorithmReport { window_bytes: all.deflate_window_bits.map(|bits| 1 << bits), ..report }
+                }
+                Algorithm::Zstd => {
+                    AlgorithmReport { window_bytes: all.zstd_window_log.map(|log| 1 << log), ..report }
+                }
             }
-            Value::Object(object)
         };
         // An image without configuration records does not say that it has no LZ4.
         let is_known = |a: &Algorithm| has_records || self.stats.algorithms[*a as usize].count > 0;
@@ -97,48 +102,43 @@ impl Overview<'_> {
     }
 
     /// The overview as JSON.
-    pub fn json(&self) -> Value {
+    pub fn json(&self) -> ImageReport {
         let superblock = self.image.superblock();
-        let (needed, ignorable, unknown) = self.features();
+        let (required, ignorable, unknown_bits) = self.features();
         let s = self.stats;
-        let options = self.options();
-        let option = |o: &NeededOption| json!({"name": o.name, "need": o.need.name()});
-        let options: Vec<_> = options.iter().map(option).collect();
-        let mut object = Map::new();
-        names::put(&mut object, "label", superblock.volume_name());
-        let fields = json!({
-            "block_bytes": superblock.block_bytes(),
-            "uuid": uuid(&superblock.uuid),
-            "built_unix_s": built(self.image),
-            "blocks": superblock.blocks,
-            "media_bytes": self.image.media_bytes(),
-            "inodes": superblock.inos,
-            "features": {"required": needed, "ignorable": ignorable, "unknown_bits": unknown},
-            "kernel": self.kernel().to_string(),
-            "kernel_options": options,
-            "algorithms": self.algorithms(),
-            "devices": superblock.devices.len(),
-            "tree": {
-                "names": s.names,
-                "kinds": amounts(tree_stats::KINDS.iter().map(|(_, name)| *name), &s.kinds),
-                "layouts": amounts(tree_stats::LAYOUTS, &s.layouts),
-                "extents": amounts(tree_stats::MAPPINGS, &s.mappings),
-                "with_xattrs": s.with_xattrs,
-                "with_security": s.with_security,
-                "with_access_lists": s.with_access_lists,
-                "content_bytes": self.content_bytes(),
-                "plain_bytes": s.plain_bytes,
-                "clusters": amount(&s.clusters),
-                "shared": amount(&s.shared),
-                "ratio": self.ratio(),
+        let (label, label_hex) = names::json(superblock.volume_name());
+        let option = |o: NeededOption| KernelOption { name: o.name.into(), need: o.need.name().into() };
+        ImageReport {
+            label,
+            label_hex,
+            uuid: uuid(&superblock.uuid),
+            built_unix_s: built(self.image),
+            block_bytes: superblock.block_bytes(),
+            blocks: superblock.blocks,
+            inodes: superblock.inos,
+            media_bytes: self.image.media_bytes(),
+            devices: superblock.devices.len(),
+            features: FeaturesReport { required, ignorable, unknown_bits },
+            kernel: self.kernel().to_string(),
+            kernel_options: self.options().into_iter().map(option).collect(),
+            algorithms: self.algorithms(),
+            tree: TreeReport {
+                names: s.names,
+                kinds: amounts(tree_stats::KINDS.iter().map(|(_, name)| *name), &s.kinds),
+                layouts: amounts(tree_stats::LAYOUTS, &s.layouts),
+                extents: amounts(tree_stats::MAPPINGS, &s.mappings),
+                with_xattrs: s.with_xattrs,
+                with_security: s.with_security,
+                with_access_lists: s.with_access_lists,
+                content_bytes: self.content_bytes(),
+                plain_bytes: s.plain_bytes,
+                clusters: amount(&s.clusters),
+                shared: amount(&s.shared),
+                ratio: self.ratio(),
             },
-            "usage": usage::json(s.usage.as_ref()),
-            "errors": s.findings.errors(),
-        });
-        if let Value::Object(fields) = fields {
-            object.extend(fields);
+            usage: s.usage.as_ref().map(usage::json),
+            errors: s.findings.errors(),
         }
-        Value::Object(object)
     }
 
     /// The overview as text.
@@ -194,25 +194,22 @@ impl Overview<'_> {
     }
 }
 
-fn amounts<'a>(names: impl IntoIterator<Item = &'a str>, all: &[Amount]) -> Value {
-    Value::Object(names.into_iter().zip(all).map(|(name, a)| (name.to_string(), amount(a))).collect())
+fn amounts<'a>(names: impl IntoIterator<Item = &'a str>, all: &[Amount]) -> BTreeMap<String, AmountReport> {
+    names.into_iter().zip(all).map(|(name, a)| (name.to_string(), amount(a))).collect()
 }
 
-fn amount(a: &Amount) -> Value {
-    json!({"count": a.count, "bytes": a.bytes})
+fn amount(a: &Amount) -> AmountReport {
+    AmountReport { count: a.count, bytes: a.bytes }
 }
 
-fn algorithm_text(algorithm: &Value) -> String {
-    let mut text = algorithm["name"].as_str().unwrap_or("?").to_string();
-    let fields = [
-        ("window_bytes", "window"),
-        ("dictionary_bytes", "dictionary"),
-        ("max_cluster_bytes", "clusters up to"),
-    ];
-    for (field, name) in fields {
-        if let Some(bytes) = algorithm[field].as_u64() {
-            text.push_str(&format!(", {name} {}", Human(bytes)));
-        }
+fn algorithm_text(algorithm: &AlgorithmReport) -> String {
+    let mut text = algorithm.name.clone();
+    for (name, bytes) in [
+        ("window", algorithm.window_bytes),
+        ("dictionary", algorithm.dictionary_bytes),
+        ("clusters up to", algorithm.max_cluster_bytes),
+    ] {
+        text.extend(bytes.map(|bytes| format!(", {name} {}", Human(bytes))));
     }
     text
 }

@@ -23,10 +23,10 @@ pub struct ShowArgs {
     /// Show this file or directory in the image
     #[arg(value_name = "PATH")]
     pub path: Option<PathBuf>,
-    /// Show the figures of a mount again and again, as `image stats --live` does: IMAGE is mounted, or a directory that one is
+    /// Show the figures of a mount again and again, as `image stats --watch` does: IMAGE is mounted, or a directory that one is
     /// mounted on
     #[arg(long, conflicts_with = "path")]
-    pub live: bool,
+    pub watch: bool,
     /// Print JSON with exact numbers
     #[arg(long)]
     pub json: bool,
@@ -34,12 +34,12 @@ pub struct ShowArgs {
 
 /// Shows an image, or a file in it.
 pub fn run(args: &ShowArgs) -> Result<()> {
-    if args.live {
+    if args.watch {
         let mount = match &args.image.media.image {
             Location::File(path) => path.clone(),
             Location::Url(url) => url.into(),
         };
-        return stats::run(&StatsArgs { mount, live: true, interval: "1s".into(), json: args.json });
+        return stats::run(&StatsArgs { mount, watch: true, interval: "1s".into(), json: args.json });
     }
     let image = args.image.open(ReadAhead::Off)?;
     if let Some(path) = &args.path {

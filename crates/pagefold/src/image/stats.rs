@@ -1,6 +1,7 @@
 //! `image stats`.
 
-use super::{find, live};
+use super::{find, watch};
+use crate::cli::numbers::percent;
 use crate::cli::{chart, output};
 use clap::{Args, ValueHint};
 use pagefold_control::client::Client;
@@ -27,11 +28,11 @@ pub struct StatsArgs {
     /// Show the figures again and again, with what changed in between: drawn in one place on a terminal, a line each
     /// otherwise. Ends with the mount
     #[arg(long)]
-    pub live: bool,
-    /// Time between two samples of --live
-    #[arg(long, value_name = "TIME", default_value = "1s", requires = "live")]
+    pub watch: bool,
+    /// Time between two samples of --watch
+    #[arg(long, value_name = "TIME", default_value = "1s", requires = "watch")]
     pub interval: String,
-    /// Print JSON with exact numbers; with --live a line for each sample
+    /// Print JSON with exact numbers; with --watch a line for each sample
     #[arg(long)]
     pub json: bool,
 }
@@ -41,13 +42,13 @@ pub fn run(args: &StatsArgs) -> Result<()> {
     let point = find::mount_point(&args.mount)?;
     let found = mounts::find(|state| state.mount_point == point)?;
     let Some((dir, _)) = found.first() else { return Err(no_server(&point)?) };
-    if args.live {
+    if args.watch {
         let interval_s =
             duration::parse_s(&args.interval).map_err(|e| CliError::usage(format!("--interval: {e}")))?;
         if !(1..=MAX_INTERVAL_S).contains(&interval_s) {
             return Err(CliError::usage("--interval is between a second and an hour"));
         }
-        return live::run(dir, Duration::from_secs(interval_s), args.json);
+        return watch::run(dir, Duration::from_secs(interval_s), args.json);
     }
     let report = Client::connect(dir)?.show_mount()?;
     match args.json {
@@ -97,7 +98,7 @@ fn text(report: &MountReport) -> String {
         ("waited for memory", format!("{} reads", budget.waits)),
         ("reads", format!("{}, {} failed", reads.reads, reads.errors)),
         ("requested", Human(reads.asked_bytes).to_string()),
-        ("hits", share(reads.hit_bytes, reads.asked_bytes)),
+        ("hits", percent(reads.hit_bytes, reads.asked_bytes)),
         (
             "read from media",
             format!(
@@ -113,9 +114,9 @@ fn text(report: &MountReport) -> String {
             "clusters decoded",
             format!("{}; {} reads waited for another that decoded the same", reads.clusters, reads.joined),
         ),
-        ("decoded in place", share(reads.in_place, reads.clusters)),
-        ("via second buffer", share(reads.bounced, reads.clusters)),
-        ("through a window", share(reads.windowed, reads.clusters)),
+        ("decoded in place", percent(reads.in_place, reads.clusters)),
+        ("via second buffer", percent(reads.bounced, reads.clusters)),
+        ("through a window", percent(reads.windowed, reads.clusters)),
         ("unrequested pages", per(reads.temporary_pages, reads.clusters)),
         ("read ahead", format!("{} clusters, {} dropped", reads.readahead_issued, reads.readahead_dropped)),
     ];
@@ -198,14 +199,6 @@ fn cache_lines(cache: &CacheReport) -> Vec<(&'static str, String)> {
         lines.push(("cache fails", error.clone()));
     }
     lines
-}
-
-/// A part of a whole in percent.
-pub fn share(part: u64, whole: u64) -> String {
-    match whole {
-        0 => "-".into(),
-        _ => format!("{:.1} %", part as f64 * 100.0 / whole as f64),
-    }
 }
 
 fn per(count: u64, clusters: u64) -> String {

@@ -3,34 +3,30 @@
 //! On a terminal a bar follows each part. In a pipe or a file there are only the figures.
 
 use super::names::{self, escaped};
-use crate::cli::chart;
 use crate::cli::page::Page;
+use crate::cli::{chart, numbers};
+use pagefold_control::report::image::{FileUsageReport, UsageReport};
 use pagefold_image::usage::{FileUsage, Usage, UsagePart, WORST_LEN_BYTES};
 use pagefold_page::size::Human;
-use serde_json::{Map, Value, json};
 
-/// The usage as JSON; null if there was too little memory for it.
-pub fn json(usage: Option<&Usage>) -> Value {
-    let Some(usage) = usage else { return Value::Null };
-    let part = |part: UsagePart| (part.name().to_string(), json!(usage.part_bytes(part)));
-    json!({
-        "parts": Value::Object(UsagePart::ALL.into_iter().map(part).collect()),
-        "total_bytes": usage.total_bytes(),
-        "fragment_bytes": usage.fragment_bytes,
-        "shared_bytes": usage.shared_bytes,
-        "saved_bytes": usage.saved_bytes,
-        "largest": usage.largest.iter().map(file_json).collect::<Vec<_>>(),
-        "worst": usage.worst.iter().map(file_json).collect::<Vec<_>>(),
-    })
+/// The usage as JSON.
+pub fn json(usage: &Usage) -> UsageReport {
+    let part = |part: UsagePart| (part.name().to_string(), usage.part_bytes(part));
+    UsageReport {
+        parts: UsagePart::ALL.into_iter().map(part).collect(),
+        total_bytes: usage.total_bytes(),
+        fragment_bytes: usage.fragment_bytes,
+        shared_bytes: usage.shared_bytes,
+        saved_bytes: usage.saved_bytes,
+        largest: usage.largest.iter().map(file_json).collect(),
+        worst: usage.worst.iter().map(file_json).collect(),
+    }
 }
 
-fn file_json(file: &FileUsage) -> Value {
-    let mut object = Map::new();
-    names::put(&mut object, "path", &file.path);
-    object.insert("len_bytes".into(), json!(file.len_bytes));
-    object.insert("stored_bytes".into(), json!(file.stored_bytes));
-    object.insert("fraction".into(), json!(file.fraction()));
-    Value::Object(object)
+fn file_json(file: &FileUsage) -> FileUsageReport {
+    let (path, path_hex) = names::json(&file.path);
+    let (len_bytes, stored_bytes, fraction) = (file.len_bytes, file.stored_bytes, file.fraction());
+    FileUsageReport { path, path_hex, len_bytes, stored_bytes, fraction }
 }
 
 /// The name of a part in a row.
@@ -57,7 +53,8 @@ pub fn add_text(page: &mut Page, usage: Option<&Usage>, bars: bool) {
         let bytes = usage.part_bytes(part);
         if bytes > 0 {
             let bar = if bars { chart::bar(bytes, most) } else { String::new() };
-            let figures = format!("{}  {:>6}  {bar}", size(bytes), percent(bytes, usage.total_bytes()));
+            let figures =
+                format!("{}  {:>6}  {bar}", size(bytes), numbers::percent(bytes, usage.total_bytes()));
             page.row(&label(part), figures.trim_end());
         }
     }
@@ -84,7 +81,7 @@ fn files_text(page: &mut Page, heading: &str, files: &[FileUsage]) {
     page.heading(heading);
     page.push(&format!("  {:>11}  {:>11}  {:>9}  PATH\n", "STORED", "LENGTH", "OF LENGTH"));
     for file in files {
-        let part = percent(file.stored_bytes, file.len_bytes);
+        let part = numbers::percent(file.stored_bytes, file.len_bytes);
         let path = escaped(&file.path);
         page.push(&format!("  {}  {}  {part:>9}  {path}\n", size(file.stored_bytes), size(file.len_bytes)));
     }
@@ -92,14 +89,6 @@ fn files_text(page: &mut Page, heading: &str, files: &[FileUsage]) {
 
 fn size(bytes: u64) -> String {
     format!("{:>11}", Human(bytes).to_string())
-}
-
-/// A part of a whole in percent; `-` if there is no whole.
-fn percent(part: u64, whole: u64) -> String {
-    match whole {
-        0 => "-".to_string(),
-        _ => format!("{:.1} %", part as f64 * 100.0 / whole as f64),
-    }
 }
 
 #[cfg(test)]
@@ -115,7 +104,6 @@ mod tests {
     #[test]
     fn without_memory_the_page_says_what_is_left_out() {
         assert!(text(None, true).contains("raise it with --memory"));
-        assert_eq!(json(None), Value::Null);
     }
 
     #[test]

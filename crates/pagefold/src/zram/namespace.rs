@@ -24,8 +24,7 @@
 use super::devices::{DeviceList, ShellDevices};
 use super::modules;
 use crate::cli::output;
-use crate::disk::command;
-use pagefold_control::error::{CliError, Result};
+use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_sys::mounts;
 use pagefold_sys::signal::unblock_termination_in;
 use pagefold_sys::{fusedev, mountns};
@@ -153,7 +152,15 @@ impl Namespace {
         command.env("SYSTEMD_DEVICE_VERIFY_SYSFS", "0");
         let what = || format!("running '{}'", Path::new(program).display());
         let started = unblock_termination_in(&mut command).spawn();
-        started.map_err(|e| CliError { exit: command::not_started(&e), ..CliError::io(what(), &e) })
+        started.map_err(|e| CliError { exit: not_started(&e), ..CliError::io(what(), &e) })
+    }
+}
+
+/// The exit code for a command that could not be started.
+fn not_started(e: &std::io::Error) -> Exit {
+    match e.kind() {
+        std::io::ErrorKind::NotFound => Exit::NoCommand,
+        _ => Exit::NotExecutable,
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::image_mount::MountSandbox;
 use crate::image_remote::server::{Object, Server};
+use crate::json::Schema;
 use crate::support::Sandbox;
 use pagefold_sys::{fusedev, rundir};
 use pagefold_testkit::noise;
@@ -201,19 +202,20 @@ fn the_live_view_has_a_line_for_each_sample_and_ends_with_the_mount() {
         (&stats["remote"]["cache_bytes"], &stats["budget"]["limit_bytes"]),
         (&(16 << 20).into(), &(16 << 20).into())
     );
-    let live = |of: &str, more: &str| {
-        let mut command = s.inner.command(&format!("image {of} {} --live {more}", s.at.display()));
+    let watch = |of: &str, more: &str| {
+        let mut command = s.inner.command(&format!("image {of} {} --watch {more}", s.at.display()));
         command.stdout(std::process::Stdio::piped()).spawn().unwrap()
     };
     let (text, json, shown) =
-        (live("stats", ""), live("stats", "--json --interval 1s"), live("show", "--json"));
+        (watch("stats", ""), watch("stats", "--json --interval 1s"), watch("show", "--json"));
     std::thread::sleep(Duration::from_millis(700));
     start_up(&s.at);
     std::thread::sleep(Duration::from_millis(1600));
     s.ok(&s.words("unmount", ""));
-    let [text, json, shown] = [text, json, shown].map(|live| live.wait_with_output().unwrap());
-    assert!([&text, &json, &shown].iter().all(|live| live.status.success()));
+    let [text, json, shown] = [text, json, shown].map(|watch| watch.wait_with_output().unwrap());
+    assert!([&text, &json, &shown].iter().all(|watch| watch.status.success()));
     let shown = String::from_utf8(shown.stdout).unwrap();
+    shown.lines().for_each(|line| Schema::of("image-stats").check(line));
     assert!(
         shown.lines().count() >= 2 && shown.lines().all(|line| line.contains("first_read_ns")),
         "{shown}"
@@ -238,9 +240,9 @@ fn the_live_view_has_a_line_for_each_sample_and_ends_with_the_mount() {
     assert_eq!(Some(sum("asked_bytes")), end["reads"]["asked_bytes"].as_u64());
     assert!(lines.iter().any(|line| line["change"]["request_mean_ns"].as_u64() > Some(0)));
     assert!(end["first_read_ns"].as_u64() > Some(0) && end["schema_version"] == 1);
-    let (code, said) = s.run(&s.words("stats", "--live"));
+    let (code, said) = s.run(&s.words("stats", "--watch"));
     assert_eq!(code, NOT_FOUND, "{said}");
-    let (code, said) = s.run(&s.words("stats", "--live --interval 0"));
+    let (code, said) = s.run(&s.words("stats", "--watch --interval 0"));
     assert!(code == USAGE || code == NOT_FOUND, "{said}");
 }
 

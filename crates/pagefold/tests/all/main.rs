@@ -39,6 +39,7 @@ mod image_tools;
 /// The reference images and the builder of handmade images, from the tests of `pagefold-image`.
 #[path = "../../../image/tests/support/mod.rs"]
 mod images;
+mod json;
 mod output;
 #[path = "../support/mod.rs"]
 mod support;

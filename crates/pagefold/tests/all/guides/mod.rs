@@ -6,6 +6,7 @@ mod check;
 use check::{check, check_document};
 
 #[test]
+#[cfg_attr(not(feature = "zram"), ignore = "names the commands of the feature `zram`")]
 fn readme() {
     check_document("README.md");
 }

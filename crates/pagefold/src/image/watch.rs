@@ -1,4 +1,4 @@
-//! `image stats --live`: the figures of a mount, again and again, with what changed in between.
+//! `image stats --watch`: the figures of a mount, again and again, with what changed in between.
 //!
 //! On a terminal the figures are drawn in one place. Otherwise each sample is a line, of text or, with `--json`, of JSON.
 //! It ends with the mount, when its reader has gone, or by Ctrl-C.
@@ -8,10 +8,9 @@ use pagefold_control::client::Client;
 use pagefold_control::error::{Exit, Result};
 use pagefold_control::instance::InstanceDir;
 use pagefold_control::report::Bucket;
-use pagefold_control::report::mount::MountReport;
+use pagefold_control::report::mount::{MountChange, MountReport, MountStats, RemoteReport};
 use pagefold_control::text;
 use pagefold_page::size::Human;
-use serde::Serialize;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
@@ -19,30 +18,6 @@ use std::time::{Duration, Instant};
 struct Sample {
     at: Instant,
     report: MountReport,
-}
-
-/// The difference of two samples; of the first sample, the figures since the mount began, without rates.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
-struct Change {
-    /// The time between the samples; null in the first.
-    interval_ms: Option<u64>,
-    reads: u64,
-    asked_bytes: u64,
-    requests: u64,
-    retries: u64,
-    received_bytes: u64,
-    /// Mean time of the requests to servers that ended.
-    request_mean_ns: Option<u64>,
-    /// 99 % of these requests took no longer.
-    request_p99_ns: Option<u64>,
-}
-
-/// A line of JSON.
-#[derive(Serialize)]
-struct SampleJson<'a> {
-    #[serde(flatten)]
-    report: &'a MountReport,
-    change: Change,
 }
 
 /// Shows samples until the mount ends.
@@ -58,9 +33,9 @@ pub fn run(dir: &InstanceDir, interval: Duration, json: bool) -> Result<()> {
             Err(e) => return Err(e),
         };
         let now = Sample { at: Instant::now(), report };
-        let change = Change::between(before.as_ref(), &now);
+        let change = change(before.as_ref(), &now);
         let shown = match (json, is_terminal) {
-            (true, _) => output::json_line(&SampleJson { report: &now.report, change })?,
+            (true, _) => output::json_line(&MountStats { report: now.report.clone(), change: Some(change) })?,
             (false, true) => {
                 let lines = lines(&now.report, &change);
                 let text: String = lines.iter().map(|(name, value)| format!("{name:<16}{value}\n")).collect();
@@ -82,47 +57,44 @@ pub fn run(dir: &InstanceDir, interval: Duration, json: bool) -> Result<()> {
     }
 }
 
-impl Change {
-    fn between(before: Option<&Sample>, now: &Sample) -> Self {
-        let old = before.map(|sample| &sample.report);
-        let grown =
-            |figure: &dyn Fn(&MountReport) -> u64| figure(&now.report).saturating_sub(old.map_or(0, figure));
-        let remote =
-            |report: &MountReport, figure: &dyn Fn(&pagefold_control::report::mount::RemoteReport) -> u64| {
-                report.remote.as_ref().map_or(0, figure)
-            };
-        let buckets = |report: &MountReport| {
-            report.remote.as_ref().map(|remote| remote.latency.buckets.clone()).unwrap_or_default()
-        };
-        let ended = grown_buckets(&old.map(buckets).unwrap_or_default(), &buckets(&now.report));
-        let count: u64 = ended.iter().map(|bucket| bucket.requests).sum();
-        let busy_ns = grown(&|report| remote(report, &|remote| remote.request_ns));
-        Change {
-            interval_ms: before.map(|sample| now.at.duration_since(sample.at).as_millis() as u64),
-            reads: grown(&|report| report.reads.reads),
-            asked_bytes: grown(&|report| report.reads.asked_bytes),
-            requests: grown(&|report| remote(report, &|remote| remote.requests)),
-            retries: grown(&|report| remote(report, &|remote| remote.retries)),
-            received_bytes: grown(&|report| remote(report, &|remote| remote.received_bytes)),
-            request_mean_ns: busy_ns.checked_div(count),
-            request_p99_ns: p99_ns(&ended, count),
-        }
+/// The difference of two samples; of the first sample, the figures since the mount began.
+fn change(before: Option<&Sample>, now: &Sample) -> MountChange {
+    let old = before.map(|sample| &sample.report);
+    let grown = |figure: fn(&MountReport) -> u64| figure(&now.report).saturating_sub(old.map_or(0, figure));
+    let remote = |figure: fn(&RemoteReport) -> u64| {
+        let of = |report: &MountReport| report.remote.as_ref().map_or(0, figure);
+        of(&now.report).saturating_sub(old.map_or(0, of))
+    };
+    let buckets = |report: &MountReport| {
+        report.remote.as_ref().map(|remote| remote.latency.buckets.clone()).unwrap_or_default()
+    };
+    let ended = grown_buckets(&old.map(buckets).unwrap_or_default(), &buckets(&now.report));
+    let count: u64 = ended.iter().map(|bucket| bucket.requests).sum();
+    MountChange {
+        interval_ms: before.map(|sample| now.at.duration_since(sample.at).as_millis() as u64),
+        reads: grown(|report| report.reads.reads),
+        asked_bytes: grown(|report| report.reads.asked_bytes),
+        requests: remote(|remote| remote.requests),
+        retries: remote(|remote| remote.retries),
+        received_bytes: remote(|remote| remote.received_bytes),
+        request_mean_ns: remote(|remote| remote.request_ns).checked_div(count),
+        request_p99_ns: p99_ns(&ended, count),
     }
+}
 
-    /// A number for each second, if there is an interval.
-    fn rate(&self, n: u64) -> Option<f64> {
-        self.interval_ms.filter(|ms| *ms > 0).map(|ms| n as f64 * 1000.0 / ms as f64)
-    }
+/// A number for each second, if there is an interval.
+fn rate(change: &MountChange, n: u64) -> Option<f64> {
+    change.interval_ms.filter(|ms| *ms > 0).map(|ms| n as f64 * 1000.0 / ms as f64)
+}
 
-    fn count(&self, total: u64, n: u64) -> String {
-        let rate = self.rate(n).map(|rate| format!(" ({rate:.1}/s)")).unwrap_or_default();
-        format!("{}{rate}", numbers::count(total))
-    }
+fn count(change: &MountChange, total: u64, n: u64) -> String {
+    let rate = rate(change, n).map(|rate| format!(" ({rate:.1}/s)")).unwrap_or_default();
+    format!("{}{rate}", numbers::count(total))
+}
 
-    fn bytes(&self, total: u64, n: u64) -> String {
-        let rate = self.rate(n).map(|rate| format!(" ({}/s)", Human(rate as u64))).unwrap_or_default();
-        format!("{}{rate}", Human(total))
-    }
+fn bytes(change: &MountChange, total: u64, n: u64) -> String {
+    let rate = rate(change, n).map(|rate| format!(" ({}/s)", Human(rate as u64))).unwrap_or_default();
+    format!("{}{rate}", Human(total))
 }
 
 /// The requests of `now` that `before` does not have, by their times.
@@ -147,23 +119,23 @@ fn p99_ns(buckets: &[Bucket], count: u64) -> Option<u64> {
 }
 
 /// The figures, with their names. The first is the image.
-fn lines(report: &MountReport, change: &Change) -> Vec<(&'static str, String)> {
+fn lines(report: &MountReport, change: &MountChange) -> Vec<(&'static str, String)> {
     let (reads, budget) = (&report.reads, &report.budget);
     let time = |ns: Option<u64>| ns.map_or("-".into(), text::time);
     let mut lines = vec![
         ("image", report.image.display().to_string()),
         ("first read after", time(report.first_read_ns)),
-        ("reads", change.count(reads.reads, change.reads)),
-        ("read", change.bytes(reads.asked_bytes, change.asked_bytes)),
+        ("reads", count(change, reads.reads, change.reads)),
+        ("read", bytes(change, reads.asked_bytes, change.asked_bytes)),
         ("memory", format!("{} of {}", Human(budget.in_use_bytes), Human(budget.limit_bytes))),
     ];
     if let Some(remote) = &report.remote {
-        let hits = super::stats::share(remote.hit_bytes.min(reads.media_bytes), reads.media_bytes);
+        let hits = numbers::percent(remote.hit_bytes.min(reads.media_bytes), reads.media_bytes);
         let mean_p99 = [change.request_mean_ns, change.request_p99_ns].map(time);
         lines.extend([
-            ("requests", change.count(remote.requests, change.requests)),
-            ("retries", change.count(remote.retries, change.retries)),
-            ("received", change.bytes(remote.received_bytes, change.received_bytes)),
+            ("requests", count(change, remote.requests, change.requests)),
+            ("retries", count(change, remote.retries, change.retries)),
+            ("received", bytes(change, remote.received_bytes, change.received_bytes)),
             ("latency", format!("mean {}, p99 <= {}", mean_p99[0], mean_p99[1])),
             ("cache hits", hits),
         ]);
@@ -191,11 +163,11 @@ mod tests {
             (p99_ns(&grown, 100), p99_ns(&grown, 101), p99_ns(&[], 0)),
             (Some(1023), Some(2047), None)
         );
-        let change = Change { interval_ms: Some(500), ..Change::default() };
+        let change = MountChange { interval_ms: Some(500), ..MountChange::default() };
         assert_eq!(
-            (change.count(1234, 3), change.bytes(2 << 20, 1 << 19)),
+            (count(&change, 1234, 3), bytes(&change, 2 << 20, 1 << 19)),
             (format!("{} (6.0/s)", numbers::count(1234)), "2 MiB (1 MiB/s)".into())
         );
-        assert_eq!(Change::default().count(7, 3), "7");
+        assert_eq!(count(&MountChange::default(), 7, 3), "7");
     }
 }
