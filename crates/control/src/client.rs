@@ -104,7 +104,7 @@ impl Client {
         }
     }
 
-    /// Returns the value of one attribute.
+    /// Returns the value of one attribute, without the last newline that its file in the attribute tree has.
     pub fn get(&mut self, attribute: &str) -> Result<String> {
         match self.request(&Request::Get { attribute: attribute.to_string() }, TIMEOUT)? {
             Response::Value(value) => Ok(value),
@@ -120,14 +120,6 @@ impl Client {
         let request = Request::Set { changes: changes.to_vec() };
         match self.request_with_progress(&request, SET_TIMEOUT, None, report_progress)? {
             Response::Done => Ok(()),
-            other => Err(self.unexpected(&other)),
-        }
-    }
-
-    /// Returns the value of an attribute as its file in the attribute tree has it, without the last newline.
-    pub fn read_attribute(&mut self, attribute: &str) -> Result<String> {
-        match self.request(&Request::Read { attribute: attribute.to_string() }, TIMEOUT)? {
-            Response::Value(value) => Ok(value),
             other => Err(self.unexpected(&other)),
         }
     }

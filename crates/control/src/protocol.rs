@@ -26,7 +26,7 @@ pub const SERVER_TIMEOUT: Duration = Duration::from_secs(10);
 pub enum Request {
     /// Return the report.
     Show {},
-    /// Return the value of one attribute.
+    /// Return the value of one attribute, without the last newline that its file in the attribute tree has.
     Get {
         /// Its name.
         attribute: String,
@@ -35,11 +35,6 @@ pub enum Request {
     Set {
         /// The changes.
         changes: Vec<String>,
-    },
-    /// Return the value of one attribute as the file of that name in the attribute tree has it, without the last newline.
-    Read {
-        /// Its name.
-        attribute: String,
     },
     /// Set one attribute as a write to the file of that name in the attribute tree does: with the syntax of the kernel. The
     /// server sends progress while that writes back or compresses pages.
@@ -123,7 +118,7 @@ pub enum Response {
     Report(Box<Report>),
     /// To `Show`, by the server of a mounted image.
     Mount(Box<MountReport>),
-    /// To `Get` and `Read`.
+    /// To `Get`.
     Value(String),
     /// To `Set`, `Write` and `Remove`.
     Done,
@@ -194,7 +189,6 @@ mod tests {
             Request::Show {},
             Request::Get { attribute: "size".into() },
             Request::Set { changes: vec!["mem_limit=1G".into()] },
-            Request::Read { attribute: "mm_stat".into() },
             Request::Write { attribute: "disksize".into(), text: "1G\n".into() },
             Request::Writeback { pages: Pages::Idle { age_s: 600 } },
             Request::Writeback { pages: Pages::Ranges(vec![(1, 25000), (7, 7)]) },

@@ -71,7 +71,7 @@ pub struct Ready {
     pub warnings: Vec<String>,
 }
 
-/// A server that is ready and waits for the confirmation of its command.
+/// A server that is ready, and waits for the confirmation of its command or serves in the foreground.
 pub struct StartedServer {
     /// The reply of the server.
     pub ready: Ready,
@@ -268,25 +268,9 @@ impl StartedServer {
 
     /// Confirms the start of a server in the foreground: when this command ends, the server ends too, unless its loop
     /// device is in use: then it serves on.
-    pub fn into_foreground(mut self) -> Result<ForegroundServer> {
+    pub fn into_foreground(mut self) -> Result<Self> {
         self.confirm()?;
-        Ok(ForegroundServer { stream: self.stream, child: self.child, consequence: self.consequence })
-    }
-}
-
-/// A running server in the foreground, as its command sees it.
-pub struct ForegroundServer {
-    stream: UnixStream,
-    child: Child,
-    consequence: &'static str,
-}
-
-impl ForegroundServer {
-    /// Makes the server exit, and waits until it has.
-    pub fn end(self) {
-        let ForegroundServer { stream, mut child, .. } = self;
-        drop(stream);
-        reap(&mut child, false);
+        Ok(self)
     }
 
     /// Sends SIGTERM to the server. It goes on serving while its device is in use.

@@ -2,6 +2,8 @@
 //!
 //! Counts in messages and logs are plain digits. `pagefold` decides where output has groups of digits: on terminals.
 
+use pagefold_page::DateTime;
+
 /// Formats a duration with two or three digits: `870 ns`, `1.9 us`, `12 ms`.
 pub fn time(ns: u64) -> String {
     const UNITS: [&str; 4] = ["ns", "us", "ms", "s"];
@@ -36,19 +38,7 @@ pub fn counted(n: u64, one: &str, many: &str) -> String {
 
 /// Formats seconds since 1970 as a date and time in UTC (proleptic Gregorian calendar).
 pub fn time_text(seconds: i64) -> String {
-    let (days, of_day) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
-    // Days since 0000-03-01, in eras of 400 years, so that a leap day is the last of its year.
-    let shifted = i128::from(days) + 719_468;
-    let (era, of_era) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
-    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * month + 2) / 5 + 1;
-    let (year, month) = match month {
-        0..10 => (era * 400 + year_of_era, month + 3),
-        _ => (era * 400 + year_of_era + 1, month - 9),
-    };
-    let (hour, minute, second) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
+    let DateTime { year, month, day, hour, minute, second } = DateTime::of_unix(seconds);
     format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}")
 }
 

@@ -14,7 +14,7 @@
 //! ```
 //!
 //! It also has small data structures that several crates share: sharded counters, a map of units in use, a token
-//! bucket, the [histogram of latencies](latency), an aligned buffer. It is a separate crate because all other crates
+//! bucket, the [histogram of latencies](latency), an aligned buffer, [dates](DateTime). It is a separate crate because all other crates
 //! use these and must not depend on one another for them.
 //!
 //! It knows nothing of slots, codecs or devices, and makes no system calls. It has no threads and no locks.
@@ -24,6 +24,7 @@
 
 mod aligned;
 mod counters;
+mod date;
 pub mod duration;
 mod index;
 pub mod latency;
@@ -34,6 +35,7 @@ mod unit_map;
 
 pub use aligned::AlignedBytes;
 pub use counters::ShardedCounters;
+pub use date::DateTime;
 pub use index::{PageCount, PageIndex};
 pub use span::{Span, Spans, spans};
 pub use token_bucket::TokenBucket;

@@ -14,16 +14,16 @@ use std::fmt::Display;
 pub(crate) const MAX_REFUSAL_BYTES: u64 = 4 << 10;
 
 /// A header that the client adds to a request: its name in lower case, and its value.
-pub(crate) type Asked = (&'static str, String);
+pub(crate) type Header = (&'static str, String);
 
 /// Parses a URL of the settings of a store; the error names the location, whose settings they are.
 pub(crate) fn store_url(text: &str, location: &impl Display) -> Result<Url, RemoteError> {
     Url::parse(text).map_err(|e| RemoteError::SetUp { what: format!("{location}: {e}") })
 }
 
-/// Where to send a request, and with which headers.
+/// A request as the store wants it: where to send it, and with which headers.
 #[derive(Clone)]
-pub(crate) struct Signed {
+pub(crate) struct SignedRequest {
     pub(crate) url: Url,
     /// They are sent to the server of the URL only.
     pub(crate) headers: Vec<(&'static str, Secret)>,
@@ -31,6 +31,19 @@ pub(crate) struct Signed {
     pub(crate) generation: u64,
     /// The region that it was made for; empty where there are none.
     pub(crate) region: String,
+}
+
+impl SignedRequest {
+    /// A request with the header `Authorization`, if there is one.
+    pub(crate) fn with_authorization(url: &Url, value: Option<Secret>, generation: u64) -> Self {
+        let headers = value.map(|value| ("authorization", value)).into_iter().collect();
+        SignedRequest { url: url.clone(), headers, generation, region: String::new() }
+    }
+
+    /// Whether it has the header `Authorization`.
+    pub(crate) fn has_authorization(&self) -> bool {
+        self.headers.iter().any(|(name, _)| *name == "authorization")
+    }
 }
 
 /// The refusal of a server: a status that is neither 2xx nor transient.
@@ -48,8 +61,8 @@ pub(crate) struct Refusal<'a> {
 /// The consequence of a refusal.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Reaction {
-    /// The client judges the answer as if there were no store.
-    Judge,
+    /// The client treats the answer as that of any server.
+    Default,
     /// Another request, made anew, may be answered. The client limits how many there are; then the read fails so.
     Renew(RemoteError),
     /// The read fails.
@@ -65,13 +78,13 @@ pub(crate) trait Access: Send + Sync {
     /// [`origin`](Url::origin), which tells a redirect elsewhere.
     fn server(&self) -> Url;
 
-    /// Makes a request. `asked` are the headers that the client adds, by their names in lower case: the range, and the
-    /// condition that names the version. May ask servers for credentials, until the deadline.
-    fn request(&self, asked: &[Asked], deadline: &Deadline) -> Result<Signed, AttemptError>;
+    /// Makes a request. `added` are the headers that the client adds: the range, and the condition that names the version. May
+    /// ask servers for credentials, until the deadline.
+    fn request(&self, added: &[Header], deadline: &Deadline) -> Result<SignedRequest, AttemptError>;
 
     /// Decides what follows from a refusal of a request that it made.
-    fn refused(&self, _signed: &Signed, _refusal: &Refusal<'_>) -> Reaction {
-        Reaction::Judge
+    fn refused(&self, _request: &SignedRequest, _refusal: &Refusal<'_>) -> Reaction {
+        Reaction::Default
     }
 
     /// The length of an object whose name is a digest, so that it has one version only.
@@ -112,8 +125,7 @@ impl Access for PlainAccess {
         self.url.clone()
     }
 
-    fn request(&self, _: &[Asked], _: &Deadline) -> Result<Signed, AttemptError> {
-        let headers = self.authorization.iter().map(|value| ("authorization", value.clone())).collect();
-        Ok(Signed { url: self.url.clone(), headers, generation: 0, region: String::new() })
+    fn request(&self, _: &[Header], _: &Deadline) -> Result<SignedRequest, AttemptError> {
+        Ok(SignedRequest::with_authorization(&self.url, self.authorization.clone(), 0))
     }
 }

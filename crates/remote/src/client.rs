@@ -4,7 +4,7 @@
 //! not leave the server that they are for, and because the place to which a redirect led is remembered: a signed URL is
 //! used until the server refuses it or does not answer, and then asked for again.
 
-use crate::access::{Access, Asked, MAX_REFUSAL_BYTES, Reaction, Refusal, Signed};
+use crate::access::{Access, Header, MAX_REFUSAL_BYTES, Reaction, Refusal, SignedRequest};
 use crate::agents::Agents;
 use crate::answer::{AttemptError, Head, Validator, Verdict, Version, Wanted, judge, redirect};
 use crate::proxy;
@@ -90,15 +90,15 @@ impl Client {
         let known = self.redirected().clone();
         let was_redirected = known.is_some();
         // A signed URL elsewhere needs nothing of the store.
-        let asked = asked(wanted);
+        let added = added_headers(wanted);
         let signed = match &known {
             Some(url) if url.origin() != self.access.server().origin() => None,
-            _ => Some(self.access.request(&asked, deadline)?),
+            _ => Some(self.access.request(&added, deadline)?),
         };
         let first = signed.as_ref().map(|signed| signed.url.clone());
         let mut url = known.or_else(|| first.clone()).unwrap_or_else(|| self.access.server());
         for _ in 0..=MAX_REDIRECTS {
-            let sent = self.send(&url, signed.as_ref(), &asked, wanted.version.is_none(), deadline);
+            let sent = self.send(&url, signed.as_ref(), &added, wanted.version.is_none(), deadline);
             let (head, mut reader) = sent.inspect_err(|_| self.forget_redirect())?;
             // The server of the store may lead to another of its places, which takes the same credentials. If that was
             // remembered, a refusal may be meant for a signature in its URL, so the first place is asked again.
@@ -141,10 +141,10 @@ impl Client {
         Err(redirect(format!("there are more than {MAX_REDIRECTS}")).into())
     }
 
-    /// Tells the store about a refusal. Fails unless the answer is to be judged as any other.
+    /// Lets the store handle an error status: renew the credentials, fail, or leave the answer to [`judge`].
     fn ask_store(
         &self,
-        signed: &Signed,
+        signed: &SignedRequest,
         head: &Head,
         reader: &mut ureq::BodyReader<'static>,
     ) -> Result<(), RequestError> {
@@ -161,7 +161,7 @@ impl Client {
             body: &String::from_utf8_lossy(&body),
         };
         match self.access.refused(signed, &refusal) {
-            Reaction::Judge => Ok(()),
+            Reaction::Default => Ok(()),
             Reaction::Renew(error) => Err(RequestError::Renew(error)),
             Reaction::Fail(error) => Err(AttemptError::Permanent(error).into()),
         }
@@ -185,15 +185,15 @@ impl Client {
     fn send(
         &self,
         url: &Url,
-        signed: Option<&Signed>,
-        asked: &[Asked],
+        signed: Option<&SignedRequest>,
+        added: &[Header],
         is_first: bool,
         deadline: &Deadline,
     ) -> Result<(Head, ureq::BodyReader<'static>), AttemptError> {
         self.counters.requests.fetch_add(1, Ordering::Relaxed);
         let agent = self.agents.of(url).map_err(AttemptError::Permanent)?;
         let mut request = agent.get(url.as_str()).header("Accept-Encoding", "identity");
-        for (name, value) in asked {
+        for (name, value) in added {
             request = request.header(*name, value);
         }
         for (name, Secret(value)) in signed.iter().flat_map(|signed| &signed.headers) {
@@ -209,10 +209,7 @@ impl Client {
             false => request.config().timeout_global(Some(remaining)).build().call(),
         };
         let answer = answered.map_err(|e| failure(e, is_first))?;
-        let header = |name: &str| {
-            let value = answer.headers().get(name).map(|value| String::from_utf8_lossy(value.as_bytes()));
-            value.map(std::borrow::Cow::into_owned)
-        };
+        let header = |name: &str| header(answer.headers(), name);
         let head = Head {
             status: answer.status().as_u16(),
             content_range: header("content-range"),
@@ -244,7 +241,7 @@ impl Client {
 }
 
 /// The headers that ask for a range of a version.
-fn asked(wanted: &Wanted<'_>) -> Vec<Asked> {
+fn added_headers(wanted: &Wanted<'_>) -> Vec<Header> {
     let Range { start, end } = wanted.range;
     let range = ("range", format!("bytes={start}-{}", end.saturating_sub(1)));
     let condition = match wanted.version.map(|version| &version.validator) {
@@ -266,6 +263,11 @@ impl From<AttemptError> for RequestError {
     fn from(error: AttemptError) -> Self {
         RequestError::Attempt(error)
     }
+}
+
+/// A header as text.
+pub(crate) fn header(headers: &ureq::http::HeaderMap, name: &str) -> Option<String> {
+    headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned())
 }
 
 /// All headers `WWW-Authenticate`, each on a line.

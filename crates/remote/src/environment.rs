@@ -1,7 +1,8 @@
 //! The user's environment, from which the settings of stores are read, and why they cannot be used.
 
+use crate::{RemoteError, Secret, Url};
 use std::io::{ErrorKind, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The longest file of settings, bytes.
 const MAX_FILE_BYTES: u64 = 1 << 20;
@@ -41,6 +42,54 @@ pub(crate) fn flag(env: Environment<'_>, name: &str) -> Result<bool, SettingsErr
         None | Some("false" | "0") => Ok(false),
         Some("true" | "1") => Ok(true),
         Some(_) => Err(value(name, "it is neither true nor false")),
+    }
+}
+
+/// Parses a URL that `name` has.
+pub(crate) fn parse_url(name: &str, text: &str) -> Result<Url, SettingsError> {
+    Url::parse(text).map_err(|e| value(name, e))
+}
+
+/// Parses a URL that `name` has, of a server that gets secrets.
+pub(crate) fn private_url(name: &str, text: &str) -> Result<Url, SettingsError> {
+    let url = parse_url(name, text)?;
+    match url.is_private() {
+        true => Ok(url),
+        false => Err(value(name, "it is neither of https:// nor of this machine")),
+    }
+}
+
+/// Refuses a secret that would end a header.
+pub(crate) fn check_header(name: &str, secret: &str) -> Result<(), SettingsError> {
+    match secret.bytes().any(|b| b.is_ascii_control()) {
+        true => Err(value(name, "it has control characters")),
+        false => Ok(()),
+    }
+}
+
+/// Makes a path absolute, because the server of a mount may run in another folder.
+pub(crate) fn absolute(path: String) -> PathBuf {
+    std::path::absolute(&path).unwrap_or_else(|_| path.into())
+}
+
+/// The error for a file of settings.
+pub(crate) fn in_file(path: &Path, why: impl Into<String>) -> SettingsError {
+    SettingsError::Value { name: format!("'{}'", path.display()), why: why.into() }
+}
+
+/// Reads a file of settings; `None` if it does not exist.
+pub(crate) fn read_settings(path: &Path) -> Result<Option<String>, SettingsError> {
+    read_bounded(path).map_err(|e| in_file(path, format!("cannot be read: {e}")))
+}
+
+/// Reads the token in a file, without the end of its line. It has the printable characters of ASCII, and those of `others`.
+pub(crate) fn token_of_file(path: &Path, others: &[u8]) -> Result<Secret, RemoteError> {
+    let fail = |what: String| RemoteError::SetUp { what: format!("'{}': {what}", path.display()) };
+    let text = read_bounded(path).map_err(fail)?.ok_or_else(|| fail("there is no such file".to_string()))?;
+    let token = text.trim();
+    match !token.is_empty() && token.bytes().all(|b| b.is_ascii_graphic() || others.contains(&b)) {
+        true => Ok(Secret(token.to_string())),
+        false => Err(fail("it has no token".to_string())),
     }
 }
 

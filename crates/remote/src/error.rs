@@ -97,6 +97,16 @@ impl RemoteError {
         )
     }
 
+    /// The refusal of a store, with the code of its protocol, and what can be done.
+    pub(crate) fn refusal(status: u16, code: Option<&str>, advice: &str) -> Self {
+        let code = code.map(|code| format!(" ({code})")).unwrap_or_default();
+        let what = format!("the store answers with status {status}{code}; {advice}");
+        match status {
+            404 => RemoteError::Missing { what },
+            _ => RemoteError::Denied { status, what },
+        }
+    }
+
     /// The error of a read of the object `name`.
     pub(crate) fn of_read(self, name: &str) -> BackingError {
         let what = format!("'{name}': {self}");

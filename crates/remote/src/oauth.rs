@@ -4,16 +4,15 @@
 //! [`Tokens`] keeps them. Registries have another protocol (`oci/registry.rs`).
 
 use crate::answer::AttemptError;
+use crate::encoding::form;
+use crate::headers::number;
 use crate::renewed::{Expiring, Renewed};
 use crate::retry::Deadline;
-use crate::small::{Answer, Ask, Method, SmallClient, form};
+use crate::small::{Answer, MAX_CREDENTIALS_BYTES, Method, Presence, SmallClient};
 use crate::{RemoteError, Secret, Url};
 use serde_json::Value;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
-/// The longest answer, bytes.
-const MAX_ANSWER_BYTES: usize = 64 << 10;
 /// The longest time of a request to a service of the machine, which may be busy. The time to connect is shorter
 /// (`small.rs`).
 const NEAR_LIMIT: Duration = Duration::from_secs(10);
@@ -29,36 +28,23 @@ pub(crate) type Bearer = Expiring<Option<Secret>>;
 
 /// The token for the requests for one object, and the service that it comes from, if there is one.
 pub(crate) struct Tokens {
-    service: Option<(TokenClient, Url)>,
+    service: Option<TokenService>,
     bearer: Renewed<Option<Secret>>,
 }
 
 impl Tokens {
-    /// Without a service: requests have no token.
-    pub(crate) fn none() -> Self {
-        Tokens { service: None, bearer: Renewed::new() }
-    }
-
-    /// Tokens of a service elsewhere.
-    pub(crate) fn far(timeout: Duration, url: Url) -> Result<Self, RemoteError> {
-        Ok(Tokens { service: Some((TokenClient::far(timeout, &url)?, url)), ..Tokens::none() })
-    }
-
-    /// Tokens of a service of the machine.
-    pub(crate) fn near(timeout: Duration, url: Url) -> Result<Self, RemoteError> {
-        Ok(Tokens { service: Some((TokenClient::near(timeout, &url)?, url)), ..Tokens::none() })
+    /// Tokens of a service; without one requests have no token.
+    pub(crate) fn new(service: Option<TokenService>) -> Self {
+        Tokens { service, bearer: Renewed::new() }
     }
 
     /// The header `Authorization`, if there is one, and its generation. `fetch` asks the service for a new one.
     pub(crate) fn get(
         &self,
         deadline: &Deadline,
-        fetch: impl FnOnce(&TokenClient, &Url) -> Result<Bearer, AttemptError>,
+        fetch: impl FnOnce(&TokenService) -> Result<Bearer, AttemptError>,
     ) -> Result<(Option<Secret>, u64), AttemptError> {
-        self.bearer.get(deadline, || match &self.service {
-            Some((client, url)) => fetch(client, url),
-            None => Ok(Expiring { value: None, valid_until: None }),
-        })
+        self.bearer.get(deadline, || self.service.as_ref().map_or_else(|| Ok(Expiring::none()), fetch))
     }
 
     /// Whether a request that the store has refused with `status` is worth another token, which the next
@@ -80,72 +66,47 @@ impl Tokens {
     }
 }
 
-/// A client for services of tokens.
-pub(crate) struct TokenClient {
+/// A service of tokens.
+pub(crate) struct TokenService {
     client: SmallClient,
-    limit: Duration,
-    /// Whether the machine has had a token: then that it does not answer does not mean that it has no identity.
-    had_token: AtomicBool,
+    url: Url,
+    presence: Presence,
 }
 
-impl TokenClient {
-    /// A client for a service of the machine, which no proxy reaches.
-    pub(crate) fn near(timeout: Duration, url: &Url) -> Result<Self, RemoteError> {
-        let client = SmallClient::without_proxy(timeout, url.is_https())?;
-        Ok(TokenClient { client, limit: NEAR_LIMIT, had_token: AtomicBool::new(false) })
+impl TokenService {
+    /// A service of the machine, which no proxy reaches.
+    pub(crate) fn near(timeout: Duration, url: Url) -> Result<Self, RemoteError> {
+        let client = SmallClient::near(timeout, url.is_https(), NEAR_LIMIT)?;
+        Ok(TokenService { client, url, presence: Presence::default() })
     }
 
-    /// A client for a service elsewhere, through the proxy of the environment.
-    pub(crate) fn far(timeout: Duration, url: &Url) -> Result<Self, RemoteError> {
-        let client = SmallClient::new(timeout, url.is_https())?;
-        Ok(TokenClient { client, limit: timeout, had_token: AtomicBool::new(false) })
+    /// A service elsewhere, through the proxy of the environment.
+    pub(crate) fn far(timeout: Duration, url: Url) -> Result<Self, RemoteError> {
+        let client = SmallClient::far(timeout, url.is_https(), MAX_CREDENTIALS_BYTES)?;
+        Ok(TokenService { client, url, presence: Presence::default() })
     }
 
     /// Sends a form, and returns the token of the answer. `whose` names the service in messages.
     pub(crate) fn exchange(
         &self,
-        url: &Url,
         fields: &[(&str, &str)],
         whose: &str,
         deadline: &Deadline,
     ) -> Result<Bearer, AttemptError> {
-        let form = form(fields);
-        token(self.ask(Method::Post(&form), url, Vec::new(), deadline)?, whose)
+        token(self.client.ask(Method::Post(&form(fields)), &self.url, &[], deadline)?, whose)
     }
 
     /// Asks the machine. No token if it has no such service, or no identity; an error instead if the user's environment
     /// names the service (`is_named`), because then there is one.
     pub(crate) fn of_machine(
         &self,
-        url: &Url,
-        headers: &[(&'static str, Secret)],
+        header: (&'static str, Secret),
         is_named: bool,
         whose: &str,
         deadline: &Deadline,
     ) -> Result<Bearer, AttemptError> {
-        let answer = self.ask(Method::Get, url, headers.to_vec(), deadline);
-        let had_token = self.had_token.load(Ordering::Relaxed);
-        match answer.and_then(|answer| token(answer, whose)) {
-            Ok(bearer) => {
-                self.had_token.store(true, Ordering::Relaxed);
-                Ok(bearer)
-            }
-            // A service that answers is there, and may be busy.
-            Err(error @ AttemptError::Transient { error: RemoteError::Denied { .. }, .. }) => Err(error),
-            Err(_) if !had_token && !is_named => Ok(Expiring { value: None, valid_until: None }),
-            Err(error) => Err(error),
-        }
-    }
-
-    fn ask(
-        &self,
-        method: Method<'_>,
-        url: &Url,
-        headers: Vec<(&'static str, Secret)>,
-        deadline: &Deadline,
-    ) -> Result<Answer, AttemptError> {
-        let ask = Ask { method, url, headers, max_bytes: MAX_ANSWER_BYTES, limit: self.limit };
-        self.client.ask(&ask, deadline)
+        let answer = self.client.ask(Method::Get, &self.url, &[header], deadline);
+        self.presence.judge(answer.and_then(|answer| token(answer, whose)), is_named)
     }
 }
 
@@ -160,17 +121,21 @@ fn token(answer: Answer, whose: &str) -> Result<Bearer, AttemptError> {
     let refused = || AttemptError::refused(format!("{whose} sends no JSON with a token"));
     let answer: Value = serde_json::from_slice(&body).map_err(|_| refused())?;
     let token = answer.get("access_token").and_then(Value::as_str).ok_or_else(refused)?;
-    if token.is_empty() || !token.bytes().all(|b| b.is_ascii_graphic()) {
-        return Err(refused());
-    }
     let life_s = match answer.get("expires_in") {
-        Some(Value::String(text)) => crate::headers::number(text),
+        Some(Value::String(text)) => number(text),
         Some(number) => number.as_u64(),
         None => None,
     };
-    let life_s = life_s.unwrap_or(DEFAULT_LIFE_S).clamp(1, MAX_LIFE_S);
-    let valid_until = Some(SystemTime::now() + Duration::from_secs(life_s));
-    Ok(Expiring { value: Some(Secret(format!("Bearer {token}"))), valid_until })
+    bearer(token, life_s.unwrap_or(DEFAULT_LIFE_S)).ok_or_else(refused)
+}
+
+/// A token as a header, valid for `life_s` seconds; `None` if it has characters that end headers.
+pub(crate) fn bearer(token: &str, life_s: u64) -> Option<Bearer> {
+    if token.is_empty() || !token.bytes().all(|b| b.is_ascii_graphic()) {
+        return None;
+    }
+    let valid_until = Some(SystemTime::now() + Duration::from_secs(life_s.clamp(1, MAX_LIFE_S)));
+    Some(Expiring { value: Some(Secret(format!("Bearer {token}"))), valid_until })
 }
 
 /// The code of a refusal, if it is a word.
@@ -241,8 +206,9 @@ mod tests {
     fn a_machine_may_answer_late_or_have_no_service_unless_the_environment_names_it() {
         let timeout = Duration::from_secs(30);
         let ask = |url: &Url, is_named| {
-            let client = TokenClient::near(timeout, url).unwrap();
-            client.of_machine(url, &[], is_named, "the service", &Deadline::after(timeout))
+            let service = TokenService::near(timeout, url.clone()).unwrap();
+            let header = ("metadata", Secret("true".into()));
+            service.of_machine(header, is_named, "the service", &Deadline::after(timeout))
         };
         let late = ask(&service(Duration::from_millis(1300)), false).unwrap();
         assert_eq!(late.value, Some(Secret("Bearer abc".into())));

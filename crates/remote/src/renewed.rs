@@ -20,6 +20,20 @@ pub(crate) struct Expiring<T> {
     pub(crate) valid_until: Option<SystemTime>,
 }
 
+impl<T> Expiring<T> {
+    /// A value that does not expire.
+    pub(crate) fn never(value: T) -> Self {
+        Expiring { value, valid_until: None }
+    }
+}
+
+impl<T> Expiring<Option<T>> {
+    /// No value, as long as nobody refuses that.
+    pub(crate) fn none() -> Self {
+        Expiring::never(None)
+    }
+}
+
 /// The value, and whether a reader fetches it.
 pub(crate) struct Renewed<T> {
     state: Mutex<State<T>>,

@@ -32,7 +32,7 @@ impl Deadline {
     }
 
     /// The deadline of a read in the scope of this thread.
-    pub(crate) fn of_scope(timeout: Duration) -> Self {
+    pub(crate) fn of_current_request(timeout: Duration) -> Self {
         Deadline {
             end: timer::deadline(DeadlineScope::begun().unwrap_or_else(Instant::now), timeout),
             timeout,
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn no_timeout_is_too_long() {
-        for deadline in [Deadline::after(Duration::MAX), Deadline::of_scope(Duration::MAX)] {
+        for deadline in [Deadline::after(Duration::MAX), Deadline::of_current_request(Duration::MAX)] {
             for deadline in [deadline, deadline.within(Duration::MAX)] {
                 assert!(deadline.remaining() > Duration::from_secs(1 << 30));
             }

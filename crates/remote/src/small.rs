@@ -4,22 +4,18 @@
 
 use crate::agents::Agents;
 use crate::answer::AttemptError;
-use crate::client::{challenge, failure};
+use crate::client::{challenge, failure, header};
+use crate::renewed::Expiring;
 use crate::retry::Deadline;
 use crate::{RemoteError, Secret, Url};
 use std::io::Read;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// A request for something small.
-pub(crate) struct Ask<'a> {
-    pub(crate) method: Method<'a>,
-    pub(crate) url: &'a Url,
-    pub(crate) headers: Vec<(&'static str, Secret)>,
-    /// The longest body that is accepted, bytes.
-    pub(crate) max_bytes: usize,
-    /// The longest time of this request.
-    pub(crate) limit: Duration,
-}
+/// The longest time to connect to a service of the machine. Where none accepts a connection soon, there is none.
+const NEAR_CONNECT: Duration = Duration::from_secs(1);
+/// The longest answer of a service of credentials, bytes.
+pub(crate) const MAX_CREDENTIALS_BYTES: usize = 64 << 10;
 
 /// The methods that stores need.
 pub(crate) enum Method<'a> {
@@ -58,9 +54,6 @@ impl Answer {
     }
 }
 
-/// The longest time to connect to a service of the machine. Where none accepts a connection soon, there is none.
-const NEAR_CONNECT: Duration = Duration::from_secs(1);
-
 /// A client for small answers.
 pub(crate) struct SmallClient {
     agents: Agents,
@@ -68,89 +61,104 @@ pub(crate) struct SmallClient {
     with_proxy: bool,
     /// The longest time to connect.
     connect: Duration,
+    /// The longest time of a request.
+    limit: Duration,
+    /// The longest body that is accepted, bytes.
+    max_bytes: usize,
 }
 
 impl SmallClient {
-    /// `is_https`: no other scheme is asked.
-    pub(crate) fn new(timeout: Duration, is_https: bool) -> Result<Self, RemoteError> {
-        Ok(SmallClient { agents: Agents::new(timeout, is_https, true)?, with_proxy: true, connect: timeout })
+    /// A client for services elsewhere, through the proxy of the environment. `is_https`: no other scheme is asked.
+    pub(crate) fn far(timeout: Duration, is_https: bool, max_bytes: usize) -> Result<Self, RemoteError> {
+        let agents = Agents::new(timeout, is_https, true)?;
+        Ok(SmallClient { agents, with_proxy: true, connect: timeout, limit: timeout, max_bytes })
     }
 
-    /// A client for services of the machine or its network, which no proxy reaches.
-    pub(crate) fn without_proxy(timeout: Duration, is_https: bool) -> Result<Self, RemoteError> {
-        let connect = NEAR_CONNECT.min(timeout);
-        Ok(SmallClient { agents: Agents::new(timeout, is_https, false)?, with_proxy: false, connect })
+    /// A client for credentials of services of the machine or its network, which no proxy reaches.
+    pub(crate) fn near(timeout: Duration, is_https: bool, limit: Duration) -> Result<Self, RemoteError> {
+        let agents = Agents::new(timeout, is_https, false)?;
+        let (connect, max_bytes) = (NEAR_CONNECT.min(timeout), MAX_CREDENTIALS_BYTES);
+        Ok(SmallClient { agents, with_proxy: false, connect, limit, max_bytes })
     }
 
     /// Sends one request. Redirects are answers.
-    pub(crate) fn ask(&self, ask: &Ask<'_>, deadline: &Deadline) -> Result<Answer, AttemptError> {
-        let limit = deadline.remaining().min(ask.limit);
-        let (limit, connect) = (Some(limit), Some(limit.min(self.connect)));
-        let url = ask.url.as_str();
-        let agent = self.agents.of(ask.url).map_err(AttemptError::Permanent)?;
-        // A proxy would ask its own machine, and get the credentials in clear.
-        let with_proxy = self.with_proxy && !ask.url.is_loopback();
-        let sent = match ask.method {
-            Method::Get => {
-                let mut config = agent.get(url).config().timeout_global(limit).timeout_connect(connect);
-                if !with_proxy {
-                    config = config.proxy(None);
-                }
-                with_headers(config.build(), ask).call()
-            }
-            Method::Put => {
-                let mut config = agent.put(url).config().timeout_global(limit).timeout_connect(connect);
-                if !with_proxy {
-                    config = config.proxy(None);
-                }
-                with_headers(config.build(), ask).send_empty()
-            }
+    pub(crate) fn ask(
+        &self,
+        method: Method<'_>,
+        url: &Url,
+        headers: &[(&'static str, Secret)],
+        deadline: &Deadline,
+    ) -> Result<Answer, AttemptError> {
+        let agent = self.agents.of(url).map_err(AttemptError::Permanent)?;
+        let sent = match method {
+            Method::Get => self.prepared(agent.get(url.as_str()), url, headers, deadline).call(),
+            Method::Put => self.prepared(agent.put(url.as_str()), url, headers, deadline).send_empty(),
             Method::Post(form) => {
-                let mut config = agent.post(url).config().timeout_global(limit).timeout_connect(connect);
-                if !with_proxy {
-                    config = config.proxy(None);
-                }
-                let request = with_headers(config.build(), ask);
+                let request = self.prepared(agent.post(url.as_str()), url, headers, deadline);
                 request.header("content-type", "application/x-www-form-urlencoded").send(form)
             }
         };
         let answer = sent.map_err(|e| failure(e, true))?;
-        let header = |name: &str| {
-            let value = answer.headers().get(name).map(|value| String::from_utf8_lossy(value.as_bytes()));
-            value.map(std::borrow::Cow::into_owned)
-        };
         let status = answer.status().as_u16();
-        let (location, content_type) = (header("location"), header("content-type"));
-        let challenge = challenge(answer.headers());
+        let headers = answer.headers();
+        let (location, content_type) = (header(headers, "location"), header(headers, "content-type"));
+        let challenge = challenge(headers);
         let mut body = Vec::new();
-        let mut reader = answer.into_body().into_reader().take(ask.max_bytes as u64 + 1);
+        let mut reader = answer.into_body().into_reader().take(self.max_bytes as u64 + 1);
         reader.read_to_end(&mut body).map_err(|e| {
             let what = format!("the body of the answer: {e}");
             AttemptError::transient(RemoteError::Connection { what })
         })?;
-        if body.len() > ask.max_bytes {
-            return Err(AttemptError::refused(format!("its body is longer than {} bytes", ask.max_bytes)));
+        if body.len() > self.max_bytes {
+            return Err(AttemptError::refused(format!("its body is longer than {} bytes", self.max_bytes)));
         }
         Ok(Answer { status, body, challenge, location, content_type })
     }
+
+    fn prepared<B>(
+        &self,
+        request: ureq::RequestBuilder<B>,
+        url: &Url,
+        headers: &[(&'static str, Secret)],
+        deadline: &Deadline,
+    ) -> ureq::RequestBuilder<B> {
+        let limit = deadline.remaining().min(self.limit);
+        let mut config =
+            request.config().timeout_global(Some(limit)).timeout_connect(Some(limit.min(self.connect)));
+        // A proxy would ask its own machine, and get the credentials in clear.
+        if !self.with_proxy || url.is_loopback() {
+            config = config.proxy(None);
+        }
+        let request = config.build().header("accept-encoding", "identity");
+        headers.iter().fold(request, |request, (name, Secret(value))| request.header(*name, value))
+    }
 }
 
-fn with_headers<B>(request: ureq::RequestBuilder<B>, ask: &Ask<'_>) -> ureq::RequestBuilder<B> {
-    let request = request.header("accept-encoding", "identity");
-    ask.headers.iter().fold(request, |request, (name, Secret(value))| request.header(*name, value))
-}
+/// Whether a service of the machine has answered: then that it does not answer does not mean that it is missing.
+#[derive(Default)]
+pub(crate) struct Presence(AtomicBool);
 
-/// Fields as the query of a URL or a form has them.
-pub(crate) fn form(fields: &[(&str, &str)]) -> String {
-    let encode = |text: &str| {
-        text.bytes().fold(String::new(), |mut encoded, byte| {
-            match byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-                true => encoded.push(char::from(byte)),
-                false => encoded.push_str(&format!("%{byte:02X}")),
+impl Presence {
+    /// Whether the service has sent credentials before.
+    pub(crate) fn is_known(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Takes a failure as no credentials if there is no such service, unless it `is_expected`.
+    pub(crate) fn judge<T>(
+        &self,
+        result: Result<Expiring<Option<T>>, AttemptError>,
+        is_expected: bool,
+    ) -> Result<Expiring<Option<T>>, AttemptError> {
+        match result {
+            Ok(answer) => {
+                self.0.fetch_or(answer.value.is_some(), Ordering::Relaxed);
+                Ok(answer)
             }
-            encoded
-        })
-    };
-    let fields: Vec<_> = fields.iter().map(|(name, value)| format!("{name}={}", encode(value))).collect();
-    fields.join("&")
+            // A service that answers is there, and may be busy.
+            Err(error @ AttemptError::Transient { error: RemoteError::Denied { .. }, .. }) => Err(error),
+            Err(_) if !self.is_known() && !is_expected => Ok(Expiring::none()),
+            Err(error) => Err(error),
+        }
+    }
 }

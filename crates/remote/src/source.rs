@@ -6,14 +6,16 @@ use crate::answer::{Validator, Version, Wanted};
 use crate::blocks::{BLOCK_BYTES, Blocks, ReadError, Run};
 use crate::cache::{CacheUse, CachedObject};
 use crate::client::Client;
+use crate::encoding::digest_name;
 use crate::object::Object;
 use crate::outage::Outage;
 use crate::prefetch::PrefetchClaim;
 use crate::retry::{Deadline, until_deadline};
 use crate::served::Served;
-use crate::{RemoteError, Secret, Url, whole};
+use crate::{RemoteError, Secret, Url};
 use pagefold_backing::{BackingError, ByteSource, Prefetched};
 use pagefold_page::latency::Latency;
+use ring::digest::{SHA256, digest};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -225,12 +227,23 @@ fn open_version(client: &Client, options: &Options) -> Result<(Version, Option<V
     };
     if fixed.is_some() {
         if version.len_bytes <= BLOCK_BYTES {
-            whole::check(client.access(), first.as_deref().unwrap_or_default())?;
+            check_whole(client.access(), first.as_deref().unwrap_or_default())?;
         }
     } else if first.is_some() && version.validator == Validator::None && !options.is_verified {
         return Err(RemoteError::Unversioned);
     }
     Ok((version, first))
+}
+
+/// Compares an object that came as a whole with its name, if that is a digest.
+fn check_whole(access: &dyn Access, bytes: &[u8]) -> Result<(), RemoteError> {
+    let found = digest_name(&digest(&SHA256, bytes));
+    match access.content_digest() {
+        Some(wanted) if wanted != found => {
+            Err(RemoteError::OtherDigest { found, wanted: wanted.to_string() })
+        }
+        _ => Ok(()),
+    }
 }
 
 impl ByteSource for RemoteSource {
@@ -241,7 +254,7 @@ impl ByteSource for RemoteSource {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), BackingError> {
         self.check_range(offset, buf.len() as u64)?;
         let Object { client, blocks, timeout, .. } = &*self.object;
-        let deadline = Deadline::of_scope(*timeout);
+        let deadline = Deadline::of_current_request(*timeout);
         let (first, end) = (offset / BLOCK_BYTES, (offset + buf.len() as u64).div_ceil(BLOCK_BYTES));
         self.offer_ahead(|| blocks.run_ahead_of(first, end.saturating_sub(1)));
         let read = blocks.read(offset, buf, deadline.end, &|run| self.object.load(run, &deadline));

@@ -2,39 +2,36 @@
 //!
 //! A command makes a text of them, which is a secret, and passes it to the server of a mount by the channel of its start.
 
-use crate::azure::AzureSettings;
+pub use crate::object_name::{ObjectName, ObjectNameError, Store};
+
+use crate::access::Access;
+use crate::azure::{AzureAccess, AzureSettings};
 use crate::environment::{Environment, SettingsError};
-use crate::gcs::GcsSettings;
+use crate::gcs::{GcsAccess, GcsSettings};
 use crate::oci::{Login, OciReference, Platform};
-use crate::s3::S3Settings;
+use crate::s3::{S3Access, S3Settings};
+use crate::{Options, RemoteError, RemoteSource};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-/// The stores, by the schemes of their names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Store {
-    /// `s3://bucket/key`.
-    S3,
-    /// `az://container/blob`.
-    Azure,
-    /// `gs://bucket/object`.
-    Gcs,
-    /// `oci://registry/name:tag`.
-    Oci,
-}
-
-impl Store {
-    /// The store of a name; `None` if it is another URL, or a path.
-    pub fn of(name: &str) -> Option<Self> {
-        let (scheme, _) = name.split_once("://")?;
-        match () {
-            () if scheme.eq_ignore_ascii_case("s3") => Some(Store::S3),
-            () if scheme.eq_ignore_ascii_case("az") => Some(Store::Azure),
-            () if scheme.eq_ignore_ascii_case("gs") => Some(Store::Gcs),
-            () if scheme.eq_ignore_ascii_case("oci") => Some(Store::Oci),
-            () => None,
+/// Opens an object of a bucket with the settings of its store.
+pub fn open(
+    name: &ObjectName,
+    settings: &StoreSettings,
+    options: &Options,
+) -> Result<RemoteSource, RemoteError> {
+    let unread = || RemoteError::SetUp { what: format!("{name}: the settings of its store were not read") };
+    let timeout = options.timeout;
+    let access: Arc<dyn Access> = match name.store {
+        Store::S3 => Arc::new(S3Access::new(name, settings.s3.as_ref().ok_or_else(unread)?, timeout)?),
+        Store::Azure => {
+            Arc::new(AzureAccess::new(name, settings.azure.as_ref().ok_or_else(unread)?, timeout)?)
         }
-    }
+        Store::Gcs => Arc::new(GcsAccess::new(name, settings.gcs.as_ref().ok_or_else(unread)?, timeout)?),
+        Store::Oci => return Err(unread()),
+    };
+    RemoteSource::open_by(access, options)
 }
 
 /// The settings of stores. `Debug` shows no secrets.

@@ -152,28 +152,6 @@ fn scheme(text: &str) -> Option<&str> {
     (scheme.eq_ignore_ascii_case("http") || scheme.eq_ignore_ascii_case("https")).then_some(scheme)
 }
 
-/// Splits `scheme://container/object`, the name of an object in a store, of which nothing is decoded; `None` if the scheme is
-/// another one. The object is empty if no slash follows the container.
-pub(crate) fn split_name<'t>(text: &'t str, scheme: &str) -> Option<(&'t str, &'t str)> {
-    let (found, rest) = text.split_once("://")?;
-    found.eq_ignore_ascii_case(scheme).then(|| rest.split_once('/').unwrap_or((rest, "")))
-}
-
-/// The name of an object as the path of a URL: all but letters, digits, `-`, `.`, `_`, `~` and `/` is percent-encoded, byte
-/// by byte.
-pub(crate) fn encoded_path(name: &str) -> String {
-    let mut encoded = String::with_capacity(name.len());
-    for byte in name.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => {
-                encoded.push(char::from(byte));
-            }
-            _ => encoded.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    encoded
-}
-
 /// Without the query.
 impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -6,7 +6,7 @@
 //!
 //! Not here: verifying ranges, which needs a Merkle tree.
 
-use crate::access::Access;
+use crate::encoding::digest_name;
 use crate::{RemoteError, RemoteSource};
 use pagefold_backing::{BackingError, ByteSource};
 use ring::digest::{Context, SHA256};
@@ -51,9 +51,7 @@ impl WholeHash {
 
     /// The digest of all bytes so far, `sha256:HEX`.
     pub fn finish(self) -> String {
-        let hash = self.context.finish();
-        let hex: String = hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
-        format!("sha256:{hex}")
+        digest_name(&self.context.finish())
     }
 
     /// Reads what was not hashed yet and compares the digest of all with the name of the object, if that is a digest.
@@ -128,16 +126,5 @@ impl ByteSource for HashedSource {
 
     fn describe(&self) -> String {
         self.source.describe()
-    }
-}
-
-/// Compares an object that came as a whole with its name, if that is a digest.
-pub(crate) fn check(access: &dyn Access, bytes: &[u8]) -> Result<(), RemoteError> {
-    let Some(wanted) = access.content_digest() else { return Ok(()) };
-    let mut hash = WholeHash::default();
-    hash.update(bytes);
-    match hash.finish() {
-        found if found == wanted => Ok(()),
-        found => Err(RemoteError::OtherDigest { found, wanted: wanted.to_string() }),
     }
 }

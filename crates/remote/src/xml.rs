@@ -1,4 +1,4 @@
-//! Words in the flat XML with which stores refuse requests. No parser: nothing is decoded, and nothing is believed.
+//! Extracts the text of one element of XML for error messages and keys. Nothing is decoded, and nothing is trusted.
 
 /// The text of the first element of this name, if it is a word. The few answers that matter are flat XML, and a word that
 /// is found where it does not belong does no harm: it is shown, or compared with a known one.

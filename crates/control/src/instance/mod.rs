@@ -148,26 +148,21 @@ impl RuntimeDir {
 
     /// Waits for the lock of the runtime folder; fails as busy after 15 seconds.
     pub fn lock(&self) -> Result<LockedRuntimeDir<'_>> {
-        let path = self.dir.join(LOCK);
-        let file = open_lock(&path)?;
         let deadline = Instant::now() + LOCK_TIMEOUT;
         loop {
-            match file.try_lock() {
-                Ok(()) => return Ok(LockedRuntimeDir { runtime: self, _file: file }),
-                Err(TryLockError::Error(e)) => {
-                    return Err(CliError::io(format!("locking '{}'", path.display()), &e));
-                }
-                Err(TryLockError::WouldBlock) if Instant::now() >= deadline => {
+            match self.try_lock()? {
+                Some(locked) => return Ok(locked),
+                None if Instant::now() >= deadline => {
                     return Err(CliError::new(
                         Exit::Busy,
                         format!(
                             "another pagefold command has held '{}' for {} s; see what it waits for",
-                            path.display(),
+                            self.dir.join(LOCK).display(),
                             LOCK_TIMEOUT.as_secs()
                         ),
                     ));
                 }
-                Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(10)),
+                None => std::thread::sleep(Duration::from_millis(10)),
             }
         }
     }

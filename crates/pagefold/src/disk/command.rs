@@ -8,7 +8,7 @@ use crate::cli::output;
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::instance::InstanceDir;
 use pagefold_control::removal;
-use pagefold_control::startup::ForegroundServer;
+use pagefold_control::startup::StartedServer;
 use pagefold_sys::pidfd::{Identity, Process};
 use pagefold_sys::ready;
 use pagefold_sys::signal::{Received, Termination, unblock_termination_in};
@@ -65,7 +65,7 @@ pub fn exit_code(status: ExitStatus) -> u8 {
 /// which is printed.
 pub fn remove_disk(
     dir: &InstanceDir,
-    mut server: ForegroundServer,
+    mut server: StartedServer,
     signals: &Termination,
 ) -> Result<Option<Result<()>>> {
     match removal::request(dir, true) {

@@ -2,7 +2,10 @@
 //!
 //! A command reads them. The server of a mount gets the result, and fetches tokens by itself.
 
-use crate::environment::{Environment, SettingsError, flag, value};
+use crate::encoding::form;
+use crate::environment::{
+    Environment, SettingsError, absolute, check_header, flag, parse_url, private_url, value,
+};
 use crate::{Secret, Url};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -164,11 +167,9 @@ impl AzureSettings {
             format!("{scheme}://{account}.blob.{domain}")
         });
         let endpoint = endpoint.trim_end_matches('/').to_string();
-        if let Err(e) = Url::parse(&endpoint) {
-            return Err(value("the endpoint of Azure's blob storage", e));
-        }
+        let is_private = parse_url(ENDPOINT, &endpoint)?.is_private();
         if endpoint.contains(['?', '#']) {
-            return Err(value("the endpoint of Azure's blob storage", "it has a query"));
+            return Err(value(ENDPOINT, "it has a query"));
         }
         let credentials = credentials(env, &connection, emulator(1), is_other)?;
         let is_bearer = matches!(
@@ -177,16 +178,14 @@ impl AzureSettings {
                 | AzureCredentials::Application { .. }
                 | AzureCredentials::Machine { .. }
         );
-        let is_private = Url::parse(&endpoint).is_ok_and(|url| url.is_private());
         match (is_bearer && !is_private, credentials) {
             // A machine's identity was not asked for.
             (true, AzureCredentials::Machine { .. }) => {
                 Ok(AzureSettings { account, endpoint, credentials: AzureCredentials::Skipped })
             }
-            (true, _) => Err(value(
-                "the endpoint of Azure's blob storage",
-                "tokens and shared access signatures are sent to https:// only",
-            )),
+            (true, _) => {
+                Err(value(ENDPOINT, "tokens and shared access signatures are sent to https:// only"))
+            }
             (false, credentials) => Ok(AzureSettings { account, endpoint, credentials }),
         }
     }
@@ -194,6 +193,7 @@ impl AzureSettings {
 
 const CONNECTION: &str = "AZURE_STORAGE_CONNECTION_STRING";
 const ACCOUNT: &str = "AZURE_STORAGE_ACCOUNT_NAME";
+const ENDPOINT: &str = "the endpoint of Azure's blob storage";
 
 /// The credentials: what is most explicit first. Those of the connection string or the emulator exclude the variables with
 /// a key or a signature, which may be of another account; so does a string that names another account than the variables
@@ -249,7 +249,7 @@ fn application(env: Environment<'_>) -> Result<Option<AzureCredentials>, Setting
     };
     let proof = match (env("AZURE_CLIENT_SECRET"), env("AZURE_FEDERATED_TOKEN_FILE")) {
         (Some(secret), _) => Proof::Secret(Secret(secret)),
-        (None, Some(path)) => Proof::File(std::path::absolute(&path).unwrap_or_else(|_| path.into())),
+        (None, Some(path)) => Proof::File(absolute(path)),
         (None, None) => return Ok(None),
     };
     let authority = env("AZURE_AUTHORITY_HOST").unwrap_or_else(|| AUTHORITY.into());
@@ -262,19 +262,14 @@ fn application(env: Environment<'_>) -> Result<Option<AzureCredentials>, Setting
         return Err(value("AZURE_TENANT_ID", "it has other characters than tenants"));
     }
     let url = format!("{authority}/{tenant}/oauth2/v2.0/token");
-    match Url::parse(&url) {
-        Ok(parsed) if parsed.is_private() => {
-            Ok(Some(AzureCredentials::Application { url, client_id, proof }))
-        }
-        Ok(_) => Err(value("AZURE_AUTHORITY_HOST", "it is neither of https:// nor of this machine")),
-        Err(e) => Err(value("AZURE_AUTHORITY_HOST", e)),
-    }
+    private_url("AZURE_AUTHORITY_HOST", &url)?;
+    Ok(Some(AzureCredentials::Application { url, client_id, proof }))
 }
 
 /// The identity of the machine: that of App Service if it says so, otherwise of the instance.
 fn machine(env: Environment<'_>) -> Result<AzureCredentials, SettingsError> {
-    let resource = crate::small::form(&[("resource", "https://storage.azure.com/")]);
-    let client = env("AZURE_CLIENT_ID").map(|id| format!("&{}", crate::small::form(&[("client_id", &id)])));
+    let resource = form(&[("resource", "https://storage.azure.com/")]);
+    let client = env("AZURE_CLIENT_ID").map(|id| format!("&{}", form(&[("client_id", &id)])));
     let client = client.unwrap_or_default();
     let (name, url, header) = match (env("IDENTITY_ENDPOINT"), env("IDENTITY_HEADER")) {
         (Some(url), Some(header)) => {
@@ -289,13 +284,9 @@ fn machine(env: Environment<'_>) -> Result<AzureCredentials, SettingsError> {
             ("AZURE_POD_IDENTITY_AUTHORITY_HOST", url, header)
         }
     };
-    if header.1.0.bytes().any(|b| b.is_ascii_control()) {
-        return Err(value("IDENTITY_HEADER", "it has control characters"));
-    }
-    match Url::parse(&url) {
-        Ok(_) => Ok(AzureCredentials::Machine { url, header }),
-        Err(e) => Err(value(name, e)),
-    }
+    check_header("IDENTITY_HEADER", &header.1.0)?;
+    parse_url(name, &url)?;
+    Ok(AzureCredentials::Machine { url, header })
 }
 
 /// The account that an endpoint surely names. The first part of another domain says nothing about it.

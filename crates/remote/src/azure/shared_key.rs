@@ -3,34 +3,37 @@
 //! Written from Microsoft's description of the algorithm. The range and the condition are signed too, so each request has
 //! its own signature. HMAC and SHA-256 are those of `ring`.
 
-use crate::access::Asked;
+use crate::access::Header;
 use crate::{Secret, Url, time};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use ring::hmac;
 use std::time::SystemTime;
 
-/// The header `Authorization`. `own` are the headers of the store, `asked` those of the client.
+/// The version of the protocol.
+const API_VERSION: &str = "2021-08-06";
+
+/// The header `Authorization`. `own` are the headers of the store, `added` those of the client.
 pub(super) fn authorization(
     url: &Url,
     account: &str,
     key: &[u8],
     own: &[(&'static str, String)],
-    asked: &[Asked],
+    added: &[Header],
 ) -> Secret {
-    let to_sign = string_to_sign(url.path(), account, own, asked);
+    let to_sign = string_to_sign(url.path(), account, own, added);
     let signature = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key), to_sign.as_bytes());
     Secret(format!("SharedKey {account}:{}", STANDARD.encode(signature)))
 }
 
 /// The headers of the store that every request has, in their order.
 pub(super) fn own_headers(now: SystemTime) -> Vec<(&'static str, String)> {
-    vec![("x-ms-date", time::http(now)), ("x-ms-version", super::API_VERSION.to_string())]
+    vec![("x-ms-date", time::http(now)), ("x-ms-version", API_VERSION.to_string())]
 }
 
-fn string_to_sign(path: &str, account: &str, own: &[(&'static str, String)], asked: &[Asked]) -> String {
+fn string_to_sign(path: &str, account: &str, own: &[(&'static str, String)], added: &[Header]) -> String {
     let find = |name: &str| {
-        let found = asked.iter().find(|(asked, _)| *asked == name);
+        let found = added.iter().find(|(added, _)| *added == name);
         found.map_or("", |(_, value)| value.trim())
     };
     // The encoding, language, length, MD5 and type of a body, and the date, which is in a header of the store.
@@ -49,10 +52,10 @@ mod tests {
     const KEY: &str =
         "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
 
-    fn sign(url: &str, account: &str, asked: &[Asked]) -> String {
+    fn sign(url: &str, account: &str, added: &[Header]) -> String {
         let now = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_435_361_597);
         let own = [("x-ms-date", time::http(now)), ("x-ms-version", "2015-02-21".to_string())];
-        authorization(&Url::parse(url).unwrap(), account, &STANDARD.decode(KEY).unwrap(), &own, asked).0
+        authorization(&Url::parse(url).unwrap(), account, &STANDARD.decode(KEY).unwrap(), &own, added).0
     }
 
     /// The form of the example in "Authorize with Shared Key", of a GET without a body in version 2015-02-21.

@@ -11,7 +11,8 @@
 use super::signature::unsigned;
 use crate::Url;
 use crate::answer::{Validator, Version};
-use sha2::{Digest, Sha256};
+use crate::encoding::hex;
+use ring::digest::{Context, SHA256, digest};
 use std::fmt;
 
 /// The end of the name of a file. The digit is the version of the format: files of another one are not touched.
@@ -43,7 +44,7 @@ impl Key {
         };
         let query = unsigned(url.query());
         let (origin, len_bytes) = (url.origin(), version.len_bytes.to_le_bytes());
-        let first_hash = Sha256::digest(first_block);
+        let first_hash = digest(&SHA256, first_block);
         let fields: [&[u8]; 8] = [
             b"version",
             origin.as_bytes(),
@@ -52,18 +53,20 @@ impl Key {
             kind.as_bytes(),
             validator.as_bytes(),
             &len_bytes,
-            &first_hash,
+            first_hash.as_ref(),
         ];
         Some(Key::of_fields(&fields))
     }
 
     fn of_fields(fields: &[&[u8]]) -> Self {
-        let mut hash = Sha256::new();
+        let mut hash = Context::new(&SHA256);
         for field in fields {
-            hash.update((field.len() as u64).to_le_bytes());
+            hash.update(&(field.len() as u64).to_le_bytes());
             hash.update(field);
         }
-        Key(hash.finalize().into())
+        let mut key = [0; 32];
+        key.copy_from_slice(hash.finish().as_ref());
+        Key(key)
     }
 
     /// The name of the object's file: 64 hexadecimal digits and the suffix.
@@ -92,7 +95,7 @@ impl Key {
 
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        f.write_str(&hex(&self.0))
     }
 }
 

@@ -3,10 +3,10 @@
 //! A command reads them. The server of a mount gets the result, and fetches tokens by itself.
 
 use super::jwt::SigningKey;
-use crate::environment::{Environment, SettingsError, flag, read_bounded, value};
+use crate::environment::{Environment, SettingsError, flag, in_file, parse_url, read_settings};
 use crate::{Secret, Url};
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The URL of the store.
 pub(super) const ENDPOINT: &str = "https://storage.googleapis.com";
@@ -97,7 +97,7 @@ impl GcsSettings {
             false => format!("http://{host}"),
         };
         let endpoint = endpoint.trim_end_matches('/').to_string();
-        Url::parse(&endpoint).map_err(|e| value("STORAGE_EMULATOR_HOST", e))?;
+        parse_url("STORAGE_EMULATOR_HOST", &endpoint)?;
         // An emulator has no use for a token, which would let its owner read what the user may read.
         Ok(GcsSettings { endpoint, credentials: GcsCredentials::Nothing })
     }
@@ -109,9 +109,8 @@ fn credentials(env: Environment<'_>) -> Result<GcsCredentials, SettingsError> {
         return Ok(GcsCredentials::Skipped);
     }
     if let Some(path) = env("GOOGLE_APPLICATION_CREDENTIALS") {
-        let found = of_file(&PathBuf::from(&path))?;
-        let missing = || SettingsError::Value { name: format!("'{path}'"), why: MISSING.to_string() };
-        return found.ok_or_else(missing);
+        let path = PathBuf::from(path);
+        return of_file(&path)?.ok_or_else(|| in_file(&path, MISSING));
     }
     let folder = env("CLOUDSDK_CONFIG").map(PathBuf::from);
     let folder = folder.or_else(|| env("HOME").map(|home| PathBuf::from(home).join(".config/gcloud")));
@@ -124,18 +123,16 @@ fn credentials(env: Environment<'_>) -> Result<GcsCredentials, SettingsError> {
     }
     let host = env("GCE_METADATA_HOST").unwrap_or_else(|| INSTANCE_METADATA.to_string());
     let url = format!("http://{host}/computeMetadata/v1/instance/service-accounts/default/token");
-    Url::parse(&url).map_err(|e| value("GCE_METADATA_HOST", e))?;
+    parse_url("GCE_METADATA_HOST", &url)?;
     Ok(GcsCredentials::Machine { url })
 }
 
 const MISSING: &str = "is named by GOOGLE_APPLICATION_CREDENTIALS, and there is no such file";
 
 /// The credentials of a file; `None` if there is no such file.
-fn of_file(path: &std::path::Path) -> Result<Option<GcsCredentials>, SettingsError> {
-    let wrong =
-        |why: &str| SettingsError::Value { name: format!("'{}'", path.display()), why: why.to_string() };
-    let text = read_bounded(path).map_err(|e| wrong(&format!("cannot be read: {e}")))?;
-    let Some(text) = text else { return Ok(None) };
+fn of_file(path: &Path) -> Result<Option<GcsCredentials>, SettingsError> {
+    let wrong = |why: &str| in_file(path, why);
+    let Some(text) = read_settings(path)? else { return Ok(None) };
     // The error of the parser could quote a secret.
     let file: CredentialsFile =
         serde_json::from_str(&text).map_err(|_| wrong("is not the JSON of Google's credentials"))?;

@@ -2,7 +2,7 @@
 //!
 //! A command reads it and runs the program. The server of a mount gets the login, and fetches tokens with it.
 
-use crate::environment::{Environment, SettingsError, read_bounded};
+use crate::environment::{Environment, SettingsError, in_file, read_settings};
 use crate::{Secret, program};
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
@@ -63,9 +63,8 @@ struct ProgramOutput {
 /// of the configuration may name a part of the registry's repositories: the longest key that fits counts.
 pub fn login(registry: &str, repository: &str, env: Environment<'_>) -> Result<Option<Login>, SettingsError> {
     let Some(path) = path(env) else { return Ok(None) };
-    let wrong = |why: String| SettingsError::Value { name: format!("'{}'", path.display()), why };
-    let text = read_bounded(&path).map_err(|e| wrong(format!("cannot be read: {e}")))?;
-    let Some(text) = text else { return Ok(None) };
+    let wrong = |why: String| in_file(&path, why);
+    let Some(text) = read_settings(&path)? else { return Ok(None) };
     // The error of the parser could quote a secret.
     let config: Config = serde_json::from_str(&text).map_err(|e| {
         wrong(format!("is not docker's configuration: line {}, column {}", e.line(), e.column()))

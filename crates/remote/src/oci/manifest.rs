@@ -4,11 +4,19 @@
 //! manifest and as an index is refused, because its digest would name two things.
 
 use super::reference::is_digest;
-use super::{DIGEST_ANNOTATION, EROFS_LAYER, SALT_ANNOTATION, TREE_LAYER};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
+
+/// The media type of a layer that is an EROFS image.
+pub const EROFS_LAYER: &str = "application/vnd.erofs.layer.v1";
+/// The media type of a layer that is the Merkle tree of another one.
+pub const TREE_LAYER: &str = "application/vnd.pagefold.fsverity.tree.v1";
+/// The annotation of an EROFS layer with the digest of fs-verity, `sha256:HEX`.
+pub const DIGEST_ANNOTATION: &str = "io.github.pagefold.fsverity.digest";
+/// The annotation of an EROFS layer with the salt of the digest, in hexadecimal.
+pub const SALT_ANNOTATION: &str = "io.github.pagefold.fsverity.salt";
 
 /// The longest manifest or index, bytes.
 pub(super) const MAX_MANIFEST_BYTES: usize = 4 << 20;

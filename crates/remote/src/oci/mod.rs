@@ -17,25 +17,19 @@ mod registry;
 
 pub use challenge::Challenge;
 pub use docker_config::{Login, login};
-pub use manifest::{Descriptor, Layer, Manifest, ManifestError, Platform, TreeLayer};
+pub use manifest::{
+    DIGEST_ANNOTATION, Descriptor, EROFS_LAYER, Layer, Manifest, ManifestError, Platform, SALT_ANNOTATION,
+    TREE_LAYER, TreeLayer,
+};
 pub use reference::{OciReference, ReferenceError};
 
-use crate::access::{Access, Asked, Reaction, Refusal, Signed};
+use crate::access::{Access, Header, Reaction, Refusal, SignedRequest};
 use crate::answer::AttemptError;
 use crate::retry::{Deadline, until_deadline};
 use crate::{Options, RemoteError, RemoteSource, Url};
 use registry::Registry;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// The media type of a layer that is an EROFS image.
-pub const EROFS_LAYER: &str = "application/vnd.erofs.layer.v1";
-/// The media type of a layer that is the Merkle tree of another one.
-pub const TREE_LAYER: &str = "application/vnd.pagefold.fsverity.tree.v1";
-/// The annotation of an EROFS layer with the digest of fs-verity, `sha256:HEX`.
-pub const DIGEST_ANNOTATION: &str = "io.github.pagefold.fsverity.digest";
-/// The annotation of an EROFS layer with the salt of the digest, in hexadecimal.
-pub const SALT_ANNOTATION: &str = "io.github.pagefold.fsverity.salt";
 
 /// Indexes inside of indexes that are followed.
 const MAX_DEPTH: usize = 3;
@@ -127,22 +121,21 @@ impl Access for BlobAccess {
         self.url.clone()
     }
 
-    fn request(&self, _: &[Asked], deadline: &Deadline) -> Result<Signed, AttemptError> {
-        let (header, generation) = self.registry.authorization(deadline)?;
-        let headers = header.map(|value| ("authorization", value)).into_iter().collect();
-        Ok(Signed { url: self.url.clone(), headers, generation, region: String::new() })
+    fn request(&self, _: &[Header], deadline: &Deadline) -> Result<SignedRequest, AttemptError> {
+        let (authorization, generation) = self.registry.authorization(deadline)?;
+        Ok(SignedRequest::with_authorization(&self.url, authorization, generation))
     }
 
-    fn refused(&self, signed: &Signed, refusal: &Refusal<'_>) -> Reaction {
+    fn refused(&self, request: &SignedRequest, refusal: &Refusal<'_>) -> Reaction {
         match refusal.status {
-            401 if self.registry.challenged(refusal.challenge, signed.generation) => {
+            401 if self.registry.challenged(refusal.challenge, request.generation) => {
                 Reaction::Renew(self.registry.denial(401))
             }
             401 | 403 => Reaction::Fail(self.registry.denial(refusal.status)),
             404 => Reaction::Fail(RemoteError::Missing {
                 what: "the registry has the manifest, and not its layer".to_string(),
             }),
-            _ => Reaction::Judge,
+            _ => Reaction::Default,
         }
     }
 

@@ -8,26 +8,27 @@ use super::challenge::Challenge;
 use super::docker_config::Login;
 use super::manifest::{MAX_MANIFEST_BYTES, Manifest};
 use super::reference::{OciReference, is_digest};
-use crate::answer::AttemptError;
+use crate::answer::{AttemptError, redirect};
+use crate::encoding::{digest_name, form};
+use crate::oauth::{Bearer, bearer};
 use crate::renewed::{Expiring, Renewed};
 use crate::retry::Deadline;
-use crate::small::{Answer, Ask, Method, SmallClient, form};
+use crate::small::{Answer, Method, SmallClient};
 use crate::{RemoteError, Secret, Url};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use ring::digest;
+use ring::digest::{SHA256, digest};
 use serde::Deserialize;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 /// The longest answer with a token, bytes.
 const MAX_TOKEN_BYTES: usize = 1 << 20;
 /// Challenges that are answered for one request, and redirects that are followed.
 const MAX_CHALLENGES: usize = 2;
 const MAX_REDIRECTS: usize = 5;
-/// The life of a token that does not name one, seconds, as the protocol says; and the longest.
+/// The life of a token that does not name one, seconds, as the protocol says.
 const DEFAULT_LIFE_S: u64 = 60;
-const MAX_LIFE_S: u64 = 86_400;
 /// The manifests that are understood.
 const ACCEPT: &str = "application/vnd.oci.image.manifest.v1+json, application/vnd.oci.image.index.v1+json, \
     application/vnd.docker.distribution.manifest.v2+json, \
@@ -55,7 +56,7 @@ impl Registry {
         let server = reference.server().map_err(|e| RemoteError::SetUp { what: e.to_string() })?;
         Ok(Registry {
             reference: reference.clone(),
-            client: SmallClient::new(timeout, server.is_https())?,
+            client: SmallClient::far(timeout, server.is_https(), MAX_MANIFEST_BYTES)?,
             server,
             login: login.cloned(),
             timeout,
@@ -92,10 +93,9 @@ impl Registry {
     pub(super) fn authorization(&self, deadline: &Deadline) -> Result<(Option<Secret>, u64), AttemptError> {
         let Some(challenge) = self.challenge() else { return Ok((None, 0)) };
         self.authorization.get(deadline, || match (&challenge, &self.login) {
-            (Challenge::Basic, Some(login)) => Ok(Expiring { value: login.basic(), valid_until: None }),
-            (Challenge::Basic, None) => Ok(Expiring { value: None, valid_until: None }),
+            (Challenge::Basic, login) => Ok(Expiring::never(login.as_ref().and_then(Login::basic))),
             (Challenge::Bearer { .. }, Some(Login::RegistryToken(token))) => {
-                Ok(Expiring { value: Some(Secret(format!("Bearer {}", token.0))), valid_until: None })
+                Ok(Expiring::never(Some(Secret(format!("Bearer {}", token.0)))))
             }
             (Challenge::Bearer { realm, service, scope }, _) => {
                 self.fetch_token(realm, service.as_deref(), scope.as_deref(), deadline)
@@ -125,7 +125,7 @@ impl Registry {
         service: Option<&str>,
         scope: Option<&str>,
         deadline: &Deadline,
-    ) -> Result<Expiring<Option<Secret>>, AttemptError> {
+    ) -> Result<Bearer, AttemptError> {
         let refused =
             |what: &str| AttemptError::refused(format!("the server of tokens that it names {what}"));
         let url = Url::parse(realm).map_err(|e| refused(&format!("has no URL: {e}")))?;
@@ -135,7 +135,8 @@ impl Registry {
         let default_scope = format!("repository:{}:pull", self.reference.name);
         let mut fields = vec![("scope", scope.unwrap_or(&default_scope))];
         fields.extend(service.map(|service| ("service", service)));
-        let client = SmallClient::new(self.timeout, url.is_https()).map_err(AttemptError::Permanent)?;
+        let client = SmallClient::far(self.timeout, url.is_https(), MAX_TOKEN_BYTES);
+        let client = client.map_err(AttemptError::Permanent)?;
         let answer = match &self.login {
             Some(Login::IdentityToken(token)) => {
                 let more = [
@@ -144,32 +145,20 @@ impl Registry {
                     ("refresh_token", token.0.as_str()),
                 ];
                 fields.extend(more);
-                let form = form(&fields);
-                client.ask(&self.small(Method::Post(&form), &url, None, MAX_TOKEN_BYTES), deadline)?
+                client.ask(Method::Post(&form(&fields)), &url, &[], deadline)?
             }
             login => {
                 let mark = if url.as_str().contains('?') { '&' } else { '?' };
                 let url = Url::parse(&format!("{}{mark}{}", url.as_str(), form(&fields)))
                     .map_err(|e| refused(&format!("has no URL: {e}")))?;
-                let basic = login.as_ref().and_then(Login::basic);
-                client.ask(&self.small(Method::Get, &url, basic, MAX_TOKEN_BYTES), deadline)?
+                let basic = login.as_ref().and_then(Login::basic).map(|value| ("authorization", value));
+                client.ask(Method::Get, &url, basic.as_slice(), deadline)?
             }
         };
         if matches!(answer.status, 400 | 401 | 403) {
             return Err(AttemptError::Permanent(self.denial(answer.status)));
         }
         token(&answer.expect_ok("the server of tokens")?)
-    }
-
-    fn small<'a>(
-        &self,
-        method: Method<'a>,
-        url: &'a Url,
-        authorization: Option<Secret>,
-        max_bytes: usize,
-    ) -> Ask<'a> {
-        let headers = authorization.map(|value| ("authorization", value)).into_iter().collect();
-        Ask { method, url, headers, max_bytes, limit: self.timeout }
     }
 
     /// Reads a manifest by its tag or digest, and returns its digest too. One that is named by a digest is compared with
@@ -198,7 +187,7 @@ impl Registry {
         }
         let content_type = answer.content_type.clone();
         let body = answer.expect_ok("the registry")?;
-        let found = sha256(&body);
+        let found = digest_name(&digest(&SHA256, &body));
         if is_digest(target) && (found != target || len_bytes.is_some_and(|len| len != body.len() as u64)) {
             return Err(AttemptError::refused(format!(
                 "the manifest '{target}' has another digest: {found}"
@@ -233,22 +222,23 @@ impl Registry {
     ) -> Result<Answer, AttemptError> {
         let mut url = url.clone();
         for _ in 0..=MAX_REDIRECTS {
-            let own = authorization.clone().filter(|_| url.origin() == self.server.origin());
-            let mut ask = self.small(Method::Get, &url, own, MAX_MANIFEST_BYTES);
-            ask.headers.push(("accept", Secret(ACCEPT.to_string())));
-            let mut answer = self.client.ask(&ask, deadline)?;
-            if url.origin() != self.server.origin() {
+            let is_registry = url.origin() == self.server.origin();
+            let own = authorization.clone().filter(|_| is_registry).map(|value| ("authorization", value));
+            let accept = ("accept", Secret(ACCEPT.to_string()));
+            let headers: Vec<_> = own.into_iter().chain([accept]).collect();
+            let mut answer = self.client.ask(Method::Get, &url, &headers, deadline)?;
+            if !is_registry {
                 // Only the registry itself says who gets the login.
                 answer.challenge = None;
             }
             match (answer.status, &answer.location) {
                 (301 | 302 | 303 | 307 | 308, Some(location)) => {
-                    url = url.join(location).map_err(|e| crate::answer::redirect(e.to_string()))?;
+                    url = url.join(location).map_err(|e| redirect(e.to_string()))?;
                 }
                 _ => return Ok(answer),
             }
         }
-        Err(crate::answer::redirect(format!("there are more than {MAX_REDIRECTS}")))
+        Err(redirect(format!("there are more than {MAX_REDIRECTS}")))
     }
 }
 
@@ -273,21 +263,9 @@ struct TokenAnswer {
 }
 
 /// The token of an answer, as a header.
-fn token(body: &[u8]) -> Result<Expiring<Option<Secret>>, AttemptError> {
+fn token(body: &[u8]) -> Result<Bearer, AttemptError> {
     let refused = || AttemptError::refused("the server of tokens sends no JSON with a token");
     let answer: TokenAnswer = serde_json::from_slice(body).map_err(|_| refused())?;
     let Secret(token) = answer.token.or(answer.access_token).ok_or_else(refused)?;
-    if token.is_empty() || !token.bytes().all(|b| b.is_ascii_graphic()) {
-        return Err(refused());
-    }
-    let life_s = answer.expires_in.unwrap_or(DEFAULT_LIFE_S).clamp(1, MAX_LIFE_S);
-    let valid_until = Some(SystemTime::now() + Duration::from_secs(life_s));
-    Ok(Expiring { value: Some(Secret(format!("Bearer {token}"))), valid_until })
-}
-
-/// The digest of bytes, `sha256:HEX`.
-pub(super) fn sha256(bytes: &[u8]) -> String {
-    let hash = digest::digest(&digest::SHA256, bytes);
-    let hex: String = hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("sha256:{hex}")
+    bearer(&token, answer.expires_in.unwrap_or(DEFAULT_LIFE_S)).ok_or_else(refused)
 }

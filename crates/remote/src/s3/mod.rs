@@ -7,39 +7,28 @@
 //!
 //! Not here: writing, listing, other signatures than version 4, and `AssumeRole`.
 
-mod location;
 mod metadata;
 mod profile;
 mod settings;
 mod sigv4;
 
-pub use location::{S3Location, S3LocationError};
 pub use settings::{KeySource, Keys, S3Settings};
 
-use crate::access::{Access, Asked, Reaction, Refusal, Signed};
+use crate::access::{Access, Header, Reaction, Refusal, SignedRequest};
 use crate::answer::AttemptError;
+use crate::object_name::ObjectName;
 use crate::renewed::{Expiring, Renewed};
 use crate::retry::Deadline;
 use crate::xml::element;
-use crate::{Options, RemoteError, RemoteSource, Secret, Url};
+use crate::{RemoteError, Url};
 use metadata::MetadataClient;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
-/// Opens an object of a bucket.
-pub fn open(
-    location: &S3Location,
-    settings: &S3Settings,
-    options: &Options,
-) -> Result<RemoteSource, RemoteError> {
-    let access = S3Access::new(location, settings, options.timeout)?;
-    RemoteSource::open_by(Arc::new(access), options)
-}
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
 
 /// Access to one object.
-struct S3Access {
-    location: S3Location,
+pub(crate) struct S3Access {
+    name: ObjectName,
     settings: S3Settings,
     region: Mutex<String>,
     keys: Renewed<Option<Keys>>,
@@ -51,22 +40,24 @@ struct S3Access {
 }
 
 impl S3Access {
-    fn new(location: &S3Location, settings: &S3Settings, timeout: Duration) -> Result<Self, RemoteError> {
-        let region = settings.region.clone();
-        let server = settings.url(location, &region).map_err(|e| set_up(format!("{location}: {e}")))?;
+    pub(crate) fn new(
+        name: &ObjectName,
+        settings: &S3Settings,
+        timeout: Duration,
+    ) -> Result<Self, RemoteError> {
+        let server = settings.url(name, &settings.region).map_err(|e| set_up(format!("{name}: {e}")))?;
         let metadata = match &settings.keys {
             KeySource::Nothing | KeySource::Skipped | KeySource::Keys(_) => None,
-            KeySource::Container { url, .. } => Some(MetadataClient::near(timeout, is_https(url))?),
-            KeySource::WebIdentity { url, .. } => Some(MetadataClient::far(timeout, is_https(url))?),
-            KeySource::Instance { url } => Some(MetadataClient::near(timeout, is_https(url))?),
+            KeySource::WebIdentity { url, .. } => Some(MetadataClient::far(timeout, url)?),
+            KeySource::Container { url, .. } | KeySource::Instance { url } => {
+                Some(MetadataClient::near(timeout, url)?)
+            }
         };
-        let (location, settings) = (location.clone(), settings.clone());
-        let (region, keys) = (Mutex::new(region), Renewed::new());
         Ok(S3Access {
-            location,
-            settings,
-            region,
-            keys,
+            name: name.clone(),
+            region: Mutex::new(settings.region.clone()),
+            settings: settings.clone(),
+            keys: Renewed::new(),
             metadata,
             was_asked_again: AtomicBool::new(false),
             server,
@@ -81,12 +72,11 @@ impl S3Access {
     fn fetch_keys(&self, deadline: &Deadline) -> Result<Expiring<Option<Keys>>, AttemptError> {
         match (&self.settings.keys, &self.metadata) {
             (KeySource::Keys(keys), _) => {
-                let valid_until = keys.expires_unix_s.map(|s| UNIX_EPOCH + Duration::from_secs(s));
-                if valid_until.is_some_and(|end| end <= SystemTime::now()) {
+                if keys.valid_until().is_some_and(|end| end <= SystemTime::now()) {
                     return Err(AttemptError::Permanent(self.expired()));
                 }
                 // Nothing can renew them, so they serve until the store refuses them.
-                Ok(Expiring { value: Some(keys.clone()), valid_until: None })
+                Ok(Expiring::never(Some(keys.clone())))
             }
             (KeySource::Container { url, authorization, authorization_file }, Some(client)) => {
                 client.container(url, authorization.as_ref(), authorization_file.as_deref(), deadline)
@@ -95,7 +85,7 @@ impl S3Access {
                 client.web_identity(url, [role_arn, session_name], token_file, deadline)
             }
             (KeySource::Instance { url }, Some(client)) => client.instance(url, deadline),
-            _ => Ok(Expiring { value: None, valid_until: None }),
+            _ => Ok(Expiring::none()),
         }
     }
 
@@ -113,52 +103,46 @@ impl S3Access {
     }
 
     fn denied(&self, status: u16, code: Option<&str>, is_signed: bool) -> RemoteError {
-        let code = code.map(|code| format!(" ({code})")).unwrap_or_default();
-        let what = format!(
-            "the store answers with status {status}{code}; {}",
-            match (&self.settings.keys, status) {
-                (_, 404) => "there is no such object".to_string(),
-                (KeySource::Skipped, _) =>
-                    "the request was not signed, because of AWS_SKIP_SIGNATURE".to_string(),
-                _ if !is_signed => "the request was not signed, because no credentials were found: set \
-                    AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
-                    .to_string(),
-                (keys, _) => format!("the request was signed with the credentials of {}", keys.describe()),
+        let advice = match (&self.settings.keys, status) {
+            (_, 404) => "there is no such object".to_string(),
+            (KeySource::Skipped, _) => {
+                "the request was not signed, because of AWS_SKIP_SIGNATURE".to_string()
             }
-        );
-        match status {
-            404 => RemoteError::Missing { what },
-            _ => RemoteError::Denied { status, what },
-        }
+            _ if !is_signed => "the request was not signed, because no credentials were found: set \
+                AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
+                .to_string(),
+            (keys, _) => format!("the request was signed with the credentials of {}", keys.describe()),
+        };
+        RemoteError::refusal(status, code, &advice)
     }
 }
 
 impl Access for S3Access {
     fn name(&self) -> String {
-        self.location.to_string()
+        self.name.to_string()
     }
 
     fn server(&self) -> Url {
-        self.settings.url(&self.location, &self.region()).unwrap_or_else(|_| self.server.clone())
+        self.settings.url(&self.name, &self.region()).unwrap_or_else(|_| self.server.clone())
     }
 
-    fn request(&self, _: &[Asked], deadline: &Deadline) -> Result<Signed, AttemptError> {
+    fn request(&self, _: &[Header], deadline: &Deadline) -> Result<SignedRequest, AttemptError> {
         let region = self.region();
-        let url = self.settings.url(&self.location, &region);
+        let url = self.settings.url(&self.name, &region);
         let url = url.map_err(|e| AttemptError::Permanent(set_up(e.to_string())))?;
         let (keys, generation) = self.keys.get(deadline, || self.fetch_keys(deadline))?;
         let headers = match &keys {
             Some(keys) => sigv4::headers(&url, &region, keys, SystemTime::now()),
             None => Vec::new(),
         };
-        Ok(Signed { url, headers, generation, region })
+        Ok(SignedRequest { url, headers, generation, region })
     }
 
-    fn refused(&self, signed: &Signed, refusal: &Refusal<'_>) -> Reaction {
+    fn refused(&self, request: &SignedRequest, refusal: &Refusal<'_>) -> Reaction {
         let code = element(refusal.body, "Code");
         let region = refusal.bucket_region.or_else(|| element(refusal.body, "Region"));
         let is_elsewhere = matches!(refusal.status, 301 | 307 | 400 | 403);
-        let is_other = |region: &&str| signed.region != *region && settings::is_region(region);
+        let is_other = |region: &&str| request.region != *region && settings::is_region(region);
         let elsewhere = |what: &str| RemoteError::Redirect { what: what.to_string() };
         if let Some(region) = region.filter(|_| is_elsewhere).filter(is_other) {
             *self.region.lock().unwrap_or_else(PoisonError::into_inner) = region.to_string();
@@ -168,17 +152,17 @@ impl Access for S3Access {
             301 if code.is_some() => Reaction::Fail(elsewhere(
                 "the bucket is in another region, and the store does not say which; set AWS_REGION",
             )),
-            status @ (400 | 401 | 403) => self.access_denied(signed, status, code),
-            404 => Reaction::Fail(self.denied(404, code, !signed.headers.is_empty())),
-            _ => Reaction::Judge,
+            status @ (400 | 401 | 403) => self.access_denied(request, status, code),
+            404 => Reaction::Fail(self.denied(404, code, !request.headers.is_empty())),
+            _ => Reaction::Default,
         }
     }
 }
 
 impl S3Access {
     /// Decides whether other keys would help.
-    fn access_denied(&self, signed: &Signed, status: u16, code: Option<&str>) -> Reaction {
-        let is_signed = !signed.headers.is_empty();
+    fn access_denied(&self, request: &SignedRequest, status: u16, code: Option<&str>) -> Reaction {
+        let is_signed = !request.headers.is_empty();
         let error = self.denied(status, code, is_signed);
         let may_help = match code {
             _ if !self.is_renewable() => false,
@@ -189,7 +173,7 @@ impl S3Access {
         };
         match code {
             _ if may_help => {
-                self.keys.refuse(signed.generation);
+                self.keys.refuse(request.generation);
                 Reaction::Renew(error)
             }
             Some("ExpiredToken" | "ExpiredTokenException") => Reaction::Fail(self.expired()),
@@ -198,15 +182,6 @@ impl S3Access {
     }
 }
 
-fn is_https(url: &str) -> bool {
-    Url::parse(url).is_ok_and(|url| url.is_https())
-}
-
 fn set_up(what: String) -> RemoteError {
     RemoteError::SetUp { what }
-}
-
-/// The header with a value that no message shows.
-fn secret(name: &'static str, value: impl Into<String>) -> (&'static str, Secret) {
-    (name, Secret(value.into()))
 }

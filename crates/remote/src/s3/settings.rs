@@ -3,14 +3,16 @@
 //! A command reads them, and runs `credential_process` if a profile says so. The server of a mount gets the result, which
 //! it can renew only from services of the machine.
 
-use super::location::S3Location;
 use super::profile::Profile;
-use crate::environment::{Environment, SettingsError, flag, value};
+use crate::environment::{
+    Environment, SettingsError, absolute, check_header, flag, parse_url, private_url, value,
+};
+use crate::object_name::ObjectName;
 use crate::{Secret, Url, UrlError, program, time};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The region without any setting. A bucket that is elsewhere says so.
 const DEFAULT_REGION: &str = "us-east-1";
@@ -86,6 +88,49 @@ pub struct Keys {
     pub origin: String,
 }
 
+impl Keys {
+    /// Whether the parts that become headers have only the printable characters of ASCII.
+    pub(super) fn are_graphic(&self) -> bool {
+        let token = self.token.as_ref().map_or("", |token| token.0.as_str());
+        self.key_id.bytes().chain(token.bytes()).all(|b| b.is_ascii_graphic())
+    }
+
+    /// When they expire; `None`: never, or not known.
+    pub(super) fn valid_until(&self) -> Option<SystemTime> {
+        self.expires_unix_s.map(|s| UNIX_EPOCH + Duration::from_secs(s))
+    }
+}
+
+/// Keys as programs and services of AWS write them.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct KeysAnswer {
+    /// Of programs only.
+    pub(super) version: Option<u64>,
+    pub(super) access_key_id: String,
+    pub(super) secret_access_key: Secret,
+    /// The session, as programs call it.
+    pub(super) session_token: Option<Secret>,
+    /// The session, as services call it.
+    pub(super) token: Option<Secret>,
+    pub(super) expiration: Option<String>,
+}
+
+impl KeysAnswer {
+    /// The keys; fails if the time at which they expire is none.
+    pub(super) fn into_keys(self, origin: String) -> Result<Keys, &'static str> {
+        let expires = self.expiration.map(|text| time::parse_rfc3339(&text));
+        let expires = expires.map(|time| time.ok_or("an Expiration that is no time")).transpose()?;
+        Ok(Keys {
+            key_id: self.access_key_id,
+            secret_key: self.secret_access_key,
+            token: self.session_token.or(self.token),
+            expires_unix_s: expires.map(|time| time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()),
+            origin,
+        })
+    }
+}
+
 impl KeySource {
     /// The source, for messages: "the environment".
     pub(super) fn describe(&self) -> String {
@@ -108,8 +153,7 @@ impl S3Settings {
         };
         let endpoint = setting(&["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"], "endpoint_url");
         if let Some(endpoint) = &endpoint {
-            let url = Url::parse(endpoint).map_err(|e| value("the endpoint of S3", e))?;
-            if url.as_str().contains('?') {
+            if parse_url("the endpoint of S3", endpoint)?.as_str().contains('?') {
                 return Err(value("the endpoint of S3", "has a query"));
             }
         }
@@ -129,8 +173,8 @@ impl S3Settings {
     }
 
     /// The URL of an object in this region.
-    pub(super) fn url(&self, location: &S3Location, region: &str) -> Result<Url, UrlError> {
-        let (bucket, key) = (&location.bucket, location.encoded_key());
+    pub(super) fn url(&self, name: &ObjectName, region: &str) -> Result<Url, UrlError> {
+        let (bucket, key) = (&name.bucket, name.encoded_key());
         let text = match &self.endpoint {
             Some(endpoint) if self.is_path_style => format!("{endpoint}/{bucket}/{key}"),
             Some(endpoint) => {
@@ -195,15 +239,13 @@ fn keys(env: Environment<'_>, profile: &Profile, region: &str) -> Result<KeySour
     }
     let url = env("AWS_EC2_METADATA_SERVICE_ENDPOINT").unwrap_or_else(|| INSTANCE_METADATA.to_string());
     let url = url.trim_end_matches('/').to_string();
-    Url::parse(&url).map_err(|e| value("AWS_EC2_METADATA_SERVICE_ENDPOINT", e))?;
+    parse_url("AWS_EC2_METADATA_SERVICE_ENDPOINT", &url)?;
     Ok(KeySource::Instance { url })
 }
 
 /// Refuses keys that would end a header.
 fn checked(keys: Keys) -> Result<KeySource, SettingsError> {
-    let is_header = |text: &str| text.bytes().all(|b| b.is_ascii_graphic());
-    let token = keys.token.as_ref().map_or("", |token| token.0.as_str());
-    match is_header(&keys.key_id) && is_header(token) && !keys.key_id.is_empty() {
+    match keys.are_graphic() && !keys.key_id.is_empty() {
         true => Ok(KeySource::Keys(keys)),
         false => Err(value(&format!("the key of {}", keys.origin), "it has spaces or other characters")),
     }
@@ -237,38 +279,19 @@ fn of_profile(profile: &Profile) -> Result<Option<Keys>, SettingsError> {
     }
 }
 
-/// The output of a `credential_process`.
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct ProcessOutput {
-    version: u64,
-    access_key_id: String,
-    secret_access_key: Secret,
-    session_token: Option<Secret>,
-    expiration: Option<String>,
-}
-
 fn process_keys(output: &[u8], origin: String) -> Result<Keys, String> {
+    let no_json = || "its output is not the JSON of credentials".to_string();
     // The error of the parser could quote a secret.
-    let output: ProcessOutput = serde_json::from_slice(output)
-        .map_err(|_| "its output is not the JSON of credentials".to_string())?;
-    if output.version != 1 {
-        return Err(format!("its output has version {}, and 1 is known", output.version));
+    let output: KeysAnswer = serde_json::from_slice(output).map_err(|_| no_json())?;
+    match output.version.ok_or_else(no_json)? {
+        1 => {}
+        version => return Err(format!("its output has version {version}, and 1 is known")),
     }
-    let expires = output.expiration.map(|text| {
-        time::parse_rfc3339(&text).ok_or_else(|| "its output has an Expiration that is no time".to_string())
-    });
-    let expires = expires.transpose()?;
-    if expires.is_some_and(|time| time <= SystemTime::now()) {
-        return Err("its credentials have expired already".to_string());
+    let keys = output.into_keys(origin).map_err(|why| format!("its output has {why}"))?;
+    match keys.valid_until() {
+        Some(time) if time <= SystemTime::now() => Err("its credentials have expired already".to_string()),
+        _ => Ok(keys),
     }
-    Ok(Keys {
-        key_id: output.access_key_id,
-        secret_key: output.secret_access_key,
-        token: output.session_token,
-        expires_unix_s: expires.map(|time| time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()),
-        origin,
-    })
 }
 
 fn container(env: Environment<'_>) -> Result<Option<KeySource>, SettingsError> {
@@ -278,23 +301,16 @@ fn container(env: Environment<'_>) -> Result<Option<KeySource>, SettingsError> {
         (None, Some(url)) => url,
         (None, None) => return Ok(None),
     };
-    let parsed = Url::parse(&url).map_err(|e| value(FULL, e))?;
+    let parsed = parse_url(FULL, &url)?;
     let host = parsed.host();
-    if !(parsed.is_https() || parsed.is_loopback() || CONTAINER_HOSTS.contains(&host.as_str())) {
+    if !(parsed.is_private() || CONTAINER_HOSTS.contains(&host.as_str())) {
         return Err(value(FULL, "it is neither of https:// nor of this machine"));
     }
     let authorization_file = env("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE").map(absolute);
     let authorization = env("AWS_CONTAINER_AUTHORIZATION_TOKEN").filter(|_| authorization_file.is_none());
-    if authorization.as_ref().is_some_and(|text| text.bytes().any(|b| b.is_ascii_control())) {
-        return Err(value("AWS_CONTAINER_AUTHORIZATION_TOKEN", "it has control characters"));
-    }
+    check_header("AWS_CONTAINER_AUTHORIZATION_TOKEN", authorization.as_deref().unwrap_or_default())?;
     let authorization = authorization.map(Secret);
     Ok(Some(KeySource::Container { url, authorization, authorization_file }))
-}
-
-/// An absolute path, because the server of a mount may run in another folder.
-fn absolute(path: String) -> PathBuf {
-    std::path::absolute(&path).unwrap_or_else(|_| path.into())
 }
 
 /// The identity that Kubernetes gives a container.
@@ -305,10 +321,7 @@ fn web_identity(env: Environment<'_>, region: &str) -> Result<Option<KeySource>,
     let suffix = if region.starts_with("cn-") { ".cn" } else { "" };
     let url =
         env("AWS_ENDPOINT_URL_STS").unwrap_or_else(|| format!("https://sts.{region}.amazonaws.com{suffix}/"));
-    let parsed = Url::parse(&url).map_err(|e| value("AWS_ENDPOINT_URL_STS", e))?;
-    if !parsed.is_private() {
-        return Err(value("AWS_ENDPOINT_URL_STS", "it is neither of https:// nor of this machine"));
-    }
+    private_url("AWS_ENDPOINT_URL_STS", &url)?;
     let session_name = env("AWS_ROLE_SESSION_NAME").unwrap_or_else(|| "pagefold".to_string());
     Ok(Some(KeySource::WebIdentity { url, role_arn, session_name, token_file: absolute(token_file) }))
 }

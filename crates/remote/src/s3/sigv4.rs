@@ -3,7 +3,8 @@
 //! Written from AWS's description of the algorithm, and tested by the examples in it. HMAC and SHA-256 are those of
 //! `ring`. `Range` and `If-Match` are not signed, so one signature serves all requests of a second.
 
-use super::{Keys, secret};
+use super::settings::Keys;
+use crate::encoding::hex;
 use crate::{Secret, Url, time};
 use ring::{digest, hmac};
 use std::time::SystemTime;
@@ -22,8 +23,8 @@ pub(super) fn headers(url: &Url, region: &str, keys: &Keys, now: SystemTime) -> 
     }
     let authorization = authorization(url.path(), &signed, region, keys, &time);
     // The library sends the host.
-    let sent = signed.iter().skip(1).map(|(name, value)| secret(name, *value));
-    sent.chain([secret("authorization", authorization)]).collect()
+    let sent = signed.iter().skip(1).map(|(name, value)| (*name, Secret(value.to_string())));
+    sent.chain([("authorization", Secret(authorization))]).collect()
 }
 
 /// The header `Authorization`. `signed` are the headers to sign, their names in lower case and in order.
@@ -52,11 +53,6 @@ fn authorization(
 
 fn mac(key: &[u8], text: &str) -> Vec<u8> {
     hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key), text.as_bytes()).as_ref().to_vec()
-}
-
-/// The bytes in hexadecimal.
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

@@ -4,8 +4,9 @@ use crate::server::{Fault, Object, Request, Server};
 use crate::{BLOCK, LEN, contents, options, read};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use pagefold_remote::azure::{self, AzureCredentials, AzureLocation, AzureSettings, MachineHeader, Proof};
-use pagefold_remote::{RemoteError, RemoteSource, Secret};
+use pagefold_remote::azure::{AzureCredentials, AzureSettings, MachineHeader, Proof};
+use pagefold_remote::stores::{self, ObjectName, StoreSettings};
+use pagefold_remote::{Options, RemoteError, RemoteSource, Secret};
 use ring::hmac;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,6 +14,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const KEY: &[u8] = b"the key of the account";
 const BLOB: &str = "az://images/a b/app.erofs";
 const PATH: &str = "/images/a%20b/app.erofs";
+
+/// Opens an object with these settings of its store.
+fn open_object(
+    name: &ObjectName,
+    settings: &AzureSettings,
+    options: &Options,
+) -> Result<RemoteSource, RemoteError> {
+    let settings = StoreSettings { azure: Some(settings.clone()), ..StoreSettings::default() };
+    stores::open(name, &settings, options)
+}
 
 fn settings(endpoint: &str, credentials: AzureCredentials) -> AzureSettings {
     AzureSettings { account: "account".into(), endpoint: endpoint.trim_end_matches('/').into(), credentials }
@@ -23,7 +34,7 @@ fn key(key: &[u8]) -> AzureCredentials {
 }
 
 fn open(server: &Server, credentials: AzureCredentials) -> Result<RemoteSource, RemoteError> {
-    azure::open(&AzureLocation::parse(BLOB).unwrap(), &settings(&server.url(""), credentials), &options(5000))
+    open_object(&ObjectName::parse(BLOB).unwrap(), &settings(&server.url(""), credentials), &options(5000))
 }
 
 /// A refusal as the store writes it.
@@ -144,9 +155,9 @@ fn a_shared_access_signature_is_in_the_query_and_in_no_message() {
     server.fail(|_| Fault::Hangup);
     let read = read(&source, 0, LEN);
     assert!(read.is_ok(), "it is in memory");
-    let location = AzureLocation::parse(BLOB).unwrap();
+    let location = ObjectName::parse(BLOB).unwrap();
     let settings = settings(&server.url(""), sas("sig=hidden"));
-    let error = azure::open(&location, &settings, &options(1000)).err().unwrap().to_string();
+    let error = open_object(&location, &settings, &options(1000)).err().unwrap().to_string();
     assert!(!error.contains("hidden"), "{error}");
 }
 

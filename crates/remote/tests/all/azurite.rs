@@ -1,8 +1,9 @@
 //! Another implementation of Azure's storage, which checks signatures: Azurite, Microsoft's emulator.
 
 use crate::{LEN, contents, options, read};
-use pagefold_remote::azure::{self, AzureCredentials, AzureLocation, AzureSettings};
-use pagefold_remote::{RemoteError, RemoteSource, Secret};
+use pagefold_remote::azure::{AzureCredentials, AzureSettings};
+use pagefold_remote::stores::{self, ObjectName, StoreSettings};
+use pagefold_remote::{Options, RemoteError, RemoteSource, Secret};
 use pagefold_testkit::skipped;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -51,7 +52,7 @@ impl Azurite {
     fn open(&self, name: &str, credentials: AzureCredentials) -> Result<RemoteSource, RemoteError> {
         let account = "devstoreaccount1".to_string();
         let settings = AzureSettings { account, endpoint: self.endpoint.clone(), credentials };
-        azure::open(&AzureLocation::parse(name).unwrap(), &settings, &options(10_000))
+        open_object(&ObjectName::parse(name).unwrap(), &settings, &options(10_000))
     }
 }
 
@@ -60,6 +61,16 @@ impl Drop for Azurite {
         drop(self.child.stdin.take());
         let _ = self.child.wait();
     }
+}
+
+/// Opens an object with these settings of its store.
+fn open_object(
+    name: &ObjectName,
+    settings: &AzureSettings,
+    options: &Options,
+) -> Result<RemoteSource, RemoteError> {
+    let settings = StoreSettings { azure: Some(settings.clone()), ..StoreSettings::default() };
+    stores::open(name, &settings, options)
 }
 
 #[test]

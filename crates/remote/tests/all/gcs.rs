@@ -4,8 +4,9 @@ use crate::server::{Fault, Object, Request, Server};
 use crate::{BLOCK, LEN, contents, options, read};
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
-use pagefold_remote::gcs::{self, GcsCredentials, GcsLocation, GcsSettings};
-use pagefold_remote::{RemoteError, RemoteSource, Secret};
+use pagefold_remote::gcs::{GcsCredentials, GcsSettings};
+use pagefold_remote::stores::{self, ObjectName, StoreSettings};
+use pagefold_remote::{Options, RemoteError, RemoteSource, Secret};
 use ring::signature::{KeyPair, RSA_PKCS1_2048_8192_SHA256, RsaKeyPair, UnparsedPublicKey};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,10 +15,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const KEY: &str = include_str!("../../src/gcs/testdata/rfc7515.pem");
 const PATH: &str = "/images/a%20b/app.erofs";
 
+/// Opens an object with these settings of its store.
+fn open_object(
+    name: &ObjectName,
+    settings: &GcsSettings,
+    options: &Options,
+) -> Result<RemoteSource, RemoteError> {
+    let settings = StoreSettings { gcs: Some(settings.clone()), ..StoreSettings::default() };
+    stores::open(name, &settings, options)
+}
+
 fn open(server: &Server, credentials: GcsCredentials) -> Result<RemoteSource, RemoteError> {
-    let location = GcsLocation::parse("gs://images/a b/app.erofs").unwrap();
+    let location = ObjectName::parse("gs://images/a b/app.erofs").unwrap();
     let settings = GcsSettings { endpoint: server.url("").trim_end_matches('/').into(), credentials };
-    gcs::open(&location, &settings, &options(5000))
+    open_object(&location, &settings, &options(5000))
 }
 
 fn account(token_url: String) -> GcsCredentials {
@@ -138,7 +149,7 @@ fn public_objects_need_no_token() {
         endpoint: server.url("").trim_end_matches('/').into(),
         credentials: GcsCredentials::Nothing,
     };
-    let other = GcsLocation::parse("gs://images/other").unwrap();
-    let missing = gcs::open(&other, &settings, &options(5000)).err().unwrap();
+    let other = ObjectName::parse("gs://images/other").unwrap();
+    let missing = open_object(&other, &settings, &options(5000)).err().unwrap();
     assert!(missing.is_missing() && missing.to_string().contains("(NoSuchKey)"), "{missing}");
 }

@@ -1,8 +1,9 @@
 //! Another implementation of S3, which checks signatures with AWS's own library: moto, in Python.
 
 use crate::{LEN, contents, options, read};
-use pagefold_remote::Secret;
-use pagefold_remote::s3::{self, KeySource, Keys, S3Location, S3Settings};
+use pagefold_remote::s3::{KeySource, Keys, S3Settings};
+use pagefold_remote::stores::{self, ObjectName, StoreSettings};
+use pagefold_remote::{Options, RemoteError, RemoteSource, Secret};
 use pagefold_testkit::skipped;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -57,6 +58,16 @@ impl Drop for Moto {
     }
 }
 
+/// Opens an object with these settings of its store.
+fn open_object(
+    name: &ObjectName,
+    settings: &S3Settings,
+    options: &Options,
+) -> Result<RemoteSource, RemoteError> {
+    let settings = StoreSettings { s3: Some(settings.clone()), ..StoreSettings::default() };
+    stores::open(name, &settings, options)
+}
+
 #[test]
 fn moto_accepts_our_signatures_and_no_wrong_ones() {
     let file = tempfile::NamedTempFile::new().unwrap();
@@ -67,7 +78,7 @@ fn moto_accepts_our_signatures_and_no_wrong_ones() {
     };
     assert_eq!(moto.keys.len(), 2, "of a user, and of a session");
     // moto computes other signatures than the AWS library for keys that a URL encodes: those are tested elsewhere.
-    let location = S3Location::parse("s3://images/apps/app-1.0_x.erofs").unwrap();
+    let location = ObjectName::parse("s3://images/apps/app-1.0_x.erofs").unwrap();
     for (key_id, secret_key, token) in &moto.keys {
         let open = |secret_key: &str| {
             let keys = KeySource::Keys(Keys {
@@ -79,7 +90,7 @@ fn moto_accepts_our_signatures_and_no_wrong_ones() {
             });
             let endpoint = Some(moto.endpoint.clone());
             let settings = S3Settings { endpoint, region: "eu-west-3".into(), is_path_style: true, keys };
-            s3::open(&location, &settings, &options(10_000))
+            open_object(&location, &settings, &options(10_000))
         };
         let source = open(secret_key).unwrap();
         read(&source, 0, LEN).unwrap();

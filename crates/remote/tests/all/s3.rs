@@ -4,8 +4,9 @@ use crate::s3_store::{StoreKey, credentials, judge, metadata, refusal};
 use crate::server::{Fault, Object, Server};
 use crate::{BLOCK, LEN, contents, options, read, read_at_once};
 use pagefold_backing::{BackingError, ByteSource};
-use pagefold_remote::s3::{self, KeySource, Keys, S3Location, S3Settings};
-use pagefold_remote::{RemoteError, RemoteSource, Secret};
+use pagefold_remote::s3::{KeySource, Keys, S3Settings};
+use pagefold_remote::stores::{self, ObjectName, StoreSettings};
+use pagefold_remote::{Options, RemoteError, RemoteSource, Secret};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -14,6 +15,16 @@ const REGION: &str = "eu-west-3";
 /// A key with characters that paths of URLs do not have.
 const OBJECT: &str = "s3://images/a b/é+%41.erofs";
 const PATH: &str = "/images/a%20b/%C3%A9%2B%2541.erofs";
+
+/// Opens an object with these settings of its store.
+fn open_object(
+    name: &ObjectName,
+    settings: &S3Settings,
+    options: &Options,
+) -> Result<RemoteSource, RemoteError> {
+    let settings = StoreSettings { s3: Some(settings.clone()), ..StoreSettings::default() };
+    stores::open(name, &settings, options)
+}
 
 fn store() -> Server {
     let server = Server::start();
@@ -36,7 +47,7 @@ fn fixed(key: &StoreKey) -> KeySource {
 }
 
 fn open(server: &Server, keys: KeySource, timeout_ms: u64) -> Result<RemoteSource, RemoteError> {
-    s3::open(&S3Location::parse(OBJECT).unwrap(), &settings(server, keys), &options(timeout_ms))
+    open_object(&ObjectName::parse(OBJECT).unwrap(), &settings(server, keys), &options(timeout_ms))
 }
 
 /// A server of metadata, whose role has the key of this number.
@@ -64,9 +75,9 @@ fn every_request_is_signed_and_of_one_version() {
         assert!(log.len() == 2 && log[1].headers["if-match"] == "\"v0\"", "{log:?}");
         assert_eq!(source.describe(), format!("{OBJECT}, by range requests"));
         server.put(PATH, Object::new(contents(1), "v1"));
-        let small = pagefold_remote::Options { cache_bytes: 0, ..options(10_000) };
-        let location = S3Location::parse(OBJECT).unwrap();
-        let replaced = s3::open(&location, &settings(&server, fixed(&key)), &small).unwrap();
+        let small = Options { cache_bytes: 0, ..options(10_000) };
+        let location = ObjectName::parse(OBJECT).unwrap();
+        let replaced = open_object(&location, &settings(&server, fixed(&key)), &small).unwrap();
         server.put(PATH, Object::new(contents(0), "v0"));
         let error = read(&replaced, 5 * BLOCK, 1).unwrap_err();
         assert!(matches!(error, BackingError::Mismatch { .. }), "{error}");
@@ -158,9 +169,9 @@ fn keys_that_expire_in_the_middle_of_reading_are_renewed_once_for_all_readers() 
     let current = Arc::new(AtomicU64::new(0));
     let (server, machine) = (store(), metadata_server(&current));
     accept(&server, &current);
-    let small = pagefold_remote::Options { cache_bytes: 0, ..options(10_000) };
+    let small = Options { cache_bytes: 0, ..options(10_000) };
     let keys = KeySource::Instance { url: machine.url("") };
-    let source = s3::open(&S3Location::parse(OBJECT).unwrap(), &settings(&server, keys), &small).unwrap();
+    let source = open_object(&ObjectName::parse(OBJECT).unwrap(), &settings(&server, keys), &small).unwrap();
     assert_eq!(machine.take_log().len(), 3, "a session, the role, its keys");
     for n in 1..6 {
         current.store(n, Ordering::SeqCst);
@@ -346,8 +357,9 @@ fn reads_end_by_their_deadlines_while_keys_cannot_be_renewed() {
         let (server, machine) = (store(), metadata_server(&current));
         accept(&server, &current);
         let keys = KeySource::Instance { url: machine.url("") };
-        let small = pagefold_remote::Options { cache_bytes: 0, ..options(timeout.as_millis() as u64) };
-        let source = s3::open(&S3Location::parse(OBJECT).unwrap(), &settings(&server, keys), &small).unwrap();
+        let small = Options { cache_bytes: 0, ..options(timeout.as_millis() as u64) };
+        let source =
+            open_object(&ObjectName::parse(OBJECT).unwrap(), &settings(&server, keys), &small).unwrap();
         machine.fail(move |_| fault.clone());
         current.store(1, Ordering::SeqCst);
         std::thread::scope(|scope| {
@@ -385,9 +397,9 @@ fn all_readers_follow_a_bucket_to_another_region() {
             _ => Fault::Answer(301, format!("x-amz-bucket-region: {region}\r\n"), Vec::new()),
         }
     });
-    let small = pagefold_remote::Options { cache_bytes: 0, ..options(10_000) };
+    let small = Options { cache_bytes: 0, ..options(10_000) };
     let source =
-        s3::open(&S3Location::parse(OBJECT).unwrap(), &settings(&server, fixed(&key)), &small).unwrap();
+        open_object(&ObjectName::parse(OBJECT).unwrap(), &settings(&server, fixed(&key)), &small).unwrap();
     for n in 1..3 {
         moved.store(n, Ordering::SeqCst);
         std::thread::scope(|scope| {

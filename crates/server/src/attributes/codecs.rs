@@ -42,7 +42,7 @@ pub(super) static TABLE: &[Attribute] = &[
         meaning: "the list of codecs, the primary one in brackets, as zram prints it. Takes a name, before the disk has a \
                   size",
         mode: Some(0o644),
-        when: When::WithoutSize,
+        when: When::BeforeSize,
         show: Some(|d| Ok(disk::codec_list(&primary(d).0))),
         change: Some((algorithm, choose)),
     },
@@ -53,7 +53,7 @@ pub(super) static TABLE: &[Attribute] = &[
                   in brackets, as zram prints it. Takes algo=NAME priority=1 to 3 (1 if left out), before the disk has a \
                   size",
         mode: Some(0o644),
-        when: When::WithoutSize,
+        when: When::BeforeSize,
         show: Some(|d| Ok(further(d))),
         change: Some((further_algorithm, choose)),
     },
@@ -64,7 +64,7 @@ pub(super) static TABLE: &[Attribute] = &[
                   deflate.winbits=NUMBER; parameters that are left out stay as they are. recomp_algorithm may choose the codec \
                   of a priority later. Before the disk has a size, which is refused if the codec does not take them",
         mode: Some(0o200),
-        when: When::WithoutSize,
+        when: When::BeforeSize,
         show: None,
         change: Some((parameters, |t, v| match v {
             Value::Parameters(parameters) => {
@@ -89,7 +89,7 @@ pub(super) static TABLE: &[Attribute] = &[
 fn primary(disk: &Disk) -> (String, Option<i32>) {
     match disk.live() {
         Some(live) => {
-            let (name, level) = live.store().codec();
+            let (name, level) = live.store.codec();
             (name.to_string(), level)
         }
         None => {
@@ -158,7 +158,7 @@ fn unknown(attribute: &str, key: &str, syntax: Syntax) -> Result<(), Invalid> {
 
 fn integer(text: &str) -> Result<i32, Invalid> {
     let (sign, digits) = match text.strip_prefix('-') {
-        Some(digits) if digits.starts_with('+') => return Err("it takes a number".into()),
+        Some(digits) if digits.starts_with('+') => return Err("expected a number".into()),
         Some(digits) => (-1, digits),
         None => (1, text),
     };

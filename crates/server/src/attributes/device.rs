@@ -21,16 +21,16 @@ fn limit(text: &str, syntax: Syntax) -> Result<Value, Invalid> {
     let bytes = values::bytes(text, syntax)?.number();
     match syntax {
         Syntax::Command => disk::check_limit(bytes)?,
-        Syntax::Kernel => return Ok(Value::Bytes(whole_pages(bytes))),
+        Syntax::Kernel => return Ok(Value::Number(whole_pages(bytes))),
     }
-    Ok(Value::Bytes(bytes))
+    Ok(Value::Number(bytes))
 }
 
 /// Parses the size of the device.
 fn size(text: &str, syntax: Syntax) -> Result<Value, Invalid> {
     match values::bytes(text, syntax)?.number() {
         0 => Err("it takes a size above 0, such as 4G".into()),
-        bytes => Ok(Value::Bytes(whole_pages(bytes))),
+        bytes => Ok(Value::Number(whole_pages(bytes))),
     }
 }
 
@@ -43,7 +43,7 @@ fn reset(text: &str, syntax: Syntax) -> Result<Value, Invalid> {
     match syntax {
         Syntax::Command => values::one(text, syntax),
         Syntax::Kernel => match syntax::kstrtou(text, 10, u64::from(u16::MAX))? {
-            0 => Err("it takes a number above 0".into()),
+            0 => Err("expected a number above 0".into()),
             _ => Ok(Value::Trigger),
         },
     }
@@ -52,7 +52,7 @@ fn reset(text: &str, syntax: Syntax) -> Result<Value, Invalid> {
 /// The statistics of the store, as zram prints them: all 0 without a size, but the limit of memory.
 fn mm_stat(disk: &disk::Disk) -> String {
     match disk.live() {
-        Some(live) => live.store().stats().mm.to_string(),
+        Some(live) => live.store.stats().mm.to_string(),
         None => {
             let mem_limit = disk.setup().mem_limit_bytes.map_or(0, |b| disk::limit(b).bytes());
             let mem_limit = if mem_limit == u64::MAX { 0 } else { mem_limit };
@@ -69,7 +69,7 @@ pub(super) static TABLE: &[Attribute] = &[
         meaning: "size of the device, by zram's name. On a disk without a size it takes one such as 4G, rounded up to \
                   pages; the settings made before are fixed from then on",
         mode: Some(0o644),
-        when: When::WithoutSize,
+        when: When::BeforeSize,
         show: Some(|d| Ok(d.size_bytes().to_string())),
         change: Some((size, |t, v| t.initialise(v.number()))),
     },
@@ -94,14 +94,14 @@ pub(super) static TABLE: &[Attribute] = &[
         mode: Some(0o200),
         when: When::Always,
         show: Some(|d| match d.live() {
-            Some(live) => Ok(live.store().stats().mm.mem_limit.to_string()),
+            Some(live) => Ok(live.store.stats().mm.mem_limit.to_string()),
             None => Ok(mm_stat(d).split_whitespace().nth(3).unwrap_or("0").to_string()),
         }),
         change: Some((limit, |t, v| {
             t.disk().lock().change_setup(|setup| {
                 setup.mem_limit_bytes = Some(v.number());
                 if let Some(live) = t.disk().live() {
-                    live.store().set_mem_limit(disk::limit(v.number()));
+                    live.store.set_mem_limit(disk::limit(v.number()));
                 }
                 Ok(())
             })
@@ -113,10 +113,10 @@ pub(super) static TABLE: &[Attribute] = &[
         meaning: "highest use of memory by stored pages so far. Takes 0: reset to the present use",
         mode: Some(0o200),
         when: When::Always,
-        show: Some(|d| Ok(d.live().map_or(0, |live| live.store().stats().mm.mem_used_max).to_string())),
+        show: Some(|d| Ok(d.live().map_or(0, |live| live.store.stats().mm.mem_used_max).to_string())),
         change: Some((values::zero, |t, _| {
             if let Some(live) = t.disk().live() {
-                live.store().reset_mem_used_max();
+                live.store.reset_mem_used_max();
             }
             Ok(())
         })),
@@ -141,13 +141,13 @@ pub(super) static TABLE: &[Attribute] = &[
         when: When::Always,
         show: Some(|d| {
             let setting = d.setup().same_filled;
-            Ok(u8::from(d.live().map_or(setting, |live| live.store().same_filled_enabled())).to_string())
+            Ok(u8::from(d.live().map_or(setting, |live| live.store.same_filled_enabled())).to_string())
         }),
         change: Some((values::switch, |t, v| {
             t.disk().lock().change_setup(|setup| {
                 setup.same_filled = v.is_on();
                 if let Some(live) = t.disk().live() {
-                    live.store().set_same_filled_enabled(v.is_on());
+                    live.store.set_same_filled_enabled(v.is_on());
                 }
                 Ok(())
             })
@@ -171,7 +171,7 @@ pub(super) static TABLE: &[Attribute] = &[
         "io_stat",
         "requests",
         "failed_reads failed_writes invalid_io notify_free, as zram prints them",
-        |d| Ok(d.live().map(|live| live.store().stats().io).unwrap_or_default().to_string()),
+        |d| Ok(d.live().map(|live| live.store.stats().io).unwrap_or_default().to_string()),
     ),
     Attribute {
         name: "latency",
@@ -181,7 +181,7 @@ pub(super) static TABLE: &[Attribute] = &[
         when: When::WithSize,
         show: None,
         change: Some((values::zero, |t, _| {
-            t.disk().live_or_error()?.meter().reset_latency();
+            t.disk().live_or_error()?.meter.reset_latency();
             Ok(())
         })),
     },

@@ -72,7 +72,7 @@ enum When {
     /// At any time.
     Always,
     /// As long as the disk has no size. Later it fails with EBUSY.
-    WithoutSize,
+    BeforeSize,
     /// As soon as the disk has a size. Earlier it fails with EINVAL.
     WithSize,
     /// If the disk has a size and a backing. Without the latter it fails with ENODEV.
@@ -137,7 +137,7 @@ impl Attribute {
         let present = match self.when {
             When::WithSize => disk.live_or_error().map(drop),
             When::WithBacking => writeback::check_present(disk),
-            When::WithoutSize | When::Always => Ok(()),
+            When::BeforeSize | When::Always => Ok(()),
         };
         present.map_err(|e| named(self.name, e))
     }
@@ -145,7 +145,7 @@ impl Attribute {
     /// Sets it to a value that [`Attribute::parse`] returned.
     fn store(&self, target: &mut dyn AttributeTarget, value: Value) -> Result<()> {
         self.check_present(target.disk())?;
-        if self.when == When::WithoutSize && target.disk().live().is_some() {
+        if self.when == When::BeforeSize && target.disk().live().is_some() {
             return Err(named(self.name, disk::has_size()));
         }
         match self.change {

@@ -32,7 +32,7 @@ pub(super) fn check(disk: &Disk, changes: &[(&'static Attribute, Value)]) -> Res
 impl Planned {
     fn check_present(&self, attribute: &Attribute) -> Result<()> {
         match attribute.when {
-            When::WithoutSize if self.size_bytes > 0 => Err(disk::has_size()),
+            When::BeforeSize if self.size_bytes > 0 => Err(disk::has_size()),
             When::WithSize | When::WithBacking if self.size_bytes == 0 => Err(disk::has_no_size()),
             When::WithBacking if !self.has_backing => Err(errors::of_writeback(&WritebackError::NoBacking)),
             _ => Ok(()),
@@ -41,7 +41,7 @@ impl Planned {
 
     fn change(&mut self, attribute: &Attribute, value: &Value) -> Result<()> {
         match (attribute.name, value) {
-            ("disksize", Value::Bytes(bytes)) => self.initialise(*bytes)?,
+            ("disksize", Value::Number(bytes)) => self.initialise(*bytes)?,
             ("reset", _) => {
                 *self = Planned { setup: Setup::default(), size_bytes: 0, has_backing: false };
             }

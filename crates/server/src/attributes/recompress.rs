@@ -79,9 +79,9 @@ pub(super) fn known_words(attribute: &str, text: &str, known: &[&str]) -> String
 
 fn idle(text: &str, syntax: Syntax) -> Result<Value, Invalid> {
     match (text.strip_suffix('\n').unwrap_or(text), syntax) {
-        ("all", _) => Ok(Value::Seconds(0)),
+        ("all", _) => Ok(Value::Number(0)),
         (_, Syntax::Kernel) => syntax::kstrtou(text, 0, u64::from(u32::MAX))
-            .map(Value::Seconds)
+            .map(Value::Number)
             .map_err(|_| "it takes 'all', or an age in seconds".into()),
         _ => values::seconds(text, syntax).map_err(|e| format!("{}; or 'all'", e.why).into()),
     }

@@ -76,11 +76,11 @@ pub fn kstrtou(text: &str, radix: u32, max: u64) -> Result<u64, Invalid> {
         (radix, _) => (radix, &*lower),
     };
     if digits.is_empty() || !digits.chars().all(|c| c.is_digit(radix)) {
-        return Err("it takes a number".into());
+        return Err("expected a number".into());
     }
     match u64::from_str_radix(digits, radix) {
         Ok(number) if number <= max => Ok(number),
-        _ => Err(Invalid { errno: libc::ERANGE, why: format!("it takes a number up to {max}") }),
+        _ => Err(Invalid { errno: libc::ERANGE, why: format!("expected a number up to {max}") }),
     }
 }
 

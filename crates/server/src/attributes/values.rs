@@ -9,16 +9,8 @@ use std::path::PathBuf;
 /// A parsed value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
-    /// A number of bytes.
-    Bytes(u64),
-    /// A number of something else: pages, requests.
+    /// A number in the unit of the attribute; 0 or 1 for a switch.
     Number(u64),
-    /// A percentage, 0 to 100.
-    Percent(u32),
-    /// A duration, seconds.
-    Seconds(u64),
-    /// On or off.
-    Switch(bool),
     /// A set of pages.
     Pages(Selection),
     /// A pass of recompression.
@@ -59,27 +51,17 @@ pub struct Parameters {
 }
 
 impl Value {
-    /// The number, without its unit; 0 or 1 for a switch.
+    /// The number, without its unit; 0 for other values.
     pub fn number(&self) -> u64 {
         match self {
-            Value::Bytes(n) | Value::Number(n) | Value::Seconds(n) => *n,
-            Value::Percent(n) => u64::from(*n),
-            Value::Switch(on) => u64::from(*on),
-            Value::Pages(_)
-            | Value::Recompress(_)
-            | Value::Algorithm { .. }
-            | Value::Parameters(_)
-            | Value::Path { .. }
-            | Value::Trigger => 0,
+            Value::Number(n) => *n,
+            _ => 0,
         }
     }
 
-    /// The percentage; 0 for other values.
+    /// The percentage, which is at most 100.
     pub fn percent(&self) -> u32 {
-        match self {
-            Value::Percent(n) => *n,
-            _ => 0,
-        }
+        self.number() as u32
     }
 
     /// Whether it is on.
@@ -94,9 +76,9 @@ pub type ParseFn = fn(&str, Syntax) -> Result<Value, Invalid>;
 /// Parses a size such as `2G`.
 pub fn bytes(text: &str, syntax: Syntax) -> Result<Value, Invalid> {
     match syntax {
-        Syntax::Command => size::parse(text).map(Value::Bytes).map_err(|e| e.to_string().into()),
+        Syntax::Command => size::parse(text).map(Value::Number).map_err(|e| e.to_string().into()),
         Syntax::Kernel => {
-            syntax::memparse(text).map(Value::Bytes).ok_or_else(|| "it takes a size such as 4G".into())
+            syntax::memparse(text).map(Value::Number).ok_or_else(|| "it takes a size such as 4G".into())
         }
     }
 }
@@ -118,28 +100,28 @@ pub fn number(text: &str, syntax: Syntax) -> Result<Value, Invalid> {
 fn digits(text: &str) -> Result<u64, Invalid> {
     let plain = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     let parsed = if plain { text.parse().ok() } else { None };
-    parsed.ok_or_else(|| "it takes a number".into())
+    parsed.ok_or_else(|| "expected a number".into())
 }
 
 /// Parses a percentage; a `%` may follow.
 pub fn percent(text: &str, _: Syntax) -> Result<Value, Invalid> {
     let text = text.trim_end();
     match digits(text.strip_suffix('%').unwrap_or(text).trim_end()) {
-        Ok(n @ 0..=100) => Ok(Value::Percent(n as u32)),
-        _ => Err("it takes a number from 0 to 100".into()),
+        Ok(n @ 0..=100) => Ok(Value::Number(n)),
+        _ => Err("expected a number from 0 to 100".into()),
     }
 }
 
 /// Parses a duration such as `90` or `10m`.
 pub fn seconds(text: &str, _: Syntax) -> Result<Value, Invalid> {
-    duration::parse_s(text.trim_end()).map(Value::Seconds).map_err(|e| e.to_string().into())
+    duration::parse_s(text.trim_end()).map(Value::Number).map_err(|e| e.to_string().into())
 }
 
 /// Accepts `0` only.
 pub fn zero(text: &str, syntax: Syntax) -> Result<Value, Invalid> {
     match number(text, syntax) {
         Ok(Value::Number(0)) => Ok(Value::Trigger),
-        _ => Err("it takes 0 only".into()),
+        _ => Err("the only valid value is 0".into()),
     }
 }
 
@@ -147,16 +129,16 @@ pub fn zero(text: &str, syntax: Syntax) -> Result<Value, Invalid> {
 pub fn one(text: &str, syntax: Syntax) -> Result<Value, Invalid> {
     match (text, syntax) {
         ("1", _) | (_, Syntax::Kernel) => Ok(Value::Trigger),
-        _ => Err("it takes 1 only".into()),
+        _ => Err("the only valid value is 1".into()),
     }
 }
 
 /// Parses a switch, in the words that the kernel accepts; on a command line, as whole words.
 pub fn switch(text: &str, syntax: Syntax) -> Result<Value, Invalid> {
     match (text, syntax) {
-        (_, Syntax::Kernel) => syntax::kstrtobool(text).map(Value::Switch),
-        ("1" | "y" | "yes" | "on" | "Y", _) => Ok(Value::Switch(true)),
-        ("0" | "n" | "no" | "off" | "N", _) => Ok(Value::Switch(false)),
+        (_, Syntax::Kernel) => syntax::kstrtobool(text).map(|on| Value::Number(on.into())),
+        ("1" | "y" | "yes" | "on" | "Y", _) => Ok(Value::Number(1)),
+        ("0" | "n" | "no" | "off" | "N", _) => Ok(Value::Number(0)),
         _ => Err("it takes 1 or 0, on or off".into()),
     }
 }

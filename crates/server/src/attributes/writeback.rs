@@ -11,7 +11,7 @@ use crate::{errors, log};
 use pagefold_control::error::{CliError, Result};
 use pagefold_page::PageIndex;
 use pagefold_store::writeback::{
-    BATCH_MAX, LayoutKind, Policy, Selection, SelectionError, Settings, Writeback, WritebackError,
+    BATCH_MAX, LayoutKind, Selection, SelectionError, Settings, Writeback, WritebackError,
 };
 use std::path::PathBuf;
 
@@ -22,7 +22,7 @@ pub(super) static TABLE: &[Attribute] = &[
         meaning: "path of the backing, or 'none'. Takes the absolute path of a block device or file that exists, before \
                   the disk has a size; its contents are lost then",
         mode: Some(0o644),
-        when: When::WithoutSize,
+        when: When::BeforeSize,
         show: Some(|d| {
             let setup = d.setup();
             Ok(setup.medium.as_ref().map_or("none".to_string(), |m| m.path.display().to_string()))
@@ -41,7 +41,7 @@ pub(super) static TABLE: &[Attribute] = &[
         meaning: "1: written-back pages are compressed and packed into a log; 0: one uncompressed page per block, as \
                   zram does. Can be set before the disk has a size",
         mode: Some(0o644),
-        when: When::WithoutSize,
+        when: When::BeforeSize,
         show: Some(|d| Ok(u8::from(layout(d) == LayoutKind::Log).to_string())),
         change: Some((values::switch, |t, v| {
             t.disk().change_setup(|setup| {
@@ -103,7 +103,7 @@ pub(super) static TABLE: &[Attribute] = &[
         when: When::Always,
         show: Some(|d| {
             let live = d.live();
-            let stats = live.as_ref().and_then(|live| Some(live.store().writeback()?.stats()));
+            let stats = live.as_ref().and_then(|live| Some(live.store.writeback()?.stats()));
             Ok(stats.unwrap_or_default().bd.to_string())
         }),
         change: None,
@@ -115,8 +115,8 @@ pub(super) static TABLE: &[Attribute] = &[
                   never moves it back. Takes 1 or 0, on or off",
         mode: None,
         when: When::WithBacking,
-        show: Some(|d| settings(d, |s| s.promote().into())),
-        change: Some((values::switch, |t, v| change(t.disk(), |s| s.set_promote(v.is_on())))),
+        show: Some(|d| shown(d, |w| w.settings().promote().into())),
+        change: Some((values::switch, |t, v| writeback(t.disk(), |w| w.settings().set_promote(v.is_on())))),
     },
     Attribute {
         name: "promote_window",
@@ -125,8 +125,10 @@ pub(super) static TABLE: &[Attribute] = &[
                   or 5m",
         mode: None,
         when: When::WithBacking,
-        show: Some(|d| settings(d, |s| s.promote_window_s().into())),
-        change: Some((window, |t, v| change(t.disk(), |s| s.set_promote_window_s(v.number() as u32)))),
+        show: Some(|d| shown(d, |w| w.settings().promote_window_s().into())),
+        change: Some((window, |t, v| {
+            writeback(t.disk(), |w| w.settings().set_promote_window_s(v.number() as u32))
+        })),
     },
     Attribute {
         name: "writeback_high",
@@ -135,7 +137,7 @@ pub(super) static TABLE: &[Attribute] = &[
                   100, and not below writeback_low",
         mode: None,
         when: When::WithBacking,
-        show: Some(|d| policy(d, |p| p.marks_percent().0.into())),
+        show: Some(|d| shown(d, |w| w.policy().marks_percent().0.into())),
         change: Some((mark, |t, v| set_marks(t.disk(), |(_, low)| (v.percent(), low.min(v.percent()))))),
     },
     Attribute {
@@ -144,7 +146,7 @@ pub(super) static TABLE: &[Attribute] = &[
         meaning: "share of mem_limit at which that writeback stops; 1 to 100, and not above writeback_high",
         mode: None,
         when: When::WithBacking,
-        show: Some(|d| policy(d, |p| p.marks_percent().1.into())),
+        show: Some(|d| shown(d, |w| w.policy().marks_percent().1.into())),
         change: Some((mark, |t, v| set_marks(t.disk(), |(high, _)| (high.max(v.percent()), v.percent())))),
     },
     Attribute {
@@ -154,8 +156,8 @@ pub(super) static TABLE: &[Attribute] = &[
                   1h; 0 for never. Times above 8192 s count as 8192 s",
         mode: None,
         when: When::WithBacking,
-        show: Some(|d| policy(d, Policy::age_s)),
-        change: Some((values::seconds, |t, v| change_policy(t.disk(), |p| p.set_age_s(v.number())))),
+        show: Some(|d| shown(d, |w| w.policy().age_s())),
+        change: Some((values::seconds, |t, v| writeback(t.disk(), |w| w.policy().set_age_s(v.number())))),
     },
     Attribute {
         name: "writeback_rate",
@@ -164,8 +166,10 @@ pub(super) static TABLE: &[Attribute] = &[
                   limit",
         mode: None,
         when: When::WithBacking,
-        show: Some(|d| policy(d, Policy::rate_bytes_per_s)),
-        change: Some((values::rate, |t, v| change_policy(t.disk(), |p| p.set_rate_bytes_per_s(v.number())))),
+        show: Some(|d| shown(d, |w| w.policy().rate_bytes_per_s())),
+        change: Some((values::rate, |t, v| {
+            writeback(t.disk(), |w| w.policy().set_rate_bytes_per_s(v.number()))
+        })),
     },
     Attribute {
         name: "writeback_daily",
@@ -174,8 +178,8 @@ pub(super) static TABLE: &[Attribute] = &[
                   limit",
         mode: None,
         when: When::WithBacking,
-        show: Some(|d| policy(d, Policy::daily_bytes)),
-        change: Some((values::bytes, |t, v| change_policy(t.disk(), |p| p.set_daily_bytes(v.number())))),
+        show: Some(|d| shown(d, |w| w.policy().daily_bytes())),
+        change: Some((values::bytes, |t, v| writeback(t.disk(), |w| w.policy().set_daily_bytes(v.number())))),
     },
     Attribute {
         name: "writeback_busy",
@@ -184,15 +188,17 @@ pub(super) static TABLE: &[Attribute] = &[
                   seconds) is above this, unless memory is nearly used up; 0: it never waits",
         mode: None,
         when: When::WithBacking,
-        show: Some(|d| policy(d, |p| p.busy_percent().into())),
-        change: Some((values::percent, |t, v| change_policy(t.disk(), |p| p.set_busy_percent(v.percent())))),
+        show: Some(|d| shown(d, |w| w.policy().busy_percent().into())),
+        change: Some((values::percent, |t, v| {
+            writeback(t.disk(), |w| w.policy().set_busy_percent(v.percent()))
+        })),
     },
 ];
 
 /// Calls `action` with the writeback of a disk that has a size and a backing.
 fn writeback<T>(disk: &Disk, action: impl FnOnce(&Writeback) -> T) -> Result<T> {
     let live = disk.live_or_error()?;
-    let writeback = live.store().writeback();
+    let writeback = live.store.writeback();
     Ok(action(writeback.ok_or_else(|| errors::of_writeback(&WritebackError::NoBacking))?))
 }
 
@@ -220,20 +226,9 @@ fn change_always(disk: &Disk, make: impl Fn(&Settings)) -> Result<()> {
     Ok(())
 }
 
-fn settings(disk: &Disk, show: impl FnOnce(&Settings) -> u64) -> Result<String> {
-    Ok(writeback(disk, |w| show(w.settings()))?.to_string())
-}
-
-fn change(disk: &Disk, make: impl FnOnce(&Settings)) -> Result<()> {
-    writeback(disk, |w| make(w.settings()))
-}
-
-fn policy(disk: &Disk, show: impl FnOnce(&Policy) -> u64) -> Result<String> {
-    Ok(writeback(disk, |w| show(w.policy()))?.to_string())
-}
-
-fn change_policy(disk: &Disk, make: impl FnOnce(&Policy)) -> Result<()> {
-    writeback(disk, |w| make(w.policy()))
+/// Shows a figure of the writeback of a disk that has a backing.
+fn shown(disk: &Disk, show: impl FnOnce(&Writeback) -> u64) -> Result<String> {
+    Ok(writeback(disk, show)?.to_string())
 }
 
 /// Sets the marks. If one passes the other, `change` moves the other too: [`check_marks`] has checked all changes
@@ -321,7 +316,7 @@ fn batch_size(text: &str, syntax: Syntax) -> Result<Value, Invalid> {
     match (values::number(text, syntax)?.number(), syntax) {
         (n, _) if (1..=greatest).contains(&n) => Ok(Value::Number(n)),
         (n, Syntax::Kernel) if n > greatest && n <= u64::from(u32::MAX) => Ok(Value::Number(greatest)),
-        _ => Err(format!("it takes a number from 1 to {BATCH_MAX} (EINVAL)").into()),
+        _ => Err(format!("expected a number from 1 to {BATCH_MAX} (EINVAL)").into()),
     }
 }
 
@@ -329,7 +324,7 @@ fn batch_size(text: &str, syntax: Syntax) -> Result<Value, Invalid> {
 fn limit_enable(text: &str, syntax: Syntax) -> Result<Value, Invalid> {
     match syntax {
         Syntax::Command => values::switch(text, syntax),
-        Syntax::Kernel => Ok(Value::Switch(values::number(text, syntax)?.number() != 0)),
+        Syntax::Kernel => Ok(Value::Number(u64::from(values::number(text, syntax)?.is_on()))),
     }
 }
 
@@ -341,14 +336,14 @@ fn backing(text: &str, syntax: Syntax) -> Result<Value, Invalid> {
 
 fn mark(text: &str, syntax: Syntax) -> Result<Value, Invalid> {
     match values::percent(text, syntax) {
-        Ok(Value::Percent(n @ 1..)) => Ok(Value::Percent(n)),
-        _ => Err("it takes a number from 1 to 100".into()),
+        Ok(value @ Value::Number(1..)) => Ok(value),
+        _ => Err("expected a number from 1 to 100".into()),
     }
 }
 
 fn window(text: &str, syntax: Syntax) -> Result<Value, Invalid> {
     match values::seconds(text, syntax)? {
-        Value::Seconds(n) if n > u64::from(u32::MAX) => Err("that is more than 136 years".into()),
+        Value::Number(n) if n > u64::from(u32::MAX) => Err("that is more than 136 years".into()),
         value => Ok(value),
     }
 }

@@ -5,7 +5,6 @@ use super::{Medium, Setup, store};
 use pagefold_block::{BlockDevice, Metered, RamDevice};
 use pagefold_control::config::RecompressAfter;
 use pagefold_control::error::{CliError, Result};
-use pagefold_control::report::disk::WriteState;
 use pagefold_page::size::Human;
 use pagefold_store::Store;
 use std::sync::Arc;
@@ -24,12 +23,18 @@ pub struct LiveOptions {
 
 /// The parts of a disk that it has as long as it has a size.
 pub struct Live {
-    store: Arc<Store>,
-    medium: Option<Medium>,
-    dictionary_bytes: u64,
-    recompress_after: Vec<RecompressAfter>,
-    refusals: Arc<RefusalTracker>,
-    device: Arc<Metered<Arc<dyn BlockDevice>>>,
+    /// The store.
+    pub store: Arc<Store>,
+    /// The medium that it writes pages back to; `None` without a backing.
+    pub medium: Option<Medium>,
+    /// Length of the codec's dictionary, 0 for none.
+    pub dictionary_bytes: u64,
+    /// The rules of automatic recompression.
+    pub recompress_after: Vec<RecompressAfter>,
+    /// The writes that it refuses for lack of memory.
+    pub refusals: Arc<RefusalTracker>,
+    /// The meter of requests.
+    pub meter: Arc<Metered<Arc<dyn BlockDevice>>>,
 }
 
 impl Live {
@@ -50,53 +55,13 @@ impl Live {
             dictionary_bytes: setup.primary().dictionary.map_or(0, |d| d.len() as u64),
             recompress_after: setup.recompress_after.clone(),
             refusals,
-            device: Arc::new(Metered::new(served)),
+            meter: Arc::new(Metered::new(served)),
         })
     }
 
     /// The device that the export serves.
     pub fn device(&self) -> Arc<dyn BlockDevice> {
-        self.device.clone()
-    }
-
-    /// The meter of requests.
-    pub fn meter(&self) -> &Metered<Arc<dyn BlockDevice>> {
-        &self.device
-    }
-
-    /// The store.
-    pub fn store(&self) -> &Arc<Store> {
-        &self.store
-    }
-
-    /// Length of the codec's dictionary, 0 for none.
-    pub fn dictionary_bytes(&self) -> u64 {
-        self.dictionary_bytes
-    }
-
-    /// Whether it accepts writes, and if not the reason.
-    pub fn write_state(&self) -> WriteState {
-        self.refusals.state()
-    }
-
-    /// How many writes it has refused for lack of memory.
-    pub fn refused_writes(&self) -> u64 {
-        self.refusals.total()
-    }
-
-    /// When it last refused a write, seconds since 1970.
-    pub fn last_refused_write_unix_s(&self) -> Option<u64> {
-        self.refusals.last_unix_s()
-    }
-
-    /// The medium that it writes pages back to; `None` without a backing.
-    pub fn backing(&self) -> Option<&Medium> {
-        self.medium.as_ref()
-    }
-
-    /// The rules of automatic recompression.
-    pub fn recompress_after(&self) -> &[RecompressAfter] {
-        &self.recompress_after
+        self.meter.clone()
     }
 
     /// The age from which on pages are compressed with the codec of `priority` automatically, seconds.

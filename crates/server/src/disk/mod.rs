@@ -129,7 +129,7 @@ impl Disk {
 
     /// Its store, or zram's error for a disk without a size.
     pub fn store(&self) -> Result<Arc<Store>> {
-        Ok(self.live_or_error()?.store().clone())
+        Ok(self.live_or_error()?.store.clone())
     }
 
     /// Waits until no other thread changes the settings or the store.
@@ -145,7 +145,7 @@ impl Disk {
             let MemLimit::Bytes(left) = store::without(memory_limit(setup), bytes) else { return Ok(()) };
             setup.mem_limit_bytes = Some(left);
             if let Some(live) = self.live() {
-                live.store().set_mem_limit(limit(left));
+                live.store.set_mem_limit(limit(left));
             }
             Ok(())
         })
@@ -194,7 +194,7 @@ impl DiskLock<'_> {
 
 /// The warning for a device with sectors of 4096 bytes whose contents were made for 512.
 pub fn sector_warning(live: &Live) -> Option<String> {
-    let (store, mut first) = (live.store(), [0; PAGE_SIZE]);
+    let (store, mut first) = (&live.store, [0; PAGE_SIZE]);
     // A report does not wait for the backing.
     if store.len_bytes() < PAGE_SIZE as u64 || store.waits_for_medium(0, PAGE_SIZE as u64) {
         return None;

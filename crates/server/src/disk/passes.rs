@@ -52,15 +52,15 @@ impl Passes {
     pub fn start_threads(&self, live: &Live) -> Result<()> {
         *lock(&self.ending) = Arc::default();
         let mut threads = lock(&self.threads);
-        if live.store().writeback().is_some() {
-            let thread = WritebackThread::start(live.store().clone());
+        if live.store.writeback().is_some() {
+            let thread = WritebackThread::start(live.store.clone());
             let thread = thread.map_err(|e| CliError::io("starting the thread that writes back", &e))?;
             threads.writeback = Some(thread);
         }
-        let rules = live.recompress_after().iter();
+        let rules = live.recompress_after.iter();
         let rules = rules.map(|rule| RecompressRule { age_s: rule.age_s, priority: rule.priority }).collect();
         let config = AutoRecompress { rules, cpu_percent: RECOMPRESS_CPU_PERCENT };
-        let thread = RecompressThread::start(live.store().clone(), config);
+        let thread = RecompressThread::start(live.store.clone(), config);
         let thread = thread.map_err(|e| CliError::io("starting the thread that compresses again", &e))?;
         threads.recompress = Some(thread);
         Ok(())

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 /// The present figures of a disk; `None` if it has no further codecs. Does not block.
 pub fn status(live: &Live) -> Option<RecompressStatus> {
-    let s = live.store().stats().recompress;
+    let s = live.store.stats().recompress;
     let codec = |priority: u8| {
-        let (name, level) = live.store().codec_of(priority)?;
+        let (name, level) = live.store.codec_of(priority)?;
         let pages = s.pages_now[usize::from(priority) - 1];
         Some(FurtherCodec {
             priority,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// The present figures of a disk; `None` without a backing. Does not block.
 pub fn status(live: &Live) -> Option<WritebackStatus> {
-    Some(status_of(live.backing()?, live.store().writeback()?))
+    Some(status_of(live.medium.as_ref()?, live.store.writeback()?))
 }
 
 fn status_of(medium: &Medium, writeback: &Writeback) -> WritebackStatus {

@@ -34,7 +34,7 @@ pub fn initialise(server: &Server, size_bytes: u64) -> Result<()> {
         };
         let _ = server.export.resize(Users::Ignore, take_out);
         lock.set_live(None);
-        server.passes.end(live.store());
+        server.passes.end(&live.store);
     }
     done
 }
@@ -50,7 +50,7 @@ pub fn reset(server: &Server) -> Result<()> {
     };
     server.export.resize(Users::Refuse, take_out)?;
     if let Some(live) = live {
-        server.passes.end(live.store());
+        server.passes.end(&live.store);
     }
     if let Err(e) = server.dir.write_state(&server.state()) {
         log::warning(format_args!("{e}; the next command sees the former size of this disk"));

@@ -41,7 +41,6 @@ use pagefold_store::writeback::{Selection, WritebackError};
 use pagefold_sys::privileges::CapabilitySet;
 use pagefold_sys::signal::Termination;
 use pagefold_sys::{pidfd, privileges, ready};
-use report::ExportStatus;
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -92,7 +91,7 @@ pub fn run(
     log::info(format_args!("serving {} as {}", dir.name(), state.device()));
     let waited = wait_for_end(&server, &signals, &wake_receiver, channel);
     if let Some(live) = server.disk.live() {
-        server.passes.end(live.store());
+        server.passes.end(&live.store);
     }
     waited?;
     log::info(format_args!("ending"));
@@ -302,25 +301,14 @@ impl RequestHandler for Server {
         let mut context = RequestContext { server: self, report_progress };
         let result = match request {
             Request::Show {} => {
-                let export = ExportStatus {
-                    kind: self.export.kind(),
-                    transport: self.export.transport(),
-                    rings: self.export.rings(),
-                    device: self.state().device(),
-                    used_by: self.export.users(),
-                    warnings: self.all_warnings(),
-                    failure: self.export.failure(),
-                    clients: self.export.clients(),
-                };
-                Ok(Response::Report(Box::new(report::report(&self.disk, export))))
+                let (device, warnings) = (self.state().device(), self.all_warnings());
+                let report = report::report(&self.disk, &*self.export, device, warnings);
+                Ok(Response::Report(Box::new(report)))
             }
             Request::Get { attribute } => {
                 attributes::find(&attribute).and_then(|a| a.show(&self.disk)).map(Response::Value)
             }
             Request::Set { changes } => context.set(&changes).map(|()| Response::Done),
-            Request::Read { attribute } => {
-                attributes::find(&attribute).and_then(|a| a.show(&self.disk)).map(Response::Value)
-            }
             Request::Write { attribute, text } => {
                 let written = attributes::write(&mut context, &attribute, &text);
                 // The writer of a file gets the error number only.

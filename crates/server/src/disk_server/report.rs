@@ -2,35 +2,14 @@
 
 use crate::attributes;
 use crate::disk::{Disk, Live, recompress_report, writeback_report};
+use crate::export::Export;
 use pagefold_block::metered::OPERATIONS;
-use pagefold_control::export_kind::ExportKind;
 use pagefold_control::report::disk::{
-    ClassReport, ClientsReport, CodecReport, EventsReport, IoReport, MemoryReport, PagesReport, Report,
-    RingsReport, WriteState,
+    ClassReport, CodecReport, EventsReport, IoReport, MemoryReport, PagesReport, Report, WriteState,
 };
 use pagefold_control::report::{LatencyReport, ServerReport};
 use pagefold_page::PAGE_SIZE;
 use pagefold_store::ClassStats;
-
-/// The present state of a disk's export.
-pub struct ExportStatus {
-    /// `loop` or `nbd`.
-    pub kind: ExportKind,
-    /// How FUSE requests reach the server, if the export has any.
-    pub transport: Option<&'static str>,
-    /// The buffers of its rings, if it has rings.
-    pub rings: Option<RingsReport>,
-    /// Device path or NBD URI; empty if somebody detached the loop device.
-    pub device: String,
-    /// Why every request fails, if the threads of the export have ended.
-    pub failure: Option<String>,
-    /// The present users, in words.
-    pub used_by: Vec<String>,
-    /// Warnings for the administrator.
-    pub warnings: Vec<String>,
-    /// The counters of clients, if the export has any.
-    pub clients: Option<ClientsReport>,
-}
 
 /// Bytes of the pages in memory before compression, divided by the memory that they take: the pool, and their part of
 /// the slot table. Written-back pages have slots too, which do not count.
@@ -43,17 +22,18 @@ fn ratio(stored_pages: u64, in_memory_pages: u64, pool_bytes: u64, table_bytes: 
     (cost > 0.0).then(|| (in_memory_pages * PAGE_SIZE as u64) as f64 / cost)
 }
 
-/// The present report on `disk`.
-pub fn report(disk: &Disk, export: ExportStatus) -> Report {
+/// The present report on `disk`. `device`: its path or NBD URI; empty if somebody detached the loop device.
+pub fn report(disk: &Disk, export: &dyn Export, device: String, warnings: Vec<String>) -> Report {
+    let failure = export.failure();
     let live = disk.live();
     let live = live.as_deref();
-    let stats = live.map(|live| live.store().stats()).unwrap_or_default();
+    let stats = live.map(|live| live.store.stats()).unwrap_or_default();
     let (mm, memory) = (stats.mm, stats.memory);
     let stored = mm.orig_data_size / PAGE_SIZE as u64;
     let writeback = live.and_then(writeback_report::status);
     let written_back = writeback.as_ref().map_or(0, |status| status.pages);
     let io = live.into_iter().flat_map(|live| OPERATIONS.map(|o| (live, o))).map(|(live, o)| {
-        let traffic = live.meter().traffic(o);
+        let traffic = live.meter.traffic(o);
         let report = IoReport {
             requests: traffic.requests,
             bytes: traffic.bytes,
@@ -66,15 +46,15 @@ pub fn report(disk: &Disk, export: ExportStatus) -> Report {
     let shown = |a: &attributes::Attribute| Some((a.name.to_string(), a.show(disk).ok()?));
     Report {
         name: disk.name().to_string(),
-        export: export.kind.facts().name.to_string(),
-        transport: export.transport.map(str::to_string),
-        device: export.device,
-        state: match &export.failure {
+        export: export.kind().facts().name.to_string(),
+        transport: export.transport().map(str::to_string),
+        device,
+        state: match &failure {
             Some(_) => WriteState::ExportEnded,
-            None => live.map_or(WriteState::NoSize, |live| live.write_state()),
+            None => live.map_or(WriteState::NoSize, |live| live.refusals.state()),
         },
-        export_failure: export.failure,
-        warnings: export.warnings,
+        export_failure: failure,
+        warnings,
         size_bytes: disk.size_bytes(),
         volatile: true,
         created_unix_s: disk.created_unix_s(),
@@ -101,7 +81,7 @@ pub fn report(disk: &Disk, export: ExportStatus) -> Report {
             limit_bytes: (mm.mem_limit > 0).then_some(mm.mem_limit),
             slot_table_bytes: memory.slots + memory.links,
             ready_bytes: memory.ready,
-            rings: export.rings,
+            rings: export.rings(),
         },
         writeback,
         recompression: live.and_then(recompress_report::status),
@@ -110,16 +90,16 @@ pub fn report(disk: &Disk, export: ExportStatus) -> Report {
         events: EventsReport {
             failed_reads: stats.io.failed_reads,
             failed_writes: stats.io.failed_writes,
-            refused_writes: live.map_or(0, Live::refused_writes),
-            last_refused_write_unix_s: live.and_then(|live| live.last_refused_write_unix_s()),
+            refused_writes: live.map_or(0, |live| live.refusals.total()),
+            last_refused_write_unix_s: live.and_then(|live| live.refusals.last_unix_s()),
             invalid_requests: stats.io.invalid_io,
             discarded_pages: stats.io.notify_free,
             streams_borrowed: stats.streams.borrowed,
             stream_waits: stats.streams.waited,
             slow_writes: stats.slow_writes,
         },
-        used_by: export.used_by,
-        clients: export.clients,
+        used_by: export.users(),
+        clients: export.clients(),
         attributes: attributes::all().filter_map(shown).collect(),
     }
 }
@@ -127,8 +107,8 @@ pub fn report(disk: &Disk, export: ExportStatus) -> Report {
 fn codec(disk: &Disk, live: Option<&Live>) -> CodecReport {
     match live {
         Some(live) => {
-            let (name, level) = live.store().codec();
-            CodecReport { name: name.to_string(), level, dictionary_bytes: live.dictionary_bytes() }
+            let (name, level) = live.store.codec();
+            CodecReport { name: name.to_string(), level, dictionary_bytes: live.dictionary_bytes }
         }
         None => {
             let codec = disk.setup().primary();
@@ -149,7 +129,7 @@ pub fn classes(disk: &Disk) -> Vec<ClassReport> {
             unused_bytes: pool_bytes.saturating_sub(class.live * size_bytes),
         }
     };
-    disk.live().map_or_else(Vec::new, |live| live.store().class_stats().into_iter().map(report).collect())
+    disk.live().map_or_else(Vec::new, |live| live.store.class_stats().into_iter().map(report).collect())
 }
 
 #[cfg(test)]

@@ -295,7 +295,7 @@ fn reports_and_attributes_do_not_wait_for_a_change_of_the_size() {
             s.spawn(move || {
                 server.handle(Request::Show {}, &mut |_| true);
                 for attribute in attributes::all() {
-                    server.handle(Request::Read { attribute: attribute.name.into() }, &mut |_| true);
+                    server.handle(Request::Get { attribute: attribute.name.into() }, &mut |_| true);
                 }
                 // The test may have given up waiting.
                 let _ = answered.send(());

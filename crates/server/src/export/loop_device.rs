@@ -4,7 +4,7 @@
 //! (`pagefold_control::instance::loop_device`).
 
 use super::polling::polling;
-use super::{Export, Implementation, Opening, Users};
+use super::{Export, Opening, Users};
 use crate::log;
 use pagefold_block::loop_export::{LoopExport, LoopOptions, RING_BYTES_MAX};
 use pagefold_control::config::FuseUring;
@@ -34,13 +34,6 @@ const THREADS_WITH_BACKING: usize = 16;
 /// small.
 const MEMORY_PER_RINGS: u64 = 8;
 
-pub(super) const IMPLEMENTATION: Implementation = Implementation {
-    open: |opening| Ok(Box::new(Loop::open(opening)?)),
-    planned_state: |dir| {
-        Some(ExportState::Loop { device: None, backing: None, mount_point: dir.mount_path() })
-    },
-};
-
 /// An open loop export.
 pub struct Loop {
     export: LoopExport,
@@ -54,7 +47,7 @@ pub struct Loop {
 
 impl Loop {
     /// Mounts, drops all capabilities except `keep`, starts to serve, and attaches the loop device.
-    fn open(opening: &Opening<'_>) -> Result<Self> {
+    pub(super) fn open(opening: &Opening<'_>) -> Result<Self> {
         let Opening { config, disk, dir, keep } = *opening;
         let uring = config.fuse_uring;
         let mount_point = dir.mount_path();

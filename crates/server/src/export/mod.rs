@@ -1,7 +1,7 @@
 //! The exports of a disk: one module for each kind of [`ExportKind`].
 //!
 //! `pagefold_block` implements them; this module puts them behind one interface, [`Export`]. A server has one export.
-//! To add a kind of export, add its facts to [`ExportKind`], and here a module with an [`Implementation`].
+//! To add a kind of export, add its facts to [`ExportKind`], and here a module with an [`Export`].
 
 mod loop_device;
 mod nbd;
@@ -93,27 +93,22 @@ pub struct Opening<'a> {
     pub keep: CapabilitySet,
 }
 
-/// The code of a kind of export.
-struct Implementation {
-    /// Opens it. The calling thread drops its capabilities except `keep` before it starts threads, which inherit them.
-    open: fn(&Opening<'_>) -> Result<Box<dyn Export>>,
-    /// The state to record before it is opened, so that commands can clean up if the server is killed meanwhile.
-    planned_state: fn(&InstanceDir) -> Option<ExportState>,
-}
-
-fn implementation(kind: ExportKind) -> &'static Implementation {
-    match kind {
-        ExportKind::Loop => &loop_device::IMPLEMENTATION,
-        ExportKind::Nbd => &nbd::IMPLEMENTATION,
-    }
-}
-
-/// Opens the export that the configuration chooses. The calling thread drops its capabilities except `keep`.
+/// Opens the export that the configuration chooses. The calling thread drops its capabilities except `keep` before it
+/// starts threads, which inherit them.
 pub fn open(opening: &Opening<'_>) -> Result<Box<dyn Export>> {
-    (implementation(opening.config.export).open)(opening)
+    Ok(match opening.config.export {
+        ExportKind::Loop => Box::new(loop_device::Loop::open(opening)?),
+        ExportKind::Nbd => Box::new(nbd::Nbd::open(opening)?),
+    })
 }
 
-/// The state to record before an export of this kind is opened.
+/// The state to record before an export of this kind is opened, so that commands can clean up if the server is killed
+/// meanwhile.
 pub fn planned_state(kind: ExportKind, dir: &InstanceDir) -> Option<ExportState> {
-    (implementation(kind).planned_state)(dir)
+    match kind {
+        ExportKind::Loop => {
+            Some(ExportState::Loop { device: None, backing: None, mount_point: dir.mount_path() })
+        }
+        ExportKind::Nbd => None,
+    }
 }

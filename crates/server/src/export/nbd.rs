@@ -1,7 +1,7 @@
 //! The NBD export: on a unix socket in the disk's folder, or on TCP.
 
 use super::polling::polling;
-use super::{Export, Implementation, Opening, Users};
+use super::{Export, Opening, Users};
 use crate::errors::of_nbd;
 use crate::log;
 use pagefold_block::nbd::{self, Limits, Server, TlsConfig, UnixSocket, uri};
@@ -13,9 +13,6 @@ use pagefold_control::report::disk::ClientsReport;
 use pagefold_sys::privileges;
 use std::net::TcpListener;
 
-pub(super) const IMPLEMENTATION: Implementation =
-    Implementation { open: |opening| Ok(Box::new(Nbd::open(opening)?)), planned_state: |_| None };
-
 /// A running NBD server.
 pub struct Nbd {
     server: Server,
@@ -25,7 +22,7 @@ pub struct Nbd {
 
 impl Nbd {
     /// Binds the socket, drops all capabilities, and starts to serve.
-    fn open(opening: &Opening<'_>) -> Result<Self> {
+    pub(super) fn open(opening: &Opening<'_>) -> Result<Self> {
         let Opening { config, disk, dir, .. } = *opening;
         let name = disk.name().as_str();
         let export =

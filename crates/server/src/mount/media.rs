@@ -283,10 +283,8 @@ impl Connector {
         let (authorization, is_verified) = (None, content.is_some());
         let options = Options { timeout, cache_bytes, ahead_threads, authorization, is_verified, cache };
         let opened = match Store::of(url) {
-            Some(Store::S3) => self.open_s3(location, url, &options)?,
-            Some(Store::Azure) => self.open_azure(location, url, &options)?,
-            Some(Store::Gcs) => self.open_gcs(location, url, &options)?,
             Some(Store::Oci) => self.open_oci(location, url, &options)?,
+            Some(_) => self.open_object(location, url, &options)?,
             None => {
                 let url = Url::parse(url).map_err(|e| CliError::usage(format!("'{location}': {e}")))?;
                 let is_of_image = self.image_origin == Some(url.origin());

@@ -152,7 +152,7 @@ impl Disks for RunningDisks {
     }
 
     fn read(&self, number: u32, attribute: &str) -> std::result::Result<String, Errno> {
-        let value = self.connect(number).and_then(|mut client| client.read_attribute(attribute));
+        let value = self.connect(number).and_then(|mut client| client.get(attribute));
         self.errno(format_args!("reading '{attribute}' of zram{number}"), value)
     }
 

@@ -115,7 +115,7 @@ fn a_credential_process_is_run_and_its_output_checked() {
 
 #[test]
 fn urls_have_the_bucket_in_the_host_or_in_the_path() {
-    let location = |text: &str| S3Location::parse(text).unwrap();
+    let location = |text: &str| ObjectName::parse(text).unwrap();
     let url = |variables: &[(&str, &str)], text: &str, region: &str| {
         with(variables, &[]).unwrap().url(&location(text), region).unwrap().as_str().to_string()
     };

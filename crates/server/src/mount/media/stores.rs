@@ -7,11 +7,8 @@ use super::{Connector, Medium, Opened, Verity, opening};
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::media::{Location, REGISTRY_TREE_SUFFIX, Secret};
 use pagefold_image::verity::Salt;
-use pagefold_remote::azure::{self, AzureLocation};
-use pagefold_remote::gcs::{self, GcsLocation};
 use pagefold_remote::oci::{self, OciImage, OciReference, Platform};
-use pagefold_remote::s3::{self, S3Location};
-use pagefold_remote::stores::{Store, StoreSettings};
+use pagefold_remote::stores::{self, ObjectName, Store, StoreSettings};
 use pagefold_remote::{Options, RemoteError, RemoteSource};
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -59,43 +56,16 @@ fn named<N, E: Display>(location: &Location, parsed: std::result::Result<N, E>) 
     parsed.map_err(|e| CliError::usage(format!("'{location}': {e}")))
 }
 
-/// The settings of a store, which the command has read if a location is in it.
-fn set<'s, S>(settings: &'s Option<S>, store: &str) -> Result<&'s S> {
-    settings.as_ref().ok_or_else(|| CliError::failed(format!("the settings of {store} were not read")))
-}
-
 impl Connector {
     /// Opens an object of a bucket.
-    pub(super) fn open_s3(
+    pub(super) fn open_object(
         &self,
         location: &Location,
         name: &str,
         options: &Options,
     ) -> Result<std::result::Result<RemoteSource, RemoteError>> {
-        let object = named(location, S3Location::parse(name))?;
-        Ok(s3::open(&object, set(&self.stores.s3, "S3")?, options))
-    }
-
-    /// Opens a blob of Azure's storage.
-    pub(super) fn open_azure(
-        &self,
-        location: &Location,
-        name: &str,
-        options: &Options,
-    ) -> Result<std::result::Result<RemoteSource, RemoteError>> {
-        let blob = named(location, AzureLocation::parse(name))?;
-        Ok(azure::open(&blob, set(&self.stores.azure, "Azure's storage")?, options))
-    }
-
-    /// Opens an object of Google's storage.
-    pub(super) fn open_gcs(
-        &self,
-        location: &Location,
-        name: &str,
-        options: &Options,
-    ) -> Result<std::result::Result<RemoteSource, RemoteError>> {
-        let object = named(location, GcsLocation::parse(name))?;
-        Ok(gcs::open(&object, set(&self.stores.gcs, "Google's storage")?, options))
+        let object = named(location, ObjectName::parse(name))?;
+        Ok(stores::open(&object, &self.stores, options))
     }
 
     /// Opens an image in a registry, or the Merkle tree in its manifest.
