@@ -1,4 +1,4 @@
-//! The contents of regular files, as the builder reads them: from the beginning to the end.
+//! The contents of regular files, as the builder reads them.
 
 use super::BuildError;
 use std::fmt;
@@ -41,27 +41,24 @@ pub trait Reader {
         Ok(None)
     }
 
-    /// Fills `buf` with the next bytes. The file ends at the length that [`Content::len_bytes`] has given.
-    fn read_exact(&mut self, buf: &mut [u8]) -> Result<(), BuildError>;
+    /// Fills `buf` with the bytes from byte `at` on, which are before the end that [`Content::len_bytes`] has given. The
+    /// builder reads in order, and passes over holes.
+    fn read_exact_at(&self, buf: &mut [u8], at: u64) -> Result<(), BuildError>;
 
-    /// Passes over the next bytes, which are a hole, or of which the builder has a copy.
-    fn skip(&mut self, len_bytes: u64) -> Result<(), BuildError>;
-
-    /// Passes over the next bytes, and returns a reader of them for another thread. `None`: nothing is passed over, since
-    /// these contents can only be read in order.
-    fn range(&mut self, _len_bytes: u64) -> Result<Option<Box<dyn RangeReader>>, BuildError> {
-        Ok(None)
+    /// Returns a reader of the bytes from byte `start` on for another thread; `None` if only this thread can read them.
+    fn range(&self, _start: u64) -> Option<Box<dyn RangeReader>> {
+        None
     }
 
     /// Ends reading, and fails if the file has changed since it was opened.
-    fn finish(&mut self) -> Result<(), BuildError> {
+    fn finish(&self) -> Result<(), BuildError> {
         Ok(())
     }
 }
 
 /// A range of a file that any thread may read, also after the file's [`Reader`] is closed.
 pub trait RangeReader: Send {
-    /// Fills `buf` with the bytes from byte `at` of the range on, which has as many. Fails if the file has changed since it
+    /// Fills `buf` with the bytes from byte `at` of the range on. Fails if the file has changed since it
     /// was opened.
     fn read(&self, at: u64, buf: &mut [u8]) -> Result<(), BuildError>;
 }
@@ -89,21 +86,12 @@ impl Content for Bytes {
 struct BytesReader<'a>(&'a [u8]);
 
 impl Reader for BytesReader<'_> {
-    fn read_exact(&mut self, buf: &mut [u8]) -> Result<(), BuildError> {
-        let (now, later) = self.0.split_at_checked(buf.len()).ok_or_else(past_the_end)?;
-        buf.copy_from_slice(now);
-        self.0 = later;
+    fn read_exact_at(&self, buf: &mut [u8], at: u64) -> Result<(), BuildError> {
+        let bytes = usize::try_from(at).ok().and_then(|at| self.0.get(at..)?.get(..buf.len()));
+        // The builder never reads past the length of a file.
+        let past_the_end =
+            || BuildError::Refused { path: "(memory)".into(), what: "it is shorter than it was".into() };
+        buf.copy_from_slice(bytes.ok_or_else(past_the_end)?);
         Ok(())
     }
-
-    fn skip(&mut self, len_bytes: u64) -> Result<(), BuildError> {
-        let len = usize::try_from(len_bytes).map_err(|_| past_the_end())?;
-        self.0 = self.0.get(len..).ok_or_else(past_the_end)?;
-        Ok(())
-    }
-}
-
-/// The builder never reads past the length of a file.
-fn past_the_end() -> BuildError {
-    BuildError::Refused { path: "(memory)".into(), what: "it is shorter than it was".into() }
 }

@@ -11,7 +11,7 @@
 use super::BuildError;
 use super::options::{Compression, Dedupe, Options};
 use super::plan::Plan;
-use super::table::{HASH_BYTES, Hashes, Spill};
+use super::table::{Hashes, Key, Spill, key_of_hash};
 use super::tree::{InodeId, Tree};
 use crate::format::features::incompat;
 use sha2::{Digest, Sha256};
@@ -27,19 +27,6 @@ pub struct Duplicates {
     /// Whether compressed files can share clusters.
     shares_clusters: bool,
     first: Hashes,
-}
-
-/// The property in which equal files agree: a part of the hash of contents, length and compression.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Key([u8; HASH_BYTES]);
-
-/// A file's place among equal ones.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Found {
-    /// It is the first.
-    First,
-    /// It has the contents of this file.
-    Same(InodeId),
 }
 
 impl Duplicates {
@@ -70,20 +57,16 @@ impl Duplicates {
         (self.shares_clusters || compression.is_none()) && self.lengths.get(&length_key(len_bytes)).is_some()
     }
 
-    /// Finds out whether a file before had the same key, and notes this one otherwise.
-    pub fn find(&mut self, id: InodeId, key: &Key) -> Result<Found, BuildError> {
-        let first = self.first.get_or_insert(&key.0, id.index() as u64)?;
-        Ok(first.map_or(Found::First, |first| Found::Same(InodeId::at(first as usize))))
+    /// Returns the first file with this key; `None` if it is this one.
+    pub fn find(&mut self, id: InodeId, key: &Key) -> Result<Option<InodeId>, BuildError> {
+        let first = self.first.get_or_insert(key, id.index() as u64)?;
+        Ok(first.map(|first| InodeId::at(first as usize)))
     }
 }
 
 /// The key of a length: a source can choose it, so it is a hash too.
-fn length_key(len_bytes: u64) -> [u8; HASH_BYTES] {
-    beginning(&Sha256::digest(len_bytes.to_le_bytes()).into())
-}
-
-fn beginning(sha256: &[u8; 32]) -> [u8; HASH_BYTES] {
-    std::array::from_fn(|at| sha256[at])
+fn length_key(len_bytes: u64) -> Key {
+    Hashes::key_of_bytes(&[&len_bytes.to_le_bytes()])
 }
 
 /// The hash of a file that is read in parts.
@@ -96,14 +79,14 @@ impl Hasher {
         self.0.update(bytes);
     }
 
-    /// The key of the file, all of whose bytes were added.
+    /// The property in which equal files agree: the hash of contents, length and compression. All bytes of the file were
+    /// added.
     pub fn finish(self, len_bytes: u64, compression: Option<Compression>) -> Key {
         let compression = compression.map_or([u8::MAX; 5], |compression| {
             let [a, b, c, d] = compression.level.to_le_bytes();
             [compression.method as u8, a, b, c, d]
         });
-        let sha256 = self.0.chain_update(len_bytes.to_le_bytes()).chain_update(compression).finalize();
-        Key(beginning(&sha256.into()))
+        key_of_hash(self.0.chain_update(len_bytes.to_le_bytes()).chain_update(compression))
     }
 }
 
@@ -142,8 +125,8 @@ mod tests {
             bytes.iter().for_each(|byte| hasher.write(&[*byte]));
             hasher.finish(bytes.len() as u64, None)
         };
-        assert_eq!(duplicates.find(InodeId::ROOT, &key(b"abc")).unwrap(), Found::First);
-        assert_eq!(duplicates.find(InodeId::ROOT, &key(b"abd")).unwrap(), Found::First);
-        assert_eq!(duplicates.find(InodeId::ROOT, &key(b"abc")).unwrap(), Found::Same(InodeId::ROOT));
+        assert_eq!(duplicates.find(InodeId::ROOT, &key(b"abc")).unwrap(), None);
+        assert_eq!(duplicates.find(InodeId::ROOT, &key(b"abd")).unwrap(), None);
+        assert_eq!(duplicates.find(InodeId::ROOT, &key(b"abc")).unwrap(), Some(InodeId::ROOT));
     }
 }

@@ -192,7 +192,7 @@ mod tests {
         let mut at = InodeId::ROOT;
         let mut results = Vec::new();
         for _ in 0..=DEPTH_MAX {
-            at = tree.add(at, b"d", Metadata::default(), Body::Directory(Default::default())).unwrap();
+            at = tree.add(at, b"d", Metadata::default(), Body::Directory).unwrap();
             results.push(Plan::new(&tree, None).err());
         }
         assert!(results[..DEPTH_MAX].iter().all(Option::is_none));

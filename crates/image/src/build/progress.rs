@@ -1,11 +1,9 @@
 //! The builder's reports: progress while it works, and a summary at the end.
 
-use super::BuildError;
 use super::options::Compression;
 use super::sort::Listed;
 use super::table::Spill;
 use super::target::Target;
-use super::tree::InodeId;
 use super::verify::Digests;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -128,19 +126,6 @@ impl Summary {
     /// Counts further bytes that the image has for files of a compression.
     pub(crate) fn add_stored(&mut self, compression: Compression, stored_bytes: u64) {
         self.stored.entry(Some(compression)).or_default().stored_bytes += stored_bytes;
-    }
-
-    /// Remembers the hash of a file.
-    pub(crate) fn add_digest(&mut self, id: InodeId, digest: u128) -> Result<(), BuildError> {
-        self.digests.insert(id, digest)
-    }
-
-    /// Remembers that a file has the hash of another one.
-    pub(crate) fn copy_digest(&mut self, id: InodeId, original: InodeId) -> Result<(), BuildError> {
-        match self.digests.get(original) {
-            Some(digest) => self.digests.insert(id, digest),
-            None => Ok(()),
-        }
     }
 
     /// Remembers the time of a file, if it is one of the longest.

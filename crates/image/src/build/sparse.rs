@@ -41,12 +41,12 @@ pub fn write(
     planned: &Planned,
     len_bytes: u64,
     data: &[Range<u64>],
-    reader: &mut dyn Reader,
+    reader: &dyn Reader,
 ) -> Result<(), BuildError> {
     let chunk_bits = chunk_bits(len_bytes);
     let chunk = BLOCK << chunk_bits;
     let mut blocks = Vec::new();
-    let (mut at, mut stored_bytes) = (0, 0);
+    let mut stored_bytes = 0;
     let mut hash = writer.options.digests.then(ContentHash::new);
     for start in (0..len_bytes).step_by(chunk as usize) {
         let end = (start + chunk).min(len_bytes);
@@ -55,12 +55,10 @@ pub fn write(
         let block = match has_data {
             false => HOLE_WIDE,
             true => {
-                reader.skip(start - at)?;
-                at = end;
                 let block = writer.out.next_block();
                 for piece in (start..end).step_by(PIECE_BYTES) {
                     let mut bytes = vec![0; (end - piece).min(PIECE_BYTES as u64) as usize];
-                    reader.read_exact(&mut bytes)?;
+                    reader.read_exact_at(&mut bytes, piece)?;
                     hash.iter_mut().for_each(|hash| hash.write(&bytes));
                     bytes.resize(bytes.len().next_multiple_of(BLOCK as usize), 0);
                     writer.out.append(&bytes)?;
@@ -74,7 +72,6 @@ pub fn write(
             writer.report(end - start)?;
         }
     }
-    reader.skip(len_bytes - at)?;
     writer.report(len_bytes - data_len(data, chunk, len_bytes))?;
     writer.add_digest(planned, hash.map(|hash| hash.finish()))?;
     let (further_format, entries, entry_bytes) = encode(&blocks);

@@ -21,7 +21,7 @@ const STEP_BYTES: usize = 1 << 20;
 pub struct Digests(Table<Known>);
 
 /// The hash of a file, if it is known.
-#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable)]
+#[derive(Debug, Clone, Copy, Default, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 struct Known {
     digest: [u8; 16],
@@ -42,16 +42,13 @@ impl Digests {
 
     /// Remembers the hash of a file.
     pub(super) fn insert(&mut self, id: InodeId, digest: u128) -> Result<(), BuildError> {
-        self.0.grow(id.index() + 1, Known { digest: [0; 16], is_known: 0 })?;
-        self.0.set(id.index(), Known { digest: digest.to_le_bytes(), is_known: 1 });
-        Ok(())
+        self.0.put(id.index(), Known { digest: digest.to_le_bytes(), is_known: 1 }, Known::default())
     }
 
     /// The hash of a file.
     pub(super) fn get(&self, id: InodeId) -> Option<u128> {
-        let is_there = id.index() < self.0.len();
-        let known = is_there.then(|| self.0.get(id.index())).filter(|known| known.is_known != 0);
-        known.map(|known| u128::from_le_bytes(known.digest))
+        let known = self.0.get_or(id.index(), Known::default());
+        (known.is_known != 0).then(|| u128::from_le_bytes(known.digest))
     }
 }
 

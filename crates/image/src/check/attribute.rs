@@ -18,8 +18,8 @@ pub(super) fn check(xattr: &Xattr, kind: FileKind) -> Option<(Severity, String)>
         return error(format!("a name of {} bytes, and the limit is {NAME_BYTES_MAX}", name.len()));
     }
     match name {
-        b"system.posix_acl_access" => check_list(xattr, kind, false),
-        b"system.posix_acl_default" => check_list(xattr, kind, true),
+        acl::ACCESS => check_list(xattr, kind, false),
+        acl::DEFAULT => check_list(xattr, kind, true),
         b"user." | b"trusted." | b"security." => error("a prefix without a name".to_string()),
         _ if name.starts_with(b"system.") => error("Linux has no such attribute".to_string()),
         _ if name.starts_with(b"user.") && !matches!(kind, FileKind::Regular | FileKind::Directory) => {

@@ -1,8 +1,8 @@
 //! Headers of members: a ustar block, preceded by pax records for values that do not fit the block exactly.
 
-use super::acl;
 use crate::Node;
 use crate::read::FileKind;
+use crate::read::acl;
 use crate::read::xattr::Xattr;
 
 /// Headers and data come in blocks of this many bytes.
@@ -108,10 +108,18 @@ impl Header {
         self.record(b"mtime", text.as_bytes());
     }
 
-    /// Adds an extended attribute, in the form of GNU tar and others. An access control list is added as text too.
+    /// Adds an extended attribute, in the form of GNU tar and others. An access control list of a valid form is added as
+    /// text too, which tar programs restore with their option `--acls`.
     pub(super) fn xattr(&mut self, xattr: &Xattr) {
-        if let Some((key, text)) = acl::record(&xattr.name, &xattr.value) {
-            self.record(key.as_bytes(), text.as_bytes());
+        let key: Option<&[u8]> = match xattr.name.as_slice() {
+            acl::ACCESS => Some(b"SCHILY.acl.access"),
+            acl::DEFAULT => Some(b"SCHILY.acl.default"),
+            _ => None,
+        };
+        if let Some(key) = key
+            && let Ok(entries) = acl::parse(&xattr.value)
+        {
+            self.record(key, acl::format_text(&entries).as_bytes());
         }
         // A `=` would end the key. GNU tar writes it like this, and reads it.
         let mut key = b"SCHILY.xattr.".to_vec();

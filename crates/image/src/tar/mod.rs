@@ -10,7 +10,6 @@
 //!
 //! The calling thread walks, reads and writes; it takes no locks. The image may read ahead in its threads.
 
-mod acl;
 mod header;
 mod sparse;
 

@@ -104,7 +104,7 @@ struct Sparse {
     data: Range<u64>,
 }
 
-struct SparseReader<'a>(&'a Sparse, u64);
+struct SparseReader<'a>(&'a Sparse);
 
 impl Content for Sparse {
     fn len_bytes(&self) -> u64 {
@@ -112,7 +112,7 @@ impl Content for Sparse {
     }
 
     fn open(&self) -> Result<Box<dyn Reader + '_>, BuildError> {
-        Ok(Box::new(SparseReader(self, 0)))
+        Ok(Box::new(SparseReader(self)))
     }
 }
 
@@ -121,16 +121,10 @@ impl Reader for SparseReader<'_> {
         Ok(Some(vec![self.0.data.clone()]))
     }
 
-    fn read_exact(&mut self, buf: &mut [u8]) -> Result<(), BuildError> {
-        for byte in buf {
-            *byte = if self.0.data.contains(&self.1) { self.1 as u8 | 1 } else { 0 };
-            self.1 += 1;
+    fn read_exact_at(&self, buf: &mut [u8], at: u64) -> Result<(), BuildError> {
+        for (at, byte) in (at..).zip(buf) {
+            *byte = if self.0.data.contains(&at) { at as u8 | 1 } else { 0 };
         }
-        Ok(())
-    }
-
-    fn skip(&mut self, len_bytes: u64) -> Result<(), BuildError> {
-        self.1 += len_bytes;
         Ok(())
     }
 }

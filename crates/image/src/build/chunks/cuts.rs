@@ -5,13 +5,13 @@
 
 use crate::build::BuildError;
 use crate::build::options::BLOCK_BYTES;
-use crate::build::table::{Hashes, Spill, Table};
+use crate::build::table::{Hashes, Key, Spill, Table};
 use crate::build::tree::InodeId;
 use std::ops::Range;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
-/// No cut has this number.
+/// The end of a list of cuts: no cut has this number.
 const NONE: u64 = u64::MAX;
 
 /// A cut.
@@ -102,7 +102,7 @@ impl SortedCuts {
     }
 }
 
-fn key(file: InodeId, block: u64) -> [u8; crate::build::table::HASH_BYTES] {
+fn key(file: InodeId, block: u64) -> Key {
     Hashes::key_of(file.index() as u64, block)
 }
 

@@ -5,16 +5,17 @@
 use super::cuts::{Cuts, SortedCuts};
 use super::references::Reference;
 use crate::build::BuildError;
-use crate::build::table::{Hashes, Spill, Table};
+use crate::build::table::{Hashes, Key, Spill, Table};
 use crate::build::tree::InodeId;
 use std::ops::Range;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// The division of a file that has references, or to which others refer.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
 pub struct FileDivision {
-    /// The numbers of its references: the first, and the one behind the last.
-    pub references: (u64, u64),
+    /// The numbers of its references: the first, and the one after the last.
+    pub references: [u64; 2],
     /// Its bytes before this are in blocks, because references name them.
     pub in_blocks: u64,
 }
@@ -22,11 +23,11 @@ pub struct FileDivision {
 impl FileDivision {
     /// Whether the file refers to others, or to itself.
     pub fn has_references(&self) -> bool {
-        self.references.0 < self.references.1
+        self.references[0] < self.references[1]
     }
 
     fn numbers(&self) -> Range<usize> {
-        self.references.0 as usize..self.references.1 as usize
+        self.references[0] as usize..self.references[1] as usize
     }
 }
 
@@ -34,7 +35,7 @@ impl FileDivision {
 #[derive(Debug)]
 pub struct NumberedDivisions {
     numbers: Hashes,
-    divisions: Table<[u64; 3]>,
+    divisions: Table<FileDivision>,
 }
 
 impl NumberedDivisions {
@@ -44,10 +45,8 @@ impl NumberedDivisions {
 
     /// The division of a file. One that is undivided has neither references nor bytes that others name.
     pub fn get(&self, id: InodeId) -> FileDivision {
-        self.numbers.get(&key(id)).map_or(FileDivision::default(), |number| {
-            let [first, end, in_blocks] = self.divisions.get(number as usize);
-            FileDivision { references: (first, end), in_blocks }
-        })
+        let number = self.numbers.get(&key(id));
+        number.map_or(FileDivision::default(), |number| self.divisions.get(number as usize))
     }
 
     /// Changes the division of a file.
@@ -55,32 +54,22 @@ impl NumberedDivisions {
         let next = self.divisions.len() as u64;
         let number = match self.numbers.get_or_insert(&key(id), next)? {
             Some(number) => number as usize,
-            None => self.divisions.push([0; 3])?,
+            None => self.divisions.push(FileDivision::default())?,
         };
-        let mut division = self.get(id);
+        let mut division = self.divisions.get(number);
         change(&mut division);
-        let FileDivision { references: (first, end), in_blocks } = division;
-        self.divisions.set(number, [first, end, in_blocks]);
+        self.divisions.set(number, division);
         Ok(())
     }
 }
 
-fn key(id: InodeId) -> [u8; crate::build::table::HASH_BYTES] {
+fn key(id: InodeId) -> Key {
     Hashes::key_of(id.index() as u64, 0)
 }
 
 /// References, file after file; those of a file are ascending and do not overlap.
 #[derive(Debug)]
-pub struct References(Table<Record>);
-
-#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable)]
-#[repr(C)]
-struct Record {
-    start: u64,
-    end: u64,
-    source: u64,
-    source_start: u64,
-}
+pub struct References(Table<Reference>);
 
 impl References {
     pub fn new(spill: &Spill) -> Self {
@@ -94,20 +83,14 @@ impl References {
 
     /// Appends a reference, and returns its number.
     pub fn push(&mut self, reference: &Reference) -> Result<usize, BuildError> {
-        let &Reference { start, end, source, source_start } = reference;
-        self.0.push(Record { start, end, source: source.index() as u64, source_start })
+        self.0.push(*reference)
     }
 
     /// The reference of a file that has the byte at this position.
     pub fn at(&self, file: FileDivision, at: u64) -> Option<Reference> {
         let numbers = file.numbers();
         let number = self.0.partition_point(numbers.clone(), |reference| reference.end <= at);
-        (number < numbers.end).then(|| self.get(number)).filter(|reference| reference.start <= at)
-    }
-
-    fn get(&self, number: usize) -> Reference {
-        let Record { start, end, source, source_start } = self.0.get(number);
-        Reference { start, end, source: InodeId::at(source as usize), source_start }
+        (number < numbers.end).then(|| self.0.get(number)).filter(|reference| reference.start <= at)
     }
 }
 
@@ -146,7 +129,7 @@ impl Divided {
 
     /// The reference of a file with this number, counted from 0; they are ascending.
     pub fn reference(&self, id: InodeId, number: usize) -> Option<Reference> {
-        self.of(id).numbers().nth(number).map(|number| self.references.get(number))
+        self.of(id).numbers().nth(number).map(|number| self.references.0.get(number))
     }
 
     /// Positions in a part of a file at which extents should begin, ascending: those that references name, and the

@@ -5,7 +5,7 @@
 
 use super::gear::ChunkSizes;
 use crate::build::BuildError;
-use crate::build::table::{HASH_BYTES, Hashes, Spill, Table};
+use crate::build::table::{Hashes, Key, Spill, Table};
 use crate::build::tree::InodeId;
 use std::collections::{HashMap, VecDeque};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -14,7 +14,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 const CHUNKS_MAX: usize = 1_800_000;
 /// The average chunk is not longer, bytes: a chunk is a part of a segment.
 const CHUNK_BYTES_MAX: usize = 1 << 20;
-/// A chunk that repeats one at most so far before it, bytes, is compressed to next to nothing.
+/// A chunk that repeats one at most this many bytes before it is compressed to next to nothing.
 const NEAR_BYTES: u64 = 128 << 10;
 /// No chunk has this number.
 const UNKNOWN: u64 = u64::MAX;
@@ -24,7 +24,7 @@ const UNKNOWN: u64 = u64::MAX;
 #[repr(C)]
 pub struct FoundChunk {
     /// The beginning of the SHA-256 of what makes chunks equal.
-    pub hash: [u8; HASH_BYTES],
+    pub hash: Key,
     /// Length, bytes.
     pub len_bytes: u32,
     /// Bytes that it takes when it is compressed, roughly.
@@ -32,8 +32,9 @@ pub struct FoundChunk {
 }
 
 /// A part of a file that lies in an earlier file too, or earlier in the same file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Run {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
+#[repr(C, packed(4))]
+pub struct ChunkMatch {
     /// Its beginning in the file, bytes.
     pub start: u64,
     /// Its end, bytes.
@@ -44,32 +45,6 @@ pub struct Run {
     pub source_start: u64,
     /// Bytes that it would take when it is compressed, roughly.
     pub stored_bytes: u64,
-}
-
-/// The runs of a file, in their order.
-#[derive(Debug)]
-pub struct Runs(Table<[u64; 5]>);
-
-impl Runs {
-    /// There are none.
-    pub fn new(spill: &Spill) -> Self {
-        Runs(Table::new(spill))
-    }
-
-    /// Appends a run.
-    pub fn push(&mut self, run: Run) -> Result<(), BuildError> {
-        let Run { start, end, source, source_start, stored_bytes } = run;
-        self.0.push([start, end, source.index() as u64, source_start, stored_bytes]).map(|_| ())
-    }
-
-    /// The runs in their order.
-    pub fn iter(&self) -> impl Iterator<Item = Run> + '_ {
-        let run = |[start, end, source, source_start, stored_bytes]: [u64; 5]| {
-            let source = InodeId::at(source as usize);
-            Run { start, end, source, source_start, stored_bytes }
-        };
-        self.0.iter().map(run)
-    }
 }
 
 /// A chunk of the sequence of all files' chunks.
@@ -143,9 +118,9 @@ impl ChunkIndex {
         id: InodeId,
         chunks: &Table<FoundChunk>,
         least_bytes: u64,
-    ) -> Result<Runs, BuildError> {
+    ) -> Result<Table<ChunkMatch>, BuildError> {
         let file = self.remember(id, chunks)?;
-        let mut runs = Runs::new(chunks.spill());
+        let mut runs = Table::new(chunks.spill());
         // Chunks before this are in runs.
         let (mut at, mut taken) = (0, 0);
         while at < chunks.len() {
@@ -167,13 +142,13 @@ impl ChunkIndex {
         let has_room = chunks.len() <= self.chunks_max - base;
         let spill = chunks.spill();
         let (mut known, mut stored_bytes) = (Table::new(spill), Table::new(spill));
-        let (mut offset, mut near) = (0, Near::default());
+        let (mut offset, mut recent) = (0, RecentChunks::default());
         for (number, chunk) in (base as u64..).zip(chunks.iter()) {
             let first = match has_room {
                 true => self.first.get_or_insert(&chunk.hash, number)?.unwrap_or(number),
                 false => self.first.get(&chunk.hash).unwrap_or(UNKNOWN),
             };
-            let is_near = near.is_near(first, offset);
+            let is_near = recent.add(first, offset);
             stored_bytes.push(if is_near { 0 } else { chunk.stored_bytes })?;
             known.push(Known { first, offset })?;
             offset += u64::from(chunk.len_bytes);
@@ -189,7 +164,7 @@ impl ChunkIndex {
 
     /// Returns the longest run around chunk `at` of a file that lies where the first chunk with these contents is, and the
     /// number of the chunk behind it. The run begins at or behind chunk `taken`.
-    fn run_at(&self, file: &Compared, at: usize, taken: usize) -> Option<(Run, usize)> {
+    fn run_at(&self, file: &Compared, at: usize, taken: usize) -> Option<(ChunkMatch, usize)> {
         let source = file.known.get(at).first as usize;
         // A chunk of the file itself has to be an earlier one; an unknown one is behind the end.
         if file.stored_bytes.get(at) == 0 || source >= self.sequence.len() || source >= file.base + at {
@@ -209,7 +184,7 @@ impl ChunkIndex {
         let most_back = most_back.min(source - source_base).min(at - taken);
         let back = (1..=most_back).take_while(|n| is_same(source - n, at - n)).count();
         let (first, end) = (at - back, at + ahead);
-        let run = Run {
+        let run = ChunkMatch {
             start: file.known.get(first).offset,
             end: if end < file.known.len() { file.known.get(end).offset } else { file.end },
             source: id,
@@ -221,31 +196,27 @@ impl ChunkIndex {
 
     /// The file that has a chunk: its first chunk, that of the next file, and the file.
     fn file_of(&self, chunk: usize) -> (usize, usize, InodeId) {
-        // The files before `first` begin at or before the chunk, those from `behind` on behind it.
-        let (mut first, mut behind) = (0, self.files.len());
-        while first + 1 < behind {
-            let middle = first.midpoint(behind);
-            if self.files.get(middle).number as usize <= chunk { first = middle } else { behind = middle }
-        }
-        let FirstChunk { number, id } = self.files.get(first);
-        let has_next = first + 1 < self.files.len();
-        let end = if has_next { self.files.get(first + 1).number as usize } else { self.sequence.len() };
+        let next = self.files.partition_point(0..self.files.len(), |file| file.number as usize <= chunk);
+        // The first file begins with chunk 0.
+        let FirstChunk { number, id } = self.files.get(next - 1);
+        let has_next = next < self.files.len();
+        let end = if has_next { self.files.get(next).number as usize } else { self.sequence.len() };
         (number as usize, end, InodeId::at(id as usize))
     }
 }
 
-/// The chunks that a file had shortly before.
+/// The chunks of the last [`NEAR_BYTES`] of a file.
 #[derive(Default)]
-struct Near {
+struct RecentChunks {
     /// Where each was last, bytes.
     last: HashMap<u64, u64>,
     /// The same in order.
     recent: VecDeque<(u64, u64)>,
 }
 
-impl Near {
-    /// Adds a chunk, and returns whether it was near before it.
-    fn is_near(&mut self, chunk: u64, offset: u64) -> bool {
+impl RecentChunks {
+    /// Adds a chunk, and returns whether it is among the recent ones already.
+    fn add(&mut self, chunk: u64, offset: u64) -> bool {
         while let Some((old, at)) = self.recent.pop_front_if(|(_, at)| offset - *at >= NEAR_BYTES) {
             if self.last.get(&old) == Some(&at) {
                 self.last.remove(&old);
@@ -264,7 +235,7 @@ mod tests {
     /// A chunk that is known by its contents, which are a number.
     fn chunk(contents: u8) -> FoundChunk {
         let len_bytes = 1000 + u32::from(contents);
-        FoundChunk { hash: [contents; HASH_BYTES], len_bytes, stored_bytes: len_bytes / 2 }
+        FoundChunk { hash: [contents; size_of::<Key>()], len_bytes, stored_bytes: len_bytes / 2 }
     }
 
     fn table(chunks: impl Iterator<Item = u8>) -> Table<FoundChunk> {
@@ -278,7 +249,7 @@ mod tests {
     struct SlowIndex(Vec<(InodeId, Vec<u8>)>);
 
     impl SlowIndex {
-        fn add_file(&mut self, id: InodeId, contents: &[u8], least_bytes: u64) -> Vec<Run> {
+        fn add_file(&mut self, id: InodeId, contents: &[u8], least_bytes: u64) -> Vec<ChunkMatch> {
             self.0.push((id, contents.to_vec()));
             let (mut runs, mut at, mut taken) = (Vec::new(), 0, 0);
             while at < contents.len() {
@@ -294,7 +265,7 @@ mod tests {
         }
 
         /// The run at chunk `at` of the last file.
-        fn run_at(&self, at: usize, taken: usize) -> Option<(Run, usize)> {
+        fn run_at(&self, at: usize, taken: usize) -> Option<(ChunkMatch, usize)> {
             let last = self.0.len() - 1;
             let file = &self.0[last].1;
             let places =
@@ -320,7 +291,7 @@ mod tests {
             }
             let offset =
                 |all: &[u8], end: usize| all[..end].iter().map(|c| u64::from(chunk(*c).len_bytes)).sum();
-            let run = Run {
+            let run = ChunkMatch {
                 start: offset(file, from),
                 end: offset(file, from + len),
                 source: *id,

@@ -12,11 +12,12 @@
 
 use super::cuts::Cuts;
 use super::divided::{Divided, NumberedDivisions, References};
-use super::index::{Run, Runs};
+use super::index::ChunkMatch;
 use crate::build::BuildError;
 use crate::build::options::BLOCK_BYTES;
 use crate::build::table::{Spill, Table};
 use crate::build::tree::InodeId;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// How far behind the beginning of a run a cut may be that serves for it too, and the least distance of cuts, bytes.
@@ -34,7 +35,8 @@ const REFERENCES_STEP: u64 = 1 << 15;
 const LEN_BYTES_MIN: u64 = 2 * BLOCK;
 
 /// A part of a file that another file has, or the same file has before.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
+#[repr(C, packed(4))]
 pub struct Reference {
     /// Its beginning in the file, bytes.
     pub start: u64,
@@ -88,10 +90,8 @@ impl Divisions {
     }
 
     /// Adds a file with its runs. A reference saves at least `least_bytes`, or a multiple of it if there are many.
-    pub fn add(&mut self, file: File, runs: &Runs, least_bytes: u64) -> Result<(), BuildError> {
-        let index = file.id.index();
-        self.lengths.grow(index + 1, 0)?;
-        self.lengths.set(index, file.len_bytes);
+    pub fn add(&mut self, file: File, runs: &Table<ChunkMatch>, least_bytes: u64) -> Result<(), BuildError> {
+        self.lengths.put(file.id.index(), file.len_bytes, 0)?;
         let saved_bytes: u64 = runs.iter().map(|run| run.stored_bytes).sum();
         if saved_bytes < file.len_bytes / SAVED_PART_MIN {
             return Ok(());
@@ -109,7 +109,7 @@ impl Divisions {
 
     /// Finds the reference for a run of a file, of which the bytes from `own_start` on have no reference yet; `None` if
     /// there is none that saves `least_bytes`.
-    fn place(&self, file: &File, run: &Run, own_start: u64, least_bytes: u64) -> Option<Reference> {
+    fn place(&self, file: &File, run: &ChunkMatch, own_start: u64, least_bytes: u64) -> Option<Reference> {
         let end = run.end.min(file.limit) / BLOCK * BLOCK;
         let first = if run.start == own_start { own_start } else { run.start.max(own_start + BLOCK) };
         let mut start = first.next_multiple_of(BLOCK);
@@ -136,8 +136,8 @@ impl Divisions {
         }
     }
 
-    /// By how much a reference has to begin later, bytes, so that it begins at a cut; 0 also if a new cut is possible
-    /// there. `None`: there is another cut shortly before.
+    /// Returns how far to move the start of `reference`, bytes, so that it coincides with a cut: 0 also if a new cut may be
+    /// added there, `None` if another cut is too close.
     fn move_to_cut(&self, reference: &Reference) -> Option<u64> {
         let (owner, at) = self.owner(reference.source, reference.source_start);
         let is_possible =
@@ -162,8 +162,7 @@ impl Divisions {
         let (owner, at) = self.owner(source, source_start);
         self.cuts.insert(owner, at)?;
         // Equal ends of both files begin at the same place in the packed file.
-        let is_known = source.index() < self.lengths.len();
-        let source_len_bytes = if is_known { self.lengths.get(source.index()) } else { 0 };
+        let source_len_bytes = self.lengths.get_or(source.index(), 0);
         let has_same_end = source_len_bytes.checked_sub(source_end) == Some(file.len_bytes - end);
         self.divided.change(source, |division| division.in_blocks = division.in_blocks.max(source_end))?;
         // A reference has two blocks at least, so this begins behind the first one.
@@ -173,8 +172,8 @@ impl Divisions {
         }
         let number = self.references.push(&reference)? as u64;
         self.divided.change(file.id, |division| {
-            let first = if division.has_references() { division.references.0 } else { number };
-            division.references = (first, number + 1);
+            let first = if division.has_references() { division.references[0] } else { number };
+            division.references = [first, number + 1];
         })?;
         self.cuts.insert(file.id, start)?;
         self.cuts.insert(file.id, end)
@@ -197,7 +196,7 @@ fn saving_factor(references: u64) -> u64 {
 }
 
 /// Bytes that a reference to `len_bytes` of a run saves, roughly.
-fn saved_bytes(run: &Run, len_bytes: u64) -> u64 {
+fn saved_bytes(run: &ChunkMatch, len_bytes: u64) -> u64 {
     let bytes =
         u128::from(run.stored_bytes) * u128::from(len_bytes) / u128::from((run.end - run.start).max(1));
     u64::try_from(bytes).unwrap_or(u64::MAX)
@@ -221,7 +220,7 @@ mod tests {
     }
 
     /// The runs of the file of this number; its own beginning may be a source too.
-    fn runs(drawn: &[Drawn], ids: &[InodeId], number: usize) -> Vec<Run> {
+    fn runs(drawn: &[Drawn], ids: &[InodeId], number: usize) -> Vec<ChunkMatch> {
         let (mut runs, mut at) = (Vec::new(), 0);
         for (gap, len, source, place) in &drawn[number].1 {
             let start = at + gap;
@@ -233,15 +232,23 @@ mod tests {
                 break;
             }
             let source_start = (room as f64 * place) as u64;
-            runs.push(Run { start, end, source: ids[source], source_start, stored_bytes: (end - start) / 2 });
+            runs.push(ChunkMatch {
+                start,
+                end,
+                source: ids[source],
+                source_start,
+                stored_bytes: (end - start) / 2,
+            });
             at = end;
         }
         runs
     }
 
-    fn table(runs: &[Run]) -> Runs {
-        let mut table = Runs::new(&Spill::none());
-        runs.iter().for_each(|run| table.push(*run).unwrap());
+    fn table(runs: &[ChunkMatch]) -> Table<ChunkMatch> {
+        let mut table = Table::new(&Spill::none());
+        for run in runs {
+            table.push(*run).unwrap();
+        }
         table
     }
 
@@ -263,7 +270,7 @@ mod tests {
         divided: &Divided,
         begins_anywhere: bool,
         file: &File,
-        runs: &[Run],
+        runs: &[ChunkMatch],
     ) -> Result<(), TestCaseError> {
         let all_cuts = |id| divided.cuts(id, 0..u64::MAX).collect::<Vec<_>>();
         let mut own_start = 0;
@@ -330,7 +337,7 @@ mod tests {
         divisions.add(source, &table(&[]), LEAST_BYTES).unwrap();
         let run = |number: u64| {
             let (start, end) = (number * 16_384, number * 16_384 + 8192);
-            Run { start, end, source: ids[0], source_start: start, stored_bytes: 8192 }
+            ChunkMatch { start, end, source: ids[0], source_start: start, stored_bytes: 8192 }
         };
         let runs: Vec<_> = (0..200_000).map(run).collect();
         let file = File { id: ids[1], len_bytes: 200_000 * 16_384, limit: 199_999 * 16_384 };
@@ -356,7 +363,7 @@ mod tests {
         let mut divisions = Divisions::new(65536, &Spill::none());
         for (number, moved) in [0, 5, 77].into_iter().enumerate() {
             let (start, source_start) = (100_000 + moved, 100_000);
-            let run = Run { start, end: 300_000, source: ids[0], source_start, stored_bytes: 100_000 };
+            let run = ChunkMatch { start, end: 300_000, source: ids[0], source_start, stored_bytes: 100_000 };
             let file = File { id: ids[number], len_bytes: 400_000, limit: 399_360 };
             let runs = if number == 0 { &[] } else { std::slice::from_ref(&run) };
             divisions.add(file, &table(runs), LEAST_BYTES).unwrap();

@@ -1,11 +1,12 @@
 //! The extents of a file whose places in the image are known.
 //!
-//! A file of some GiB has millions of them, so they lie in a table that may spill, and who reads them goes through them by
-//! number. [`Extents`] is what the files that are being written and the originals of others have in common.
+//! A file of some GiB has millions of them, so they lie in a table that may spill: a table of the file that is being
+//! written, or one of all originals.
 
 use super::stored::Stored;
 use crate::build::BuildError;
 use crate::build::table::{Spill, Table};
+use std::ops::Range;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// An extent whose place in the image is known.
@@ -21,44 +22,43 @@ pub struct Placed {
     pub is_prefix: bool,
 }
 
-/// Extents by their numbers, in the order of the file.
-pub trait Extents {
-    /// Their number.
-    fn count(&self) -> usize;
-    /// The extent of a number below that.
-    fn extent(&self, number: usize) -> Placed;
+/// The extents of a file by their numbers, in its order.
+#[derive(Debug, Clone)]
+pub struct Extents<'t> {
+    table: &'t Table<StoredExtent>,
+    numbers: Range<usize>,
+}
 
-    /// Whether any extent is a prefix.
-    fn has_prefix(&self) -> bool {
-        (0..self.count()).any(|number| self.extent(number).is_prefix)
+impl<'t> Extents<'t> {
+    /// The extents of these numbers in a table.
+    pub fn new(table: &'t Table<StoredExtent>, numbers: Range<usize>) -> Self {
+        Extents { table, numbers }
+    }
+
+    /// Their number.
+    pub fn count(&self) -> usize {
+        self.numbers.len()
+    }
+
+    /// The extent of a number below that.
+    pub fn get(&self, number: usize) -> Placed {
+        self.table.get(self.numbers.start + number).placed()
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = Placed> {
+        (0..self.count()).map(|number| self.get(number))
     }
 
     /// The last extent.
-    fn last(&self) -> Option<Placed> {
-        self.count().checked_sub(1).map(|number| self.extent(number))
+    pub fn last(&self) -> Option<Placed> {
+        self.count().checked_sub(1).map(|number| self.get(number))
     }
 
     /// The number of the first extent that begins at a byte or behind it.
-    fn first_from(&self, start: u64) -> usize {
-        let (mut first, mut end) = (0, self.count());
-        while first < end {
-            let middle = first + (end - first) / 2;
-            match self.extent(middle).start < start {
-                true => first = middle + 1,
-                false => end = middle,
-            }
-        }
-        first
-    }
-}
-
-impl Extents for [Placed] {
-    fn count(&self) -> usize {
-        self.len()
-    }
-
-    fn extent(&self, number: usize) -> Placed {
-        self[number]
+    pub fn first_from(&self, start: u64) -> usize {
+        let first = self.table.partition_point(self.numbers.clone(), |extent| extent.start < start);
+        first - self.numbers.start
     }
 }
 
@@ -91,23 +91,19 @@ impl ExtentTable {
         self.has_compressed
     }
 
+    /// Whether any extent is a prefix.
+    pub fn has_prefix(&self) -> bool {
+        self.has_prefix
+    }
+
+    /// The extents so far.
+    pub fn all(&self) -> Extents<'_> {
+        Extents::new(&self.extents, 0..self.extents.len())
+    }
+
     /// Whether any extent is such that only an index can express it.
     pub fn needs_index(&self) -> bool {
         self.has_compressed || self.has_fragment
-    }
-}
-
-impl Extents for ExtentTable {
-    fn count(&self) -> usize {
-        self.extents.len()
-    }
-
-    fn extent(&self, number: usize) -> Placed {
-        self.extents.get(number).placed()
-    }
-
-    fn has_prefix(&self) -> bool {
-        self.has_prefix
     }
 }
 

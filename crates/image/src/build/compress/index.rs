@@ -10,7 +10,7 @@
 //! The full form, layout 1, has eight bytes for each block. It is used for files that refer to clusters of others, for extents
 //! that are the beginning of a cluster, and for a last extent behind the first 4 GiB of the packed file.
 
-use super::extents::{Extents, Placed};
+use super::extents::{ExtentTable, Placed};
 use super::stored::Stored;
 use crate::build::options::BLOCK_BYTES;
 use crate::format::zmap::{
@@ -39,9 +39,9 @@ struct Head {
 }
 
 /// A file, as its index describes it.
-pub struct Index<'a, E: ?Sized> {
+pub struct Index<'a> {
     /// The extents; the first begins at byte 0.
-    pub extents: &'a E,
+    pub extents: &'a ExtentTable,
     /// Length of the file, bytes; not 0.
     pub len_bytes: u64,
     /// Whether extents refer to clusters of other files, or of other places in the file.
@@ -52,7 +52,7 @@ pub struct Index<'a, E: ?Sized> {
     pub fragment: Option<u64>,
 }
 
-impl<E: Extents + ?Sized> Index<'_, E> {
+impl Index<'_> {
     /// Whether the index needs the full form.
     pub fn is_full(&self) -> bool {
         self.has_references
@@ -63,7 +63,7 @@ impl<E: Extents + ?Sized> Index<'_, E> {
     /// The advice of the header that belongs to the index.
     pub fn advice(&self) -> u16 {
         let big = if self.big { advise::BIG_CLUSTER_1 | advise::BIG_CLUSTER_2 } else { 0 };
-        let last = match self.extents.last().map(|extent| extent.stored) {
+        let last = match self.extents.all().last().map(|extent| extent.stored) {
             Some(Stored::Inline { .. }) => advise::INLINE,
             Some(Stored::Fragment) => advise::FRAGMENT,
             _ => 0,
@@ -100,7 +100,7 @@ impl<E: Extents + ?Sized> Index<'_, E> {
         let mut heads = Heads::new(self);
         loop {
             let (head, next) = (heads.head, heads.next_lcluster());
-            let is_fragment = heads.number + 1 == self.extents.count();
+            let is_fragment = heads.number + 1 == self.extents.all().count();
             let high = self.fragment.filter(|_| is_fragment).map(|offset| offset >> 32);
             let entry =
                 |kind| FullEntry { kind, partial: false, lcluster_offset: 0, block: 0, back: 0, forward: 0 };
@@ -142,7 +142,7 @@ impl<E: Extents + ?Sized> Index<'_, E> {
 
     /// The head of an extent.
     fn head(&self, number: usize) -> Head {
-        let extent = self.extents.extent(number);
+        let extent = self.extents.all().get(number);
         let kind = match extent.stored {
             Stored::Plain | Stored::Inline { compressed: false } => EntryType::Plain,
             _ => EntryType::Head1,
@@ -188,17 +188,17 @@ impl Packs {
 }
 
 /// The heads of the extents and the mark of the end, in order.
-struct Heads<'i, 'a, E: ?Sized> {
-    index: &'i Index<'a, E>,
+struct Heads<'i> {
+    index: &'i Index<'i>,
     /// The number of the head, and the head.
     number: usize,
     head: Head,
     next: Option<Head>,
 }
 
-impl<'i, 'a, E: Extents + ?Sized> Heads<'i, 'a, E> {
+impl<'i> Heads<'i> {
     /// Begins with the first extent, which there is.
-    fn new(index: &'i Index<'a, E>) -> Self {
+    fn new(index: &'i Index<'i>) -> Self {
         let mut heads = Heads { index, number: 0, head: index.head(0), next: None };
         heads.next = heads.find_next();
         heads
@@ -206,8 +206,8 @@ impl<'i, 'a, E: Extents + ?Sized> Heads<'i, 'a, E> {
 
     fn find_next(&self) -> Option<Head> {
         match self.number + 1 {
-            next if next < self.index.extents.count() => Some(self.index.head(next)),
-            next if next == self.index.extents.count() => self.index.end_mark(&self.head),
+            next if next < self.index.extents.all().count() => Some(self.index.head(next)),
+            next if next == self.index.extents.all().count() => self.index.end_mark(&self.head),
             _ => None,
         }
     }
@@ -235,13 +235,13 @@ impl<'i, 'a, E: Extents + ?Sized> Heads<'i, 'a, E> {
 }
 
 /// Writes pack after pack.
-struct Packer<'i, 'a, E: ?Sized> {
-    heads: Heads<'i, 'a, E>,
+struct Packer<'i> {
+    heads: Heads<'i>,
     count: u64,
     big: bool,
 }
 
-impl<E: Extents + ?Sized> Packer<'_, '_, E> {
+impl Packer<'_> {
     /// Passes on the pack of entries `first..first + entries`, 2 or 16; those behind the end of the file are zero.
     fn pack(&mut self, first: u64, entries: u64, put: &mut dyn FnMut(&[u8])) {
         let base = self.base(first, entries);
@@ -297,7 +297,6 @@ impl<E: Extents + ?Sized> Packer<'_, '_, E> {
 mod tests {
     use super::*;
     use crate::Nid;
-    use crate::build::compress::extents::ExtentTable;
     use crate::build::table::Spill;
     use crate::format::zmap::MapHeader;
     use crate::read::zmap::{IndexForm, ZContext, ZMap};
@@ -318,8 +317,9 @@ mod tests {
                 placed(44_096, behind + 2, Stored::Fragment),
             ];
             let (len_bytes, fragment) = (60_000, Some(fragment));
-            let index =
-                Index { extents: extents.as_slice(), len_bytes, has_references: false, big, fragment };
+            let mut table = ExtentTable::default();
+            extents.iter().for_each(|extent| table.push(extent).unwrap());
+            let index = Index { extents: &table, len_bytes, has_references: false, big, fragment };
             let fragment = fragment.unwrap_or(0);
             assert_eq!(index.is_full(), fragment > u32::MAX.into());
             let start = 64;
@@ -356,7 +356,7 @@ mod tests {
         }
     }
 
-    /// The length is known before the index is written, and a table in a file gives the index that a slice gives.
+    /// The length is known before the index is written, and a table in a file gives the index that one in memory gives.
     #[test]
     fn indexes_have_the_announced_length_wherever_extents_are() {
         let spill = Spill::in_directory(&std::env::temp_dir(), 0).unwrap();
@@ -370,23 +370,20 @@ mod tests {
                 start += BLOCK * (2 + n * n % 8) - n % 2;
                 block += if n % 4 == 3 { 1 } else { u64::from(blocks) };
             }
-            let mut table = ExtentTable::new(&spill);
-            extents.iter().for_each(|extent| table.push(extent).unwrap());
+            let [mut in_memory, mut spilled] = [ExtentTable::default(), ExtentTable::new(&spill)];
+            for table in [&mut in_memory, &mut spilled] {
+                extents.iter().for_each(|extent| table.push(extent).unwrap());
+            }
             for (has_references, at) in [(true, 0), (false, 0), (false, 8), (false, 16), (false, 24)] {
-                let (mut from_slice, mut from_table) = (Vec::new(), Vec::new());
-                let index = Index {
-                    extents: extents.as_slice(),
-                    len_bytes: start + 77,
-                    has_references,
-                    big,
-                    fragment: None,
-                };
-                index.write(at, &mut |bytes| from_slice.extend_from_slice(bytes));
-                assert_eq!(from_slice.len() as u64, index.encoded_bytes(at), "{count}, {at}");
-                let Index { len_bytes, has_references, big, fragment, .. } = index;
-                let index = Index { extents: &table, len_bytes, has_references, big, fragment };
-                index.write(at, &mut |bytes| from_table.extend_from_slice(bytes));
-                assert!(from_slice == from_table, "{count}, {at}");
+                let encoded = [&in_memory, &spilled].map(|extents| {
+                    let len_bytes = start + 77;
+                    let index = Index { extents, len_bytes, has_references, big, fragment: None };
+                    let mut bytes = Vec::new();
+                    index.write(at, &mut |piece| bytes.extend_from_slice(piece));
+                    assert_eq!(bytes.len() as u64, index.encoded_bytes(at), "{count}, {at}");
+                    bytes
+                });
+                assert!(encoded[0] == encoded[1], "{count}, {at}");
             }
         }
         assert!(spill.is_file());

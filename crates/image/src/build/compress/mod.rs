@@ -11,7 +11,6 @@
 //! | `records` | the index of one whose addresses need 48 bits |
 //! | `buffers` | memory of segments |
 //! | `input` | how the bytes of a segment come to its thread |
-//! | `unread` | the bytes of a segment that are read while it is compressed |
 //! | `workers` | the threads that compress |
 
 pub mod buffers;
@@ -23,5 +22,4 @@ pub mod input;
 pub mod records;
 pub mod segment;
 pub mod stored;
-mod unread;
 pub mod workers;

@@ -4,7 +4,7 @@
 //! images with the feature 48bit have records. They take more room than entries: 16 bytes an extent, or 32 in a file of
 //! more than 4 GiB.
 
-use super::extents::Extents;
+use super::extents::ExtentTable;
 use super::stored::Stored;
 use crate::build::options::BLOCK_BYTES;
 use crate::format::zmap::{MapHeader, RawExtentRecord, StoredLength};
@@ -12,9 +12,9 @@ use crate::format::zmap::{MapHeader, RawExtentRecord, StoredLength};
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
 /// A file, as its records describe it.
-pub struct Records<'a, E: ?Sized> {
+pub struct Records<'a> {
     /// The extents; the first begins at byte 0.
-    pub extents: &'a E,
+    pub extents: &'a ExtentTable,
     /// Length of the file, bytes; not 0.
     pub len_bytes: u64,
     /// Block of the first cluster; the others follow it.
@@ -26,15 +26,15 @@ pub struct Records<'a, E: ?Sized> {
     pub tail_bytes: usize,
 }
 
-impl<E: Extents + ?Sized> Records<'_, E> {
+impl Records<'_> {
     /// The header of the index.
     pub fn header(&self) -> MapHeader {
-        MapHeader::of_records(self.record_bits(), self.extents.count() as u64)
+        MapHeader::of_records(self.record_bits(), self.extents.all().count() as u64)
     }
 
     /// Bytes that [`write`](Self::write) passes on.
     pub fn encoded_bytes(&self, start: u64) -> u64 {
-        self.gap_bytes(start) + ((self.extents.count() as u64) << self.record_bits())
+        self.gap_bytes(start) + ((self.extents.all().count() as u64) << self.record_bits())
     }
 
     /// Passes the records to `put`, behind zeroes up to the first; `start` is the offset of the header's end in the image, of
@@ -42,8 +42,7 @@ impl<E: Extents + ?Sized> Records<'_, E> {
     pub fn write(&self, start: u64, put: &mut dyn FnMut(&[u8])) {
         put(&[0; 32][..self.gap_bytes(start) as usize]);
         let mut physical = self.first_block * BLOCK;
-        for number in 0..self.extents.count() {
-            let extent = self.extents.extent(number);
+        for extent in self.extents.all().iter() {
             let (stored_bytes, is_compressed) = match extent.stored {
                 Stored::Compressed { blocks } => (u64::from(blocks) * BLOCK, true),
                 Stored::Plain => (BLOCK, false),
@@ -89,7 +88,7 @@ mod tests {
     const FIRST_BLOCK: u64 = 1 << 33;
 
     /// The first byte, the stored bytes, and whether they are compressed, of all extents as the reader finds them.
-    fn read_back(records: &Records<'_, [Placed]>, start: u64) -> Vec<(u64, u64, u64, bool)> {
+    fn read_back(records: &Records<'_>, start: u64) -> Vec<(u64, u64, u64, bool)> {
         let mut image = vec![0; start as usize];
         image.extend(records.header().encode());
         records.write(start + 8, &mut |bytes| image.extend(bytes));
@@ -134,8 +133,10 @@ mod tests {
             let clusters = extents.len() as u64;
             extents.push(placed(second, Stored::Plain));
             extents.push(placed(second + 4096, Stored::Inline { compressed: true }));
+            let mut table = ExtentTable::default();
+            extents.iter().for_each(|extent| table.push(extent).unwrap());
             let records = Records {
-                extents: extents.as_slice(),
+                extents: &table,
                 len_bytes: second + 4096 + 500,
                 first_block: FIRST_BLOCK,
                 algorithm: Algorithm::Zstd as u8,

@@ -5,8 +5,8 @@
 
 use super::buffers::Buffer;
 use super::cutter::Cutter;
+use super::input::Input;
 use super::stored::{BLOCK, Segment};
-use super::unread::Unread;
 use crate::build::BuildError;
 use pagefold_codec::cluster::encode::Encoder;
 use std::sync::atomic::AtomicBool;
@@ -78,13 +78,13 @@ impl Cut {
         })
     }
 
-    /// Does the same with a segment that is read meanwhile, if the encoder needs to know little of what follows an extent.
+    /// Does the same with a segment that may be read meanwhile, if the encoder needs to know little of what follows an extent.
     ///
     /// An extent is the same whatever the window has behind it, or it is compressed again with a longer window. So the
     /// result is that of [`Cut::compress`].
-    pub fn compress_unread(
+    pub fn compress_input(
         &self,
-        src: &mut Unread<'_>,
+        src: &mut Input<'_>,
         room: Buffer,
         encoder: &mut Encoder,
         is_stopped: &AtomicBool,
@@ -226,11 +226,11 @@ mod tests {
             let is_stopped = AtomicBool::new(false);
             let at_once = cut.compress(&src, Buffer::default(), &mut encoder, &is_stopped).unwrap();
             let (range, mut memory) = (InMemory(&src), Buffer::default());
-            let mut unread = Unread::new(src.len(), &range, &mut memory);
+            let mut unread = Input::unread(src.len(), &range, &mut memory);
             // Memory that has served before.
             let mut used = Buffer::from(vec![2; 99_999]);
             used.truncate(0);
-            let meanwhile = cut.compress_unread(&mut unread, used, &mut encoder, &is_stopped).unwrap();
+            let meanwhile = cut.compress_input(&mut unread, used, &mut encoder, &is_stopped).unwrap();
             prop_assert!(at_once == meanwhile, "{:?} {:?}", at_once.extents.len(), meanwhile.extents.len());
         }
     }

@@ -292,7 +292,7 @@ fn work<W, O>(
     mut worker: impl FnMut(&mut Input<'_>, W) -> Result<O, BuildError>,
 ) {
     let mut memory = Buffer::default();
-    while let Some(Job { ticket, src, what }) = queue.pop() {
+    while let Some(Job { ticket, mut src, what }) = queue.pop() {
         let src_bytes = src.len();
         if sender.send(Event::Begun(src_bytes)).is_err() {
             return;
@@ -331,10 +331,7 @@ pub fn compressor(
                 vacant.insert(Encoder::new(&config(compression, options))?)
             }
         };
-        match input {
-            Input::Bytes(src) => cut.compress(src, room, encoder, is_stopped),
-            Input::Unread(unread) => cut.compress_unread(unread, room, encoder, is_stopped),
-        }
+        cut.compress_input(input, room, encoder, is_stopped)
     }
 }
 

@@ -48,13 +48,13 @@ impl Chooser {
             return Ok(options.compression);
         }
         let index = planned.id.index();
-        self.gains.grow(index + 1, UNKNOWN)?;
-        let known = Gain::ALL.into_iter().find(|gain| *gain as u8 + 1 == self.gains.get(index));
+        let known = self.gains.get_or(index, UNKNOWN);
+        let known = Gain::ALL.into_iter().find(|gain| *gain as u8 + 1 == known);
         let gain = match known {
             Some(gain) => gain,
             None => sampler.gain(content, compression)?,
         };
-        self.gains.set(index, gain as u8 + 1);
+        self.gains.put(index, gain as u8 + 1, UNKNOWN)?;
         Ok(match gain {
             Gain::Nothing => None,
             Gain::Codes => Some(compression.light()),

@@ -11,14 +11,14 @@ const STEP_BYTES: usize = 1 << 20;
 
 /// Contents whose holes are filled with zeroes.
 pub struct Filled<'r> {
-    reader: &'r mut dyn Reader,
+    reader: &'r dyn Reader,
     data: Option<&'r [Range<u64>]>,
     at: u64,
     hash: Option<ContentHash>,
 }
 
 impl<'r> Filled<'r> {
-    pub fn new(reader: &'r mut dyn Reader, data: Option<&'r [Range<u64>]>, has_digest: bool) -> Self {
+    pub fn new(reader: &'r dyn Reader, data: Option<&'r [Range<u64>]>, has_digest: bool) -> Self {
         Filled { reader, data, at: 0, hash: has_digest.then(ContentHash::new) }
     }
 
@@ -36,11 +36,8 @@ impl<'r> Filled<'r> {
             let (is_data, run) = self.run();
             let now = run.min(left) as usize;
             match is_data {
-                true => self.reader.read_exact(&mut bytes[done..done + now])?,
-                false => {
-                    bytes[done..done + now].fill(0);
-                    self.reader.skip(now as u64)?;
-                }
+                true => self.reader.read_exact_at(&mut bytes[done..done + now], self.at)?,
+                false => bytes[done..done + now].fill(0),
             }
             done += now;
             self.at += now as u64;
@@ -52,14 +49,19 @@ impl<'r> Filled<'r> {
     }
 
     /// Passes over the next bytes, and returns a reader of them for another thread, if they need not be read here.
-    pub fn range(&mut self, len: usize) -> Result<Option<Box<dyn RangeReader>>, BuildError> {
+    pub fn range(&mut self, len: usize) -> Option<Box<dyn RangeReader>> {
         let (is_data, run) = self.run();
         if self.hash.is_some() || !is_data || run < len as u64 {
-            return Ok(None);
+            return None;
         }
-        let range = self.reader.range(len as u64)?;
-        self.at += range.as_ref().map_or(0, |_| len as u64);
-        Ok(range)
+        let range = self.reader.range(self.at)?;
+        self.at += len as u64;
+        Some(range)
+    }
+
+    /// Goes to a byte behind the present one, without reading and hashing what is before it.
+    pub fn seek(&mut self, at: u64) {
+        self.at = at;
     }
 
     /// Passes over the next bytes. They are read if the hash is wanted; then it returns the hash of these bytes.
@@ -79,7 +81,7 @@ impl<'r> Filled<'r> {
             return Ok(Some(hash.finish()));
         }
         self.at += len_bytes;
-        self.reader.skip(len_bytes).map(|()| None)
+        Ok(None)
     }
 
     /// Whether the next bytes are data, and how many are alike.

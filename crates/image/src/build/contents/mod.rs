@@ -22,7 +22,7 @@ use super::compress::segment::{SEGMENT_BYTES_MAX, next_segment_bytes};
 use super::compress::stored::Segment;
 use super::compress::workers::{self, Done, Queue, Ticket, ToCompress, Workers};
 use super::content::Content;
-use super::duplicates::{Duplicates, Found, Hasher};
+use super::duplicates::{Duplicates, Hasher};
 use super::error::path_of;
 use super::options::Compression;
 use super::plan::Planned;
@@ -99,26 +99,18 @@ pub fn fill(
             true => Duplicates::new(writer.tree, plan, options)?,
             false => Duplicates::none(writer.tree.spill()),
         };
-        let packing = if writer.can_share() {
-            Packing::new(options, &writer.prefixes(), writer.tree.spill())
-        } else {
-            None
-        };
+        let packing = Packing::new(writer);
         let mut chooser = Chooser::new(options, writer.tree.spill())?;
         let (mut small, mut others) = (Table::new(writer.tree.spill()), Table::new(writer.tree.spill()));
         for planned in plan.others.iter() {
-            let is_small =
-                packing.as_ref().is_some_and(|packing| packing.is_small(writer.tree, &planned, options));
-            if is_small {
-                small.push(planned)?
-            } else {
-                others.push(planned)?
-            };
+            let is_small = packing.is_small(writer.tree, &planned, options);
+            let group = if is_small { &mut small } else { &mut others };
+            group.push(planned)?;
         }
         order.sort_small(writer.tree, &mut small)?;
         order.sort_others(&mut others)?;
         let scan = scan::scan(writer, &others, threads, room_bytes, &mut chooser, |compression| {
-            packing.as_ref().map_or(0, |packing| packing.fragment_bytes_max(Some(compression)))
+            packing.fragment_bytes_max(Some(compression))
         })?;
         let compressor = move || workers::compressor(options, queue, rooms);
         let workers = Workers::start(scope, queue, threads, room_bytes, compressor)?;
@@ -159,7 +151,7 @@ struct Filler<'w, 'a, 's> {
     workers: Workers<'s, ToCompress, Segment>,
     duplicates: Duplicates,
     scan: Scan,
-    packing: Option<Packing>,
+    packing: Packing,
     chooser: Chooser,
     pending: VecDeque<Pending>,
     /// The file whose segments are being written.
@@ -203,7 +195,7 @@ impl<'a> Filler<'_, 'a, '_> {
         {
             self.drain()?;
             self.left_bytes = self.left_bytes.saturating_sub(len_bytes);
-            sparse::write(self.writer, &planned, len_bytes, ranges, reader.as_mut())?;
+            sparse::write(self.writer, &planned, len_bytes, ranges, reader.as_ref())?;
             return reader.finish();
         }
         let compression = self.chooser.choose(self.writer, &planned, content)?;
@@ -214,11 +206,11 @@ impl<'a> Filler<'_, 'a, '_> {
         let is_scanned = self.scan.has(planned.id);
         if !is_scanned && self.duplicates.may_have(len_bytes, compression) && !self.is_one_segment(&file) {
             // There is no memory for all of it, so it is read twice.
-            let mut first = Filled::new(reader.as_mut(), data.as_deref(), true);
+            let mut first = Filled::new(reader.as_ref(), data.as_deref(), true);
             let original = self.find_original(&file, &mut first)?;
             let digest = first.digest();
             reader.finish()?;
-            if let Found::Same(original) = original {
+            if let Some(original) = original {
                 self.writer.add_digest(&planned, digest.filter(|_| options.digests))?;
                 self.left_bytes = self.left_bytes.saturating_sub(len_bytes);
                 self.pending.push_back(Pending::Duplicate { planned, original });
@@ -228,7 +220,7 @@ impl<'a> Filler<'_, 'a, '_> {
             reader = content.open()?;
         }
         let has_digest = options.digests || first_digest.is_some();
-        let mut filled = Filled::new(reader.as_mut(), data.as_deref(), has_digest);
+        let mut filled = Filled::new(reader.as_ref(), data.as_deref(), has_digest);
         match compression {
             Some(compression) if is_scanned => self.submit_scanned(&file, compression, &mut filled)?,
             _ => self.submit(&file, is_original, &mut filled)?,
@@ -243,11 +235,6 @@ impl<'a> Filler<'_, 'a, '_> {
         reader.finish()
     }
 
-    /// Longest end of a file that the packed file gets, bytes.
-    fn fragment_bytes_max(&self, compression: Option<Compression>) -> usize {
-        self.packing.as_ref().map_or(0, |packing| packing.fragment_bytes_max(compression))
-    }
-
     /// Whether all of a file is compressed by one thread, so that it can be hashed before.
     fn is_one_segment(&self, file: &Source) -> bool {
         let left_bytes = self.left_bytes.max(file.len_bytes);
@@ -255,7 +242,11 @@ impl<'a> Filler<'_, 'a, '_> {
     }
 
     /// Reads a file to its end, and looks for an earlier one with the same contents.
-    fn find_original(&mut self, file: &Source, reader: &mut Filled<'_>) -> Result<Found, BuildError> {
+    fn find_original(
+        &mut self,
+        file: &Source,
+        reader: &mut Filled<'_>,
+    ) -> Result<Option<InodeId>, BuildError> {
         let mut hasher = Hasher::default();
         let mut bytes = Buffer::default();
         for start in (0..file.len_bytes).step_by(HASH_BYTES) {
@@ -263,13 +254,6 @@ impl<'a> Filler<'_, 'a, '_> {
             hasher.write(&bytes);
             self.writer.report(0)?;
         }
-        self.duplicates.find(file.planned.id, &hasher.finish(file.len_bytes, file.compression))
-    }
-
-    /// Looks for an earlier file with the same contents, which are in memory.
-    fn find_original_of(&mut self, file: &Source, bytes: &[u8]) -> Result<Found, BuildError> {
-        let mut hasher = Hasher::default();
-        hasher.write(bytes);
         self.duplicates.find(file.planned.id, &hasher.finish(file.len_bytes, file.compression))
     }
 
@@ -288,7 +272,10 @@ impl<'a> Filler<'_, 'a, '_> {
         let len = file.len_bytes as usize;
         self.make_room(len)?;
         let src = reader.read(len, self.sources.take(len))?;
-        if let Found::Same(original) = self.find_original_of(file, &src)? {
+        let mut hasher = Hasher::default();
+        hasher.write(&src);
+        let key = hasher.finish(file.len_bytes, file.compression);
+        if let Some(original) = self.duplicates.find(file.planned.id, &key)? {
             self.pending.push_back(Pending::Duplicate { planned: file.planned, original });
             self.sources.keep(src);
             return self.write_ready();

@@ -8,8 +8,7 @@ use crate::build::BuildError;
 use crate::build::compress::segment::SEGMENT_BYTES_MAX;
 use crate::build::options::BLOCK_BYTES;
 use crate::build::progress::Stored;
-use crate::build::table::{HASH_BYTES, Hashes, Spill};
-use sha2::{Digest, Sha256};
+use crate::build::table::{Hashes, Spill};
 
 /// Blocks that the entries before the first pack of sixteen describe: the index of an inode without attributes begins
 /// eight bytes behind a multiple of 32.
@@ -35,7 +34,7 @@ pub struct Packed {
     segment_bytes: usize,
     /// Largest cluster of what follows, bytes.
     cluster_bytes: u32,
-    /// Positions of fragments by their hash. Sources are hostile, so it is one for which no equal values can be made.
+    /// Positions of fragments by their hashes.
     known: Hashes,
     /// The files that have fragments.
     pub stored: Stored,
@@ -77,7 +76,7 @@ impl Packed {
     pub fn place(&mut self, fragment: &[u8]) -> Result<u64, BuildError> {
         let end = self.len_bytes();
         self.stored.add(fragment.len() as u64, 0);
-        if let Some(known) = self.known.get_or_insert(&hash(fragment), end)? {
+        if let Some(known) = self.known.get_or_insert(&Hashes::key_of_bytes(&[fragment]), end)? {
             return Ok(known);
         }
         self.buffer.extend_from_slice(fragment);
@@ -127,12 +126,6 @@ impl Packed {
 pub fn segment_bytes(cluster_bytes: u32) -> usize {
     let bytes = SEGMENT_CLUSTERS * cluster_bytes as usize;
     bytes.clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX).next_multiple_of(PACK_BYTES)
-}
-
-/// The beginning of the hash of a fragment.
-fn hash(fragment: &[u8]) -> [u8; HASH_BYTES] {
-    let sha256: [u8; 32] = Sha256::digest(fragment).into();
-    std::array::from_fn(|at| sha256[at])
 }
 
 #[cfg(test)]

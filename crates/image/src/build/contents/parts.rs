@@ -135,7 +135,7 @@ impl<'a> Filler<'_, 'a, '_> {
         if len >= READ_BY_THREAD_BYTES_MIN
             && !is_limited
             && self.workers.waiting() < WAITING_MAX
-            && let Some(range) = reader.range(len)?
+            && let Some(range) = reader.range(len)
         {
             return Ok(Src::Unread { len, range });
         }
@@ -156,7 +156,7 @@ impl<'a> Filler<'_, 'a, '_> {
             cluster_bytes: options.cluster_bytes as usize,
             tail_packing: options.tail_packing,
             may_be_plain: !is_divided,
-            fragment_bytes_max: self.fragment_bytes_max(compression),
+            fragment_bytes_max: self.packing.fragment_bytes_max(compression),
             in_blocks,
             cuts: part.cuts.iter().copied().filter(is_inside).collect(),
         };
@@ -181,10 +181,10 @@ impl<'a> Filler<'_, 'a, '_> {
         let PendingReference { planned, compression, reference, hash, ref last } = *pending;
         let mut again = Again { hash: ContentHash::new(), last: Vec::new() };
         let Some(content) = self.writer.content(&planned) else { return Ok(()) };
-        let mut reader = content.open()?;
+        let reader = content.open()?;
         let data = reader.data_ranges()?;
-        let mut filled = Filled::new(reader.as_mut(), data.as_deref(), false);
-        filled.skip(reference.start, || Ok(()))?;
+        let mut filled = Filled::new(reader.as_ref(), data.as_deref(), false);
+        filled.seek(reference.start);
         let (mut src, mut start) = (not_stored, reference.start);
         while start < reference.end {
             let segment_start = start - src.len() as u64;

@@ -13,18 +13,17 @@ use crate::build::compress::input::Input;
 use crate::build::compress::segment::SEGMENT_BYTES_MAX;
 use crate::build::compress::workers::{Queue, Ticket, Turn, Workers};
 use crate::build::content::Content;
-use crate::build::duplicates::{Duplicates, Found, Hasher};
+use crate::build::duplicates::{Duplicates, Hasher};
 use crate::build::options::{BLOCK_BYTES, Compression, Dedupe};
 use crate::build::plan::Planned;
 use crate::build::sparse;
-use crate::build::table::{Spill, Table};
+use crate::build::table::{Hashes, Spill, Table};
 use crate::build::tree::InodeId;
 use crate::build::verify::Digests;
 use crate::build::writer::Writer;
 use crate::format::config::LZ4_WINDOW_BYTES_DEFAULT;
 use crate::format::features::incompat;
 use pagefold_codec::cluster::encode::{Encoder, EncoderConfig};
-use sha2::{Digest, Sha256};
 use std::collections::VecDeque;
 use std::ops::Range;
 
@@ -74,26 +73,21 @@ impl Scan {
 
     /// The earlier file with the same contents.
     pub fn original(&self, id: InodeId) -> Option<InodeId> {
-        let index = id.index();
-        let number = if index < self.duplicates.len() { self.duplicates.get(index) } else { 0 };
-        (number as usize).checked_sub(1).map(InodeId::at)
+        (self.duplicates.get_or(id.index(), 0) as usize).checked_sub(1).map(InodeId::at)
     }
 
     /// Whether later files have the contents of this one, all or a part.
     pub fn is_original(&self, id: InodeId) -> bool {
-        id.index() < self.originals.len() && self.originals.get(id.index()) != 0
+        self.originals.get_or(id.index(), 0) != 0
     }
 
     fn add_duplicate(&mut self, id: InodeId, original: InodeId) -> Result<(), BuildError> {
-        self.duplicates.grow(id.index() + 1, 0)?;
-        self.duplicates.set(id.index(), original.index() as u32 + 1);
+        self.duplicates.put(id.index(), original.index() as u32 + 1, 0)?;
         self.add_original(original)
     }
 
     fn add_original(&mut self, id: InodeId) -> Result<(), BuildError> {
-        self.originals.grow(id.index() + 1, 0)?;
-        self.originals.set(id.index(), 1);
-        Ok(())
+        self.originals.put(id.index(), 1, 0)
     }
 }
 
@@ -174,9 +168,8 @@ fn chunker(sizes: ChunkSizes) -> impl FnMut(&mut Input<'_>, u8) -> Result<Vec<Fo
         estimator.begin();
         let (mut found, mut start) = (Vec::with_capacity(src.len() / CHUNK_BYTES_MIN), 0);
         for chunk in sizes.chunks(src) {
-            let sha256: [u8; 32] = Sha256::new().chain_update([seed]).chain_update(chunk).finalize().into();
             let stored_bytes = estimator.stored_bytes(src, start..start + chunk.len())?;
-            let hash = std::array::from_fn(|at| sha256[at]);
+            let hash = Hashes::key_of_bytes(&[&[seed], chunk]);
             found.push(FoundChunk { hash, len_bytes: chunk.len() as u32, stored_bytes });
             start += chunk.len();
         }
@@ -259,7 +252,7 @@ impl Scanner<'_, '_, '_> {
         fragment_bytes: u64,
     ) -> Result<(), BuildError> {
         let len_bytes = content.len_bytes();
-        let mut reader = content.open()?;
+        let reader = content.open()?;
         let data = reader.data_ranges()?;
         if data.as_deref().is_some_and(|data| sparse::is_worth(self.writer.options.target, len_bytes, data)) {
             return Ok(());
@@ -272,7 +265,7 @@ impl Scanner<'_, '_, '_> {
             }
         };
         let file = File { id: planned.id, len_bytes, limit };
-        let mut filled = Filled::new(reader.as_mut(), data.as_deref(), true);
+        let mut filled = Filled::new(reader.as_ref(), data.as_deref(), true);
         let mut start = 0;
         while start < len_bytes {
             let segment_bytes = (len_bytes - start).min(SEGMENT_BYTES_MAX as u64);
@@ -324,8 +317,8 @@ impl Scanner<'_, '_, '_> {
         let mut hasher = Hasher::default();
         self.chunks.iter().for_each(|chunk| hasher.write(&chunk.hash));
         match self.duplicates.find(file.id, &hasher.finish(file.len_bytes, Some(compression)))? {
-            Found::Same(original) => self.scan.add_duplicate(file.id, original)?,
-            Found::First => {
+            Some(original) => self.scan.add_duplicate(file.id, original)?,
+            None => {
                 let runs = self.index.add_file(file.id, &self.chunks, SAVED_BYTES_MIN)?;
                 for run in runs.iter().filter(|run| run.source != file.id) {
                     self.scan.add_original(run.source)?;

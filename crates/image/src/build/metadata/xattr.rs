@@ -35,8 +35,8 @@ impl Pool {
         ids: impl Iterator<Item = InodeId>,
         prefix_bytes: usize,
     ) -> Result<Self, BuildError> {
-        let spill = tree.spill();
-        let mut counts = Table::filled(spill, tree.attribute_count(), 0u32)?;
+        let (spill, attributes) = (tree.spill(), tree.attributes());
+        let mut counts = Table::filled(spill, attributes.count(), 0u32)?;
         for id in ids {
             for number in tree.attribute_numbers(id) {
                 counts.set(number as usize, counts.get(number as usize).saturating_add(1));
@@ -47,16 +47,16 @@ impl Pool {
         for number in (0..counts.len()).filter(|number| counts.get(*number) > 0) {
             used.push(number as u32)?;
         }
-        used.sort_by(|one, other| tree.compare_attributes(*one, *other))?;
+        used.sort_by(|one, other| attributes.get(*one).cmp(&attributes.get(*other)))?;
         let stored = used.iter().map(|number| {
-            let ((name, value_len), count) = (tree.attribute_name(number), counts.get(number as usize));
+            let ((name, value_len), count) = (attributes.name(number), counts.get(number as usize));
             (name, value_len, if count >= SHARED_MIN { 1 } else { count })
         });
         let prefixes = LongPrefixes::choose(stored, prefix_bytes);
         let numbers = Table::filled(spill, counts.len(), NOT_SHARED)?;
         let mut pool = Pool { numbers, bytes: Table::new(spill), prefixes };
         for number in used.iter().filter(|number| counts.get(*number as usize) >= SHARED_MIN) {
-            pool.add(number, &tree.attribute(number))?;
+            pool.add(number, &attributes.get(number))?;
         }
         let len = pool.bytes.len().next_multiple_of(BLOCK_BYTES as usize);
         pool.bytes.grow(len, 0)?;

@@ -11,7 +11,7 @@ use crate::build::metadata::xattr;
 use crate::build::rules::Pattern;
 use crate::build::source::{OnEntry, Scanned};
 use crate::build::table::{Hashes, Spill, Table};
-use crate::build::tree::{Body, Directory, InodeId, Metadata, Tree, Xattr};
+use crate::build::tree::{Body, InodeId, Metadata, Tree, Xattr};
 use crate::read::FileKind;
 use crate::read::inode::{DeviceNumber, Timestamp};
 use contents::{Files, Identity};
@@ -181,7 +181,7 @@ impl Scan<'_, '_> {
             Ok((None, _)) => return Ok(None),
             Err(error) => return self.unreadable(path, error, "").map(|()| None),
         };
-        let is_directory = matches!(body, Body::Directory(_));
+        let is_directory = matches!(body, Body::Directory);
         let metadata = self.metadata(&stat, xattrs);
         let id = self.scanned.tree.add(parent, name, metadata, body).map_err(|e| self.with_path(e, path))?;
         if stat.nlink > 1 && !is_directory {
@@ -195,7 +195,7 @@ impl Scan<'_, '_> {
     fn body(&mut self, file: &SourceFile, stat: &SourceStat, path: &[u8]) -> Result<Option<Body>, SysError> {
         let number = DeviceNumber { major: stat.special.0, minor: stat.special.1 };
         Ok(Some(match FileKind::from_mode(stat.mode as u16) {
-            Some(FileKind::Directory) => Body::Directory(Directory::default()),
+            Some(FileKind::Directory) => Body::Directory,
             Some(FileKind::Symlink) => Body::Symlink(file.link_target()?.into()),
             Some(FileKind::CharDevice) => Body::CharDevice(number),
             Some(FileKind::BlockDevice) => Body::BlockDevice(number),

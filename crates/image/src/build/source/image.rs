@@ -9,7 +9,7 @@ use crate::build::content::{Content, Contents, Reader, Stored};
 use crate::build::error::path_of;
 use crate::build::rules::Pattern;
 use crate::build::table::{Hashes, Spill};
-use crate::build::tree::{Body, Directory, InodeId, Metadata, Tree, Xattr};
+use crate::build::tree::{Body, InodeId, Metadata, Tree, Xattr};
 use crate::finding::Severity;
 use crate::format::xattr::xattr_area_len_max;
 use crate::image::Node;
@@ -102,7 +102,7 @@ impl Repack<'_, '_> {
     fn body(&mut self, node: &Node, path: &[u8]) -> Result<Body, BuildError> {
         let number = node.inode().device.unwrap_or(DeviceNumber { major: 0, minor: 0 });
         Ok(match node.kind() {
-            FileKind::Directory => Body::Directory(Directory::default()),
+            FileKind::Directory => Body::Directory,
             FileKind::Symlink => Body::Symlink(node.read_link().map_err(|e| failed(path, e))?.into()),
             FileKind::CharDevice => Body::CharDevice(number),
             FileKind::BlockDevice => Body::BlockDevice(number),
@@ -223,7 +223,7 @@ impl Content for NodeContent {
 
     fn open(&self) -> Result<Box<dyn Reader + '_>, BuildError> {
         let node = self.image.node(self.nid).map_err(|e| self.failed(e))?;
-        Ok(Box::new(NodeReader { content: self, node, work: self.work.limit(), position: 0 }))
+        Ok(Box::new(NodeReader { content: self, node, work: self.work.limit() }))
     }
 }
 
@@ -231,7 +231,6 @@ struct NodeReader<'c> {
     content: &'c NodeContent,
     node: Node,
     work: WorkLimit,
-    position: u64,
 }
 
 impl Reader for NodeReader<'_> {
@@ -259,19 +258,13 @@ impl Reader for NodeReader<'_> {
         Ok(has_holes.then_some(ranges))
     }
 
-    fn read_exact(&mut self, buf: &mut [u8]) -> Result<(), BuildError> {
+    fn read_exact_at(&self, buf: &mut [u8], at: u64) -> Result<(), BuildError> {
         let decoded = self.work.decoded(buf.len() as u64);
-        let read = decoded.and_then(|()| self.node.read_within(self.position, buf, &self.work));
+        let read = decoded.and_then(|()| self.node.read_within(at, buf, &self.work));
         let read = read.map_err(|e| self.content.failed(e))?;
-        self.position += read as u64;
         match read == buf.len() {
             true => Ok(()),
             false => Err(BuildError::image_fault(&self.content.path, "it ends before its length")),
         }
-    }
-
-    fn skip(&mut self, len_bytes: u64) -> Result<(), BuildError> {
-        self.position += len_bytes;
-        Ok(())
     }
 }

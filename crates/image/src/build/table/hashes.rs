@@ -5,9 +5,12 @@
 
 use super::{Spill, Table};
 use crate::build::BuildError;
+use sha2::{Digest, Sha256};
 use std::hash::{BuildHasher, RandomState};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
+/// A key of a table of hashes.
+pub type Key = [u8; HASH_BYTES];
 /// Bytes of a key: 2^96 contents would have to be tried for two with one value.
 pub const HASH_BYTES: usize = 24;
 /// Slots at first.
@@ -26,7 +29,7 @@ pub struct Hashes {
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 struct Slot {
-    key: [u8; HASH_BYTES],
+    key: Key,
     number: u64,
 }
 
@@ -36,8 +39,14 @@ impl Hashes {
         Hashes { slots: Table::new(spill), len: 0, state: RandomState::new() }
     }
 
+    /// The key of contents in parts: the beginning of their SHA-256, since sources are hostile, and equal values of other
+    /// hashes can be made.
+    pub fn key_of_bytes(parts: &[&[u8]]) -> Key {
+        key_of_hash(parts.iter().fold(Sha256::new(), |hash, part| hash.chain_update(part)))
+    }
+
     /// The key of two numbers.
-    pub fn key_of(one: u64, other: u64) -> [u8; HASH_BYTES] {
+    pub fn key_of(one: u64, other: u64) -> Key {
         let mut key = [0; HASH_BYTES];
         key[..8].copy_from_slice(&one.to_le_bytes());
         key[8..16].copy_from_slice(&other.to_le_bytes());
@@ -51,7 +60,7 @@ impl Hashes {
     }
 
     /// The number of a key.
-    pub fn get(&self, key: &[u8; HASH_BYTES]) -> Option<u64> {
+    pub fn get(&self, key: &Key) -> Option<u64> {
         match self.slots.len() {
             0 => None,
             _ => Some(self.slots.get(find(&self.slots, &self.state, key)).number)
@@ -60,7 +69,7 @@ impl Hashes {
     }
 
     /// Returns the number of a key; one that is not there yet gets this number.
-    pub fn get_or_insert(&mut self, key: &[u8; HASH_BYTES], number: u64) -> Result<Option<u64>, BuildError> {
+    pub fn get_or_insert(&mut self, key: &Key, number: u64) -> Result<Option<u64>, BuildError> {
         assert!(number != EMPTY);
         if self.len >= self.slots.len() / 4 * 3 {
             self.enlarge()?;
@@ -88,8 +97,14 @@ impl Hashes {
     }
 }
 
+/// The key of contents that were added to a hash.
+pub fn key_of_hash(hash: Sha256) -> Key {
+    let sha256: [u8; 32] = hash.finalize().into();
+    std::array::from_fn(|at| sha256[at])
+}
+
 /// The slot of a key, or the empty one that it would get. At least one slot is empty, and their number is a power of two.
-fn find(slots: &Table<Slot>, state: &RandomState, key: &[u8; HASH_BYTES]) -> usize {
+fn find(slots: &Table<Slot>, state: &RandomState, key: &Key) -> usize {
     let mask = slots.len() - 1;
     let mut at = state.hash_one(key) as usize & mask;
     loop {

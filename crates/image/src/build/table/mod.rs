@@ -17,7 +17,7 @@ mod hashes;
 mod sort;
 mod spill;
 
-pub use hashes::{HASH_BYTES, Hashes};
+pub use hashes::{Hashes, Key, key_of_hash};
 pub use spill::Spill;
 
 use super::BuildError;
@@ -114,6 +114,18 @@ impl<T: Record> Table<T> {
         assert!(index < self.len, "record {index} of {}", self.len);
         let within = index % Self::PER_CHUNK;
         self.records_mut(index / Self::PER_CHUNK, within..within + 1)[0] = record;
+    }
+
+    /// The record at an index; `default` behind the end.
+    pub fn get_or(&self, index: usize, default: T) -> T {
+        if index < self.len { self.get(index) } else { default }
+    }
+
+    /// Sets the record at an index. Records before it that are missing become `default`.
+    pub fn put(&mut self, index: usize, record: T, default: T) -> Result<(), BuildError> {
+        self.grow(index + 1, default)?;
+        self.set(index, record);
+        Ok(())
     }
 
     /// Appends a record, and returns its index.

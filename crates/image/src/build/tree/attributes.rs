@@ -5,9 +5,7 @@
 
 use super::inode::Xattr;
 use crate::build::BuildError;
-use crate::build::table::{HASH_BYTES, Hashes, Spill, Table};
-use sha2::{Digest, Sha256};
-use std::cmp::Ordering;
+use crate::build::table::{Hashes, Spill, Table};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// The number of the empty set. Other sets are counted from 1.
@@ -61,7 +59,7 @@ impl Attributes {
             return Ok(NO_ATTRIBUTES);
         }
         let numbers = set.iter().map(|xattr| self.number(xattr)).collect::<Result<Vec<u32>, _>>()?;
-        let key = key([numbers.as_bytes(), b""]);
+        let key = Hashes::key_of_bytes(&[numbers.as_bytes()]);
         if let Some(number) = self.set_numbers.get(&key) {
             return Ok(number as u32);
         }
@@ -102,18 +100,13 @@ impl Attributes {
         (self.bytes.read_at(at..at + u64::from(name_len)), value_len as usize)
     }
 
-    /// Compares two attributes by their names, and then by their values.
-    pub fn compare(&self, one: u32, other: u32) -> Ordering {
-        self.get(one).cmp(&self.get(other))
-    }
-
     fn number(&mut self, (name, value): &Xattr) -> Result<u32, BuildError> {
         let lengths = u32::try_from(name.len()).ok().zip(u32::try_from(value.len()).ok());
         let Some((name_len, value_len)) = lengths else {
             return Err(BuildError::TooLarge { what: "an attribute of 4 GiB".into() });
         };
         // The length says where the value begins.
-        let key = key([&[&name_len.to_le_bytes(), &**name].concat(), &**value]);
+        let key = Hashes::key_of_bytes(&[&name_len.to_le_bytes(), name, value]);
         if let Some(number) = self.numbers.get(&key) {
             return Ok(number as u32);
         }
@@ -131,13 +124,6 @@ impl Attributes {
 /// The number of a record behind so many others, counted from 1.
 fn number_behind(len: usize) -> Result<u32, BuildError> {
     u32::try_from(len + 1).map_err(|_| BuildError::TooLarge { what: "2^32 attributes".into() })
-}
-
-/// The beginning of a hash, of which equal values cannot be made.
-fn key(parts: [&[u8]; 2]) -> [u8; HASH_BYTES] {
-    let sha256: [u8; 32] =
-        parts.iter().fold(Sha256::new(), |hash, part| hash.chain_update(part)).finalize().into();
-    std::array::from_fn(|at| sha256[at])
 }
 
 #[cfg(test)]
@@ -173,9 +159,6 @@ mod tests {
             for (set, number) in &twin {
                 let found: Vec<Xattr> = attributes.members(*number).map(|member| attributes.get(member)).collect();
                 prop_assert_eq!(&found, set);
-                for (one, other) in attributes.members(*number).zip(attributes.members(*number).skip(1)) {
-                    prop_assert_eq!(attributes.compare(one, other), attributes.get(one).cmp(&attributes.get(other)));
-                }
             }
         }
     }

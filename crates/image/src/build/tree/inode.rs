@@ -62,8 +62,8 @@ impl Default for Metadata {
 /// The type of an inode, with all that belongs only to this type.
 #[derive(Debug, Clone)]
 pub enum Body {
-    /// A directory.
-    Directory(Directory),
+    /// A directory, which is empty when it is added.
+    Directory,
     /// A regular file.
     Regular(Arc<dyn Content>),
     /// A regular file whose contents the tree's [`Contents`](crate::build::content::Contents) finds by these words.
@@ -84,7 +84,7 @@ impl Body {
     /// The type of file.
     pub fn kind(&self) -> FileKind {
         match self {
-            Body::Directory(_) => FileKind::Directory,
+            Body::Directory => FileKind::Directory,
             Body::Regular(_) | Body::Stored(_) => FileKind::Regular,
             Body::Symlink(_) => FileKind::Symlink,
             Body::CharDevice(_) => FileKind::CharDevice,
@@ -94,10 +94,6 @@ impl Body {
         }
     }
 }
-
-/// A directory that is added: it is empty.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Directory {}
 
 /// Checks whether an inode may have this name and body.
 pub(super) fn check(name: &[u8], body: &Body) -> Result<(), BuildError> {

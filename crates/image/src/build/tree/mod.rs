@@ -22,7 +22,7 @@ mod names;
 mod paths;
 mod record;
 
-pub use inode::{Body, Directory, InodeId, LINK_LEN_MAX, Metadata, XATTR_VALUE_LEN_MAX, Xattr};
+pub use inode::{Body, InodeId, LINK_LEN_MAX, Metadata, XATTR_VALUE_LEN_MAX, Xattr};
 pub use names::Entries;
 pub use paths::split;
 
@@ -36,7 +36,6 @@ use inode::{check, check_name};
 pub(super) use names::Name;
 use names::{NO_NODE, Names};
 use record::{Detail, Record};
-use std::cmp::Ordering;
 use std::sync::Arc;
 
 /// Numbers of contents from here on are those of [`Content`]s; the others are positions in the table of stored words.
@@ -118,29 +117,14 @@ impl Tree {
         self.record(id).xattrs != NO_ATTRIBUTES
     }
 
-    /// The numbers of the attributes of an inode, below [`attribute_count`](Self::attribute_count).
+    /// The numbers of the attributes of an inode, in [`attributes`](Self::attributes).
     pub(super) fn attribute_numbers(&self, id: InodeId) -> impl Iterator<Item = u32> + '_ {
         self.attributes.members(self.record(id).xattrs)
     }
 
-    /// Number of different attributes, those without an inode included.
-    pub(super) fn attribute_count(&self) -> usize {
-        self.attributes.count()
-    }
-
-    /// The attribute of a number.
-    pub(super) fn attribute(&self, number: u32) -> Xattr {
-        self.attributes.get(number)
-    }
-
-    /// The name of an attribute, and the length of its value, bytes.
-    pub(super) fn attribute_name(&self, number: u32) -> (Vec<u8>, usize) {
-        self.attributes.name(number)
-    }
-
-    /// Compares two attributes by their names, and then by their values.
-    pub(super) fn compare_attributes(&self, one: u32, other: u32) -> Ordering {
-        self.attributes.compare(one, other)
+    /// The different attributes, those without an inode included.
+    pub(super) fn attributes(&self) -> &Attributes {
+        &self.attributes
     }
 
     /// Returns the time of the last change of an inode.

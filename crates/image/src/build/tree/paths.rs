@@ -1,6 +1,6 @@
 //! Paths in a tree, and the names that patterns leave out.
 
-use super::{Body, Directory, InodeId, Metadata, Name, Tree};
+use super::{Body, InodeId, Metadata, Name, Tree};
 use crate::build::content::Bytes;
 use crate::build::error::BuildError;
 use crate::build::rules::Pattern;
@@ -67,7 +67,7 @@ impl Tree {
             id = match self.child(id, name) {
                 Some(child) if self.is_directory(child) => child,
                 Some(_) => return Err(BuildError::refused(path, "a name in its path is no directory")),
-                None => self.add(id, name, metadata.clone(), Body::Directory(Directory::default()))?,
+                None => self.add(id, name, metadata.clone(), Body::Directory)?,
             };
         }
         Ok(id)

@@ -127,7 +127,7 @@ impl Detail {
     /// The detail of a body that needs no table.
     pub fn of(body: &Body) -> Option<Self> {
         Some(match body {
-            Body::Directory(_) => Detail::Directory(NO_NODE),
+            Body::Directory => Detail::Directory(NO_NODE),
             Body::CharDevice(number) => Detail::Device(FileKind::CharDevice, *number),
             Body::BlockDevice(number) => Detail::Device(FileKind::BlockDevice, *number),
             Body::Fifo | Body::Socket => Detail::Other(body.kind()),

@@ -1,9 +1,8 @@
 //! Files with an index: compressed ones, and those with fragments.
 
-use super::record::Behind;
+use super::record::InodeTail;
 use super::{BLOCK, OpenFile, Writer};
 use crate::build::BuildError;
-use crate::build::compress::extents::{ExtentTable, Extents};
 use crate::build::compress::index::Index;
 use crate::build::compress::records::Records;
 use crate::build::compress::workers;
@@ -42,7 +41,7 @@ impl Writer<'_> {
         len_bytes: u64,
         fragments: progress::Stored,
         compression: Compression,
-        file: OpenFile,
+        file: &OpenFile,
         directory_blocks: u64,
     ) -> Result<(), BuildError> {
         // Without files, what is not directories is prefixes of attribute names.
@@ -54,7 +53,7 @@ impl Writer<'_> {
             self.summary.add_stored(compression, stored_bytes);
             self.summary.fragments = progress::Stored { stored_bytes, ..fragments };
         }
-        self.packed_place = Some(self.put_hidden(len_bytes, compression, &file)?);
+        self.packed_place = Some(self.put_hidden(len_bytes, compression, file)?);
         Ok(())
     }
 
@@ -114,7 +113,7 @@ impl Writer<'_> {
         len_bytes: u64,
         compression: Compression,
         file: &'f OpenFile,
-    ) -> (Storage, BehindCompressed<'f>) {
+    ) -> (Storage, CompressedTail<'f>) {
         let big = self.options.cluster_bytes > BLOCK_BYTES;
         let (extents, has_references, fragment) = (&file.extents, file.shared_bytes > 0, file.fragment);
         let index = Index { extents, len_bytes, has_references, big, fragment };
@@ -132,10 +131,7 @@ impl Writer<'_> {
         // The mark of a prefix came with clusters of several files.
         self.used.shared_clusters |= extents.has_prefix();
         let index = FileIndex::Entries(index);
-        (
-            Storage::count(layout, file.blocks),
-            BehindCompressed { head_bytes, header, index, tail: &file.tail },
-        )
+        (Storage::count(layout, file.blocks), CompressedTail { head_bytes, header, index, tail: &file.tail })
     }
 
     /// Ends a compressed file whose addresses need 48 bits.
@@ -157,7 +153,7 @@ impl Writer<'_> {
         let algorithm = compression.method.algorithm() as u8;
         let records = Records { extents, len_bytes, first_block, algorithm, tail_bytes };
         let (header, index) = (records.header(), FileIndex::Records(records));
-        let behind = BehindCompressed { head_bytes, header, index, tail: &[] };
+        let behind = CompressedTail { head_bytes, header, index, tail: &[] };
         self.used.formats.insert(algorithm, workers::format(compression, self.options));
         self.used.big_clusters |= self.options.cluster_bytes > BLOCK_BYTES;
         self.put_record(planned, len_bytes, storage, &behind, 0..0)
@@ -165,7 +161,7 @@ impl Writer<'_> {
 }
 
 /// The index of a compressed file, and the end of the file that stands behind it.
-struct BehindCompressed<'f> {
+struct CompressedTail<'f> {
     /// Bytes of the inode with its attributes.
     head_bytes: u64,
     header: MapHeader,
@@ -175,11 +171,11 @@ struct BehindCompressed<'f> {
 
 /// An index in one of its two forms.
 enum FileIndex<'f> {
-    Entries(Index<'f, ExtentTable>),
-    Records(Records<'f, ExtentTable>),
+    Entries(Index<'f>),
+    Records(Records<'f>),
 }
 
-impl Behind for BehindCompressed<'_> {
+impl InodeTail for CompressedTail<'_> {
     fn len_bytes(&self) -> u64 {
         let header_end = header_place(self.head_bytes) + HEADER_BYTES;
         let index_bytes = match &self.index {

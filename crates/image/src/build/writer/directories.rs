@@ -68,30 +68,29 @@ impl Directories {
 
 /// The places of inodes, and their numbers.
 pub struct Numbers {
-    places: Table<u64>,
+    places: Table<Position>,
     /// Number of an inode at the beginning of the area that is not compressed; known when contents are written.
     pub(super) first: u64,
 }
 
 impl Numbers {
     pub(super) fn new(tree: &Tree) -> Result<Self, BuildError> {
-        Ok(Numbers { places: Table::filled(tree.spill(), tree.len(), 0)?, first: 0 })
+        Ok(Numbers { places: Table::filled(tree.spill(), tree.len(), Position::plain(0))?, first: 0 })
     }
 
     pub(super) fn set(&mut self, id: InodeId, place: Position) {
-        self.places.set(id.index(), place.encode());
+        self.places.set(id.index(), place);
     }
 
     fn place(&self, id: InodeId) -> Position {
-        Position::decode(self.places.get(id.index()))
+        self.places.get(id.index())
     }
 
     /// The number of an inode in the image.
     pub(super) fn of(&self, id: InodeId) -> u64 {
-        match self.place(id) {
-            Position::Plain(at) => self.first + at / SLOT_LEN,
-            Position::Metabox(at) => NID_METABOX | (at / SLOT_LEN),
-        }
+        let place = self.place(id);
+        let slot = place.at() / SLOT_LEN;
+        if place.is_in_metabox() { NID_METABOX | slot } else { self.first + slot }
     }
 
     /// The blocks of a directory, all of whose inodes have their places.

@@ -20,6 +20,7 @@ use crate::build::options::{Compression, Options};
 use crate::build::table::{Spill, Table};
 use std::ops::Range;
 use std::time::Duration;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Largest cluster of the metabox, bytes. Twice as much makes the metabox smaller by a twentieth, and slower to read.
 const CLUSTER_BYTES_MAX: u32 = 8 << 10;
@@ -32,40 +33,28 @@ pub(super) struct Metabox {
     compression: Compression,
 }
 
-/// A position as the tables of the writer have it.
+/// Marks positions in the metabox.
 const METABOX_BIT: u64 = 1 << 63;
 
-/// Where an inode is placed: its position in the area, bytes.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Position {
-    /// In the area that is not compressed.
-    Plain(u64),
-    /// In the metabox.
-    Metabox(u64),
-}
+/// Where an inode is placed: a byte of the area that is not compressed, or of the metabox.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable)]
+#[repr(transparent)]
+pub(super) struct Position(u64);
 
 impl Position {
-    /// The position as a number.
-    pub(super) fn encode(self) -> u64 {
-        match self {
-            Position::Plain(at) => at,
-            Position::Metabox(at) => at | METABOX_BIT,
-        }
+    /// A byte of the area that is not compressed.
+    pub(super) fn plain(at: u64) -> Self {
+        Position(at)
     }
 
-    /// The position of a number.
-    pub(super) fn decode(number: u64) -> Self {
-        match number & METABOX_BIT {
-            0 => Position::Plain(number),
-            bit => Position::Metabox(number & !bit),
-        }
-    }
-
-    /// The position.
+    /// The byte.
     pub(super) fn at(self) -> u64 {
-        match self {
-            Position::Plain(at) | Position::Metabox(at) => at,
-        }
+        self.0 & !METABOX_BIT
+    }
+
+    /// Whether it is one of the metabox.
+    pub(super) fn is_in_metabox(self) -> bool {
+        self.0 & METABOX_BIT != 0
     }
 }
 
@@ -108,17 +97,18 @@ impl Writer<'_> {
         is_plain: bool,
     ) -> Result<Position, BuildError> {
         Ok(match &mut self.metabox {
-            Some(metabox) if !is_plain => Position::Metabox(metabox.space.reserve(len_bytes, inline)?),
-            _ => Position::Plain(self.space.reserve(len_bytes, inline)?),
+            Some(metabox) if !is_plain => Position(metabox.space.reserve(len_bytes, inline)? | METABOX_BIT),
+            _ => Position::plain(self.space.reserve(len_bytes, inline)?),
         })
     }
 
     /// Writes a part of an inode, `within` bytes behind its beginning.
     pub(super) fn write_at(&mut self, place: Position, within: u64, bytes: &[u8]) {
-        match (place, &mut self.metabox) {
-            (Position::Metabox(at), Some(metabox)) => metabox.space.write(at + within, bytes),
-            _ => self.space.write(place.at() + within, bytes),
-        }
+        let space = match &mut self.metabox {
+            Some(metabox) if place.is_in_metabox() => &mut metabox.space,
+            _ => &mut self.space,
+        };
+        space.write(place.at() + within, bytes);
     }
 
     /// Appends the metabox, if there is one, and then the other inodes. Returns the first block of these, from which their
@@ -159,11 +149,7 @@ impl Writer<'_> {
                     start,
                     is_last: start + segment.len() as u64 == inodes.len() as u64,
                     cluster_bytes,
-                    tail_packing: false,
-                    may_be_plain: false,
-                    fragment_bytes_max: 0,
-                    in_blocks: 0,
-                    cuts: Box::default(),
+                    ..Cut::default()
                 };
                 while let Some(ticket) = tickets.pop_front_if(|_| !workers.has_room(segment.len())) {
                     let done = workers.take(ticket, || self.report(0))?;

@@ -276,12 +276,12 @@ impl<'a> Writer<'a> {
 
     /// Remembers the hash of a file's contents.
     pub fn add_digest(&mut self, planned: &Planned, digest: Option<u128>) -> Result<(), BuildError> {
-        digest.map_or(Ok(()), |digest| self.summary.add_digest(planned.id, digest))
+        digest.map_or(Ok(()), |digest| self.summary.digests.insert(planned.id, digest))
     }
 
     /// Remembers that a file has the contents of `original`.
     pub fn copy_digest(&mut self, planned: &Planned, original: InodeId) -> Result<(), BuildError> {
-        self.summary.copy_digest(planned.id, original)
+        self.add_digest(planned, self.summary.digests.get(original))
     }
 
     /// Tells the caller how far the builder is, which has written further bytes of contents.

@@ -87,27 +87,24 @@ impl Writer<'_> {
         reference: &Reference,
         last: &[u8],
     ) -> Result<bool, BuildError> {
-        let end = match reference.source == planned.id {
-            true => match resolve(&file.extents, reference, reference.start) {
-                None => return Ok(false),
-                Some(found) => {
-                    // The extents are before those that are appended.
-                    for number in found.numbers.clone() {
-                        let extent = found.extent(&file.extents, number);
-                        file.extents.push(&extent)?;
-                    }
-                    found.end
-                }
-            },
-            false => {
-                let Some(source) = self.originals.get(reference.source) else { return Ok(false) };
-                let source_end = self.tree.content_bytes(reference.source);
-                let Some(found) = resolve(&source, reference, source_end) else { return Ok(false) };
-                for number in found.numbers.clone() {
-                    file.extents.push(&found.extent(&source, number))?;
-                }
-                found.end
+        let end = if reference.source == planned.id {
+            let Some(found) = resolve(&file.extents.all(), reference, reference.start) else {
+                return Ok(false);
+            };
+            // The extents are before those that are appended.
+            for number in found.numbers.clone() {
+                let extent = found.extent(&file.extents.all(), number);
+                file.extents.push(&extent)?;
             }
+            found.end
+        } else {
+            let Some(original) = self.originals.get(reference.source) else { return Ok(false) };
+            let (source, source_end) = (original.extents(), self.tree.content_bytes(reference.source));
+            let Some(found) = resolve(&source, reference, source_end) else { return Ok(false) };
+            for number in found.numbers.clone() {
+                file.extents.push(&found.extent(&source, number))?;
+            }
+            found.end
         };
         file.shared_bytes += end - reference.start;
         self.used.shared_clusters = true;
@@ -140,9 +137,9 @@ impl Resolved<'_> {
     }
 
     /// Where an extent of that file ends.
-    fn extent_end(&self, source: &(impl Extents + ?Sized), number: usize) -> u64 {
+    fn extent_end(&self, source: &Extents<'_>, number: usize) -> u64 {
         match number + 1 < source.count() {
-            true => source.extent(number + 1).start,
+            true => source.get(number + 1).start,
             false => self.source_len_bytes,
         }
     }
@@ -153,8 +150,8 @@ impl Resolved<'_> {
     }
 
     /// The extent of this number, with its place in the file that refers.
-    fn extent(&self, source: &(impl Extents + ?Sized), number: usize) -> Placed {
-        let extent = source.extent(number);
+    fn extent(&self, source: &Extents<'_>, number: usize) -> Placed {
+        let extent = source.get(number);
         let is_compressed = extent.stored != Stored::Plain;
         let is_cut_off = is_compressed && self.extent_end(source, number) > self.source_end();
         Placed { start: self.in_reference(extent.start), is_prefix: extent.is_prefix || is_cut_off, ..extent }
@@ -167,19 +164,19 @@ impl Resolved<'_> {
 /// Up to a block is missing at the end if the last extent would have one entry of the index, and a cluster of several
 /// blocks, which needs two.
 fn resolve<'r>(
-    source: &(impl Extents + ?Sized),
+    source: &Extents<'_>,
     reference: &'r Reference,
     source_len_bytes: u64,
 ) -> Option<Resolved<'r>> {
     let source_end = reference.source_start + reference.end.checked_sub(reference.start)?;
     let (first, behind) = (source.first_from(reference.source_start), source.first_from(source_end));
-    if first >= behind || source.extent(first).start != reference.source_start {
+    if first >= behind || source.get(first).start != reference.source_start {
         return None;
     }
     let (numbers, end) = (first..behind, reference.end);
     let found = Resolved { reference, numbers, end, source_len_bytes };
     for number in first..behind {
-        let extent = source.extent(number);
+        let extent = source.get(number);
         let start = found.in_reference(extent.start);
         let entries = found.in_reference(found.extent_end(source, number)) / BLOCK - start / BLOCK;
         match extent.stored {

@@ -4,7 +4,7 @@
 
 use super::open_file::OpenFile;
 use crate::build::BuildError;
-use crate::build::compress::extents::{ExtentTable, Extents, Placed, StoredExtent};
+use crate::build::compress::extents::{ExtentTable, Extents, StoredExtent};
 use crate::build::options::Compression;
 use crate::build::table::{Spill, Table};
 use crate::build::tree::InodeId;
@@ -66,8 +66,8 @@ impl Originals {
         tail: Range<u64>,
     ) -> Result<(), BuildError> {
         let first = self.extents.len() as u64;
-        for number in 0..file.extents.count() {
-            self.extents.push(StoredExtent::of(&file.extents.extent(number)))?;
+        for extent in file.extents.all().iter() {
+            self.extents.push(StoredExtent::of(&extent))?;
         }
         let known = self.compressions.iter().position(|one| *one == compression);
         let number = known.unwrap_or_else(|| {
@@ -85,16 +85,13 @@ impl Originals {
             compression: number as u32,
             is_cut: file.is_cut.into(),
         })?;
-        self.numbers.grow(self.numbers.len().max(id.index() + 1), 0)?;
         // No more than inodes, which have numbers of 32 bits.
-        self.numbers.set(id.index(), self.files.len() as u32);
-        Ok(())
+        self.numbers.put(id.index(), self.files.len() as u32, 0)
     }
 
     /// The original of an inode.
     pub(super) fn get(&self, id: InodeId) -> Option<Original<'_>> {
-        let number = if id.index() < self.numbers.len() { self.numbers.get(id.index()) } else { 0 };
-        let index = (number as usize).checked_sub(1)?;
+        let index = (self.numbers.get_or(id.index(), 0) as usize).checked_sub(1)?;
         Some(Original { originals: self, file: self.files.get(index) })
     }
 }
@@ -110,12 +107,18 @@ impl Original<'_> {
         self.file.tail[0]..self.file.tail[1]
     }
 
+    /// Its extents.
+    pub(super) fn extents(&self) -> Extents<'_> {
+        let [first, end] = self.file.extents.map(|number| number as usize);
+        Extents::new(&self.originals.extents, first..end)
+    }
+
     /// The file with all extents, and this tail.
     pub(super) fn open_file(&self, tail: Vec<u8>) -> Result<OpenFile, BuildError> {
         let known = |number: u64| (number != NONE).then_some(number);
         let mut extents = ExtentTable::new(self.originals.extents.spill());
-        for number in 0..self.count() {
-            extents.push(&self.extent(number))?;
+        for extent in self.extents().iter() {
+            extents.push(&extent)?;
         }
         Ok(OpenFile {
             extents,
@@ -131,19 +134,10 @@ impl Original<'_> {
     }
 }
 
-impl Extents for Original<'_> {
-    fn count(&self) -> usize {
-        (self.file.extents[1] - self.file.extents[0]) as usize
-    }
-
-    fn extent(&self, number: usize) -> Placed {
-        self.originals.extents.get(self.file.extents[0] as usize + number).placed()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::build::compress::extents::Placed;
     use crate::build::compress::stored::Stored;
     use proptest::prelude::*;
 
@@ -199,10 +193,10 @@ mod tests {
                 let (Some(found), Some((compression, file, tail, placed))) = (found, wanted) else { continue };
                 prop_assert_eq!((found.compression(), found.tail()), (*compression, tail.clone()));
                 prop_assert_eq!(format!("{:?}", found.open_file(Vec::new()).unwrap()), format!("{file:?}"));
-                let again: Vec<_> = (0..found.count()).map(|number| found.extent(number)).collect();
+                let again: Vec<_> = found.extents().iter().collect();
                 prop_assert_eq!(&again, placed);
                 let first = placed.partition_point(|extent| extent.start < start);
-                prop_assert_eq!((found.first_from(start), file.extents.first_from(start)), (first, first));
+                prop_assert_eq!((found.extents().first_from(start), file.extents.all().first_from(start)), (first, first));
             }
         }
     }

@@ -8,15 +8,15 @@ use crate::build::plan::Planned;
 use crate::read::FileKind;
 use std::ops::Range;
 
-/// The bytes behind an inode and its attributes, as its layout has them. They may take more than memory has room for.
-pub(super) trait Behind {
+/// The bytes that follow an inode and its attributes: an index, or the end of its contents. They may not fit into memory.
+pub(super) trait InodeTail {
     /// Its length.
     fn len_bytes(&self) -> u64;
     /// Passes all of it to `put`, piece after piece.
     fn write(&self, put: &mut dyn FnMut(&[u8]));
 }
 
-impl Behind for [u8] {
+impl InodeTail for [u8] {
     fn len_bytes(&self) -> u64 {
         self.len() as u64
     }
@@ -27,34 +27,32 @@ impl Behind for [u8] {
 }
 
 impl Writer<'_> {
-    /// Places an inode with its attributes, and `behind` them what its layout has there; the bytes `inline` of that
-    /// lie within a block. Returns their place in the area of inodes.
+    /// Writes an inode, its attributes and its `tail`, of which the bytes `inline` must not cross a block. Returns the place
+    /// of `inline` in the area of inodes.
     pub(super) fn put_record(
         &mut self,
         planned: &Planned,
         len_bytes: u64,
         storage: Storage,
-        behind: &(impl Behind + ?Sized),
+        tail: &(impl InodeTail + ?Sized),
         inline: Range<u64>,
     ) -> Result<Range<u64>, BuildError> {
         let (head_bytes, xattrs) = self.fields(planned, len_bytes, storage.is_wide)?;
         let inline = head_bytes + inline.start..head_bytes + inline.end;
         let is_regular = self.tree.kind(planned.id) == FileKind::Regular;
         let is_plain = is_regular && (storage.is_chunks() || !inline.is_empty());
-        let place = self.reserve(head_bytes + behind.len_bytes(), inline.clone(), is_plain)?;
+        let place = self.reserve(head_bytes + tail.len_bytes(), inline.clone(), is_plain)?;
         self.numbers.set(planned.id, place);
         self.write_head(planned, len_bytes, place, storage, &xattrs);
         let mut at = head_bytes;
-        behind.write(&mut |bytes| {
+        tail.write(&mut |bytes| {
             self.write_at(place, at, bytes);
             at += bytes.len() as u64;
         });
-        debug_assert_eq!(at, head_bytes + behind.len_bytes());
+        debug_assert_eq!(at, head_bytes + tail.len_bytes());
         // A tail that duplicates share is never in the metabox.
-        Ok(match place {
-            Position::Plain(at) => at + inline.start..at + inline.end,
-            Position::Metabox(_) => 0..0,
-        })
+        let at = place.at();
+        Ok(if place.is_in_metabox() { 0..0 } else { at + inline.start..at + inline.end })
     }
 
     pub(super) fn write_head(

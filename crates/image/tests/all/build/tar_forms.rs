@@ -46,8 +46,8 @@ fn target<'s>(scanned: &'s Scanned, path: &str) -> Option<&'s [u8]> {
 fn contents(scanned: &Scanned, path: &str) -> Vec<u8> {
     let content = scanned.tree.content(find(scanned, path), path.as_bytes()).unwrap();
     let mut bytes = vec![0; content.len_bytes() as usize];
-    let mut reader = content.open().unwrap();
-    reader.read_exact(&mut bytes).unwrap();
+    let reader = content.open().unwrap();
+    reader.read_exact_at(&mut bytes, 0).unwrap();
     reader.finish().unwrap();
     bytes
 }

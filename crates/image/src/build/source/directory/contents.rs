@@ -82,7 +82,7 @@ impl Content for SourceContent {
             libc::ENOENT | libc::ENOTDIR | libc::ELOOP | libc::ESTALE => self.changed(),
             _ => self.failed(e.into()),
         })?;
-        let reader = SourceReader { content: self, file: Arc::new(file), at: 0 };
+        let reader = SourceReader { content: self, file: Arc::new(file) };
         self.check(&reader.file)?;
         Ok(Box::new(reader))
     }
@@ -114,8 +114,6 @@ impl SourceContent {
 struct SourceReader<'c> {
     content: &'c SourceContent,
     file: Arc<File>,
-    /// Position, bytes.
-    at: u64,
 }
 
 impl Reader for SourceReader<'_> {
@@ -127,24 +125,16 @@ impl Reader for SourceReader<'_> {
         ranges.map_err(|e| self.content.failed(e.into()))
     }
 
-    fn read_exact(&mut self, buf: &mut [u8]) -> Result<(), BuildError> {
-        self.file.read_exact_at(buf, self.at).map_err(|e| self.content.read_failed(e))?;
-        self.at += buf.len() as u64;
-        Ok(())
+    fn read_exact_at(&self, buf: &mut [u8], at: u64) -> Result<(), BuildError> {
+        self.file.read_exact_at(buf, at).map_err(|e| self.content.read_failed(e))
     }
 
-    fn skip(&mut self, len_bytes: u64) -> Result<(), BuildError> {
-        self.at = self.at.saturating_add(len_bytes);
-        Ok(())
+    fn range(&self, start: u64) -> Option<Box<dyn RangeReader>> {
+        let (content, file) = (self.content.clone(), self.file.clone());
+        Some(Box::new(SourceRange { content, file, start }))
     }
 
-    fn range(&mut self, len_bytes: u64) -> Result<Option<Box<dyn RangeReader>>, BuildError> {
-        let (content, file, start) = (self.content.clone(), self.file.clone(), self.at);
-        self.skip(len_bytes)?;
-        Ok(Some(Box::new(SourceRange { content, file, start })))
-    }
-
-    fn finish(&mut self) -> Result<(), BuildError> {
+    fn finish(&self) -> Result<(), BuildError> {
         self.content.check(&self.file)
     }
 }
@@ -186,14 +176,14 @@ mod tests {
     }
 
     #[test]
-    fn a_range_has_the_bytes_that_the_reader_passes_over() {
+    fn a_range_has_the_bytes_from_its_start_on() {
         with_content(|path, content| {
-            let mut reader = content.open().unwrap();
+            let reader = content.open().unwrap();
             let whole = fs::read(path).unwrap();
             let (mut begin, mut range, mut end) = (vec![0; 100], vec![0; 8000], vec![0; 1900]);
-            reader.read_exact(&mut begin).unwrap();
-            let reads_range = reader.range(8000).unwrap().unwrap();
-            reader.read_exact(&mut end).unwrap();
+            reader.read_exact_at(&mut begin, 0).unwrap();
+            let reads_range = reader.range(100).unwrap();
+            reader.read_exact_at(&mut end, 8100).unwrap();
             reader.finish().unwrap();
             drop(reader);
             let room = range.as_mut_slice();
@@ -213,8 +203,8 @@ mod tests {
         };
         for change in [shorten as fn(&Path), touch] {
             with_content(|path, content| {
-                let mut reader = content.open().unwrap();
-                let range = reader.range(10_000).unwrap().unwrap();
+                let reader = content.open().unwrap();
+                let range = reader.range(0).unwrap();
                 reader.finish().unwrap();
                 change(path);
                 let read = range.read(0, &mut [0; 10_000]);

@@ -72,20 +72,16 @@ impl Content for MemberContent {
 
     fn open(&self) -> Result<Box<dyn Reader + '_>, BuildError> {
         self.archive.check()?;
-        Ok(Box::new(MemberReader { content: self, position: 0 }))
+        Ok(Box::new(MemberReader(self)))
     }
 }
 
-struct MemberReader<'c> {
-    content: &'c MemberContent,
-    /// Position in the file.
-    position: u64,
-}
+struct MemberReader<'c>(&'c MemberContent);
 
 impl MemberReader<'_> {
-    /// Where the next bytes are in the archive, and how many are alike; `None`: a hole.
-    fn run(&self) -> (Option<u64>, u64) {
-        let (content, position) = (self.content, self.position);
+    /// Where the bytes from `position` on are in the archive, and how many are alike; `None`: a hole.
+    fn run(&self, position: u64) -> (Option<u64>, u64) {
+        let content = self.0;
         let Some(runs) = &content.runs else {
             return (Some(content.at + position), content.len_bytes - position);
         };
@@ -101,34 +97,28 @@ impl MemberReader<'_> {
 
 impl Reader for MemberReader<'_> {
     fn data_ranges(&self) -> Result<Option<Vec<Range<u64>>>, BuildError> {
-        Ok(self.content.runs.as_ref().map(|runs| runs.iter().map(|run| run.start..run.end).collect()))
+        Ok(self.0.runs.as_ref().map(|runs| runs.iter().map(|run| run.start..run.end).collect()))
     }
 
-    fn read_exact(&mut self, buf: &mut [u8]) -> Result<(), BuildError> {
+    fn read_exact_at(&self, buf: &mut [u8], at: u64) -> Result<(), BuildError> {
         let mut done = 0;
         while done < buf.len() {
-            let (at, run) = self.run();
+            let (stored_at, run) = self.run(at + done as u64);
             let now = run.min((buf.len() - done) as u64) as usize;
             if now == 0 {
-                return Err(self.content.archive.past_the_end());
+                return Err(self.0.archive.past_the_end());
             }
             let piece = &mut buf[done..done + now];
-            match at {
-                Some(at) => self.content.archive.read_exact_at(piece, at)?,
+            match stored_at {
+                Some(at) => self.0.archive.read_exact_at(piece, at)?,
                 None => piece.fill(0),
             }
-            self.position += now as u64;
             done += now;
         }
         Ok(())
     }
 
-    fn skip(&mut self, len_bytes: u64) -> Result<(), BuildError> {
-        self.position += len_bytes;
-        Ok(())
-    }
-
-    fn finish(&mut self) -> Result<(), BuildError> {
-        self.content.archive.check()
+    fn finish(&self) -> Result<(), BuildError> {
+        self.0.archive.check()
     }
 }

@@ -1,14 +1,11 @@
 //! Attributes of a member, as a file would have them after extraction.
 
+use super::Fault;
 use super::members::Kind;
 use super::pax::Records;
-use super::{Fault, acl};
 use crate::build::metadata::xattr;
 use crate::build::tree::Metadata;
-use crate::read::acl as lists;
-
-const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
-const DEFAULT_LIST: &[u8] = b"system.posix_acl_default";
+use crate::read::acl;
 
 /// Sets the attributes of a member. Returns how many an image, or a file of this kind, cannot have. `name` is for
 /// messages.
@@ -18,21 +15,21 @@ pub fn set_attributes(
     mut records: Records,
     name: &[u8],
 ) -> Result<u64, Fault> {
-    let texts = [(ACCESS_LIST, records.access_list.take()), (DEFAULT_LIST, records.default_list.take())];
+    let texts = [(acl::ACCESS, records.access_list.take()), (acl::DEFAULT, records.default_list.take())];
     for (key, text) in texts {
         // The binary form is exact.
         if let Some(text) = text.filter(|_| !records.xattrs.contains_key(key)) {
-            let entries = acl::parse_text(&text)?;
-            records.xattrs.insert(key.to_vec(), acl::encode(&entries).into());
+            let entries = acl::parse_text(&text).map_err(Fault::refused)?;
+            records.xattrs.insert(key.to_vec(), acl::encode(&entries));
         }
     }
     let mut dropped = 0;
     for (key, value) in records.xattrs {
         let value = match key.as_slice() {
-            ACCESS_LIST if matches!(kind, Kind::Symlink(_)) => Err(()),
-            ACCESS_LIST => Ok(access_list(&value, metadata)?),
-            DEFAULT_LIST if !matches!(kind, Kind::Directory) => Err(()),
-            DEFAULT_LIST => Ok((!list(&value)?.is_empty()).then_some(value)),
+            acl::ACCESS if matches!(kind, Kind::Symlink(_)) => Err(()),
+            acl::ACCESS => Ok(access_list(&value, metadata)?),
+            acl::DEFAULT if !matches!(kind, Kind::Directory) => Err(()),
+            acl::DEFAULT => Ok((!list(&value)?.is_empty()).then_some(value)),
             key if xattr::split(key).is_none() || key.starts_with(b"user.") && !has_user_attributes(kind) => {
                 Err(())
             }
@@ -61,6 +58,8 @@ fn access_list(value: &[u8], metadata: &mut Metadata) -> Result<Option<Vec<u8>>,
 }
 
 /// Decodes a list, and checks it as Linux does.
-fn list(value: &[u8]) -> Result<Vec<lists::Entry>, Fault> {
-    acl::validated(lists::parse(value).map_err(Fault::refused)?)
+fn list(value: &[u8]) -> Result<Vec<acl::Entry>, Fault> {
+    let entries = acl::parse(value).map_err(Fault::refused)?;
+    acl::validate(&entries).map_err(Fault::refused)?;
+    Ok(entries)
 }

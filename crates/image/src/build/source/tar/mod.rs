@@ -11,13 +11,12 @@
 //! | module | contents |
 //! |---|---|
 //! | `archive` | the file: blocks while it is parsed, any bytes later |
-//! | `header`, `pax`, `sparse`, `acl` | headers, records, maps of sparse files, access lists as text |
+//! | `header`, `pax`, `sparse` | headers, records, maps of sparse files |
 //! | `members` | the members, one after another |
 //! | `metadata` | attributes of a member |
 //! | `place` | the tree |
 //! | `content` | contents of a member |
 
-mod acl;
 mod archive;
 mod content;
 mod header;

@@ -8,7 +8,7 @@ use crate::build::BuildError;
 use crate::build::content::Stored;
 use crate::build::source::Scanned;
 use crate::build::table::Table;
-use crate::build::tree::{Body, Directory, InodeId, Metadata, Name, Tree};
+use crate::build::tree::{Body, InodeId, Metadata, Name, Tree};
 use crate::format::dirent::NAME_LEN_MAX;
 use crate::read::inode::{DeviceNumber, Timestamp};
 use pagefold_page::size::Human;
@@ -160,7 +160,7 @@ impl<'o> Placer<'o> {
                 None => {
                     self.charge(INODE_BYTES + 2 * path_bytes)?;
                     let metadata = Metadata { mtime, ..Metadata::default() };
-                    self.scanned.tree.add(id, name, metadata, Body::Directory(Directory::default()))?
+                    self.scanned.tree.add(id, name, metadata, Body::Directory)?
                 }
             };
         }
@@ -170,7 +170,7 @@ impl<'o> Placer<'o> {
     fn body(&mut self, kind: Kind) -> Result<Body, Fault> {
         Ok(match kind {
             Kind::Regular(data) => self.regular(data)?,
-            Kind::Directory | Kind::HardLink(_) => Body::Directory(Directory::default()),
+            Kind::Directory | Kind::HardLink(_) => Body::Directory,
             Kind::Symlink(target) => {
                 self.charge(target.len())?;
                 Body::Symlink(target.into())
@@ -204,7 +204,7 @@ impl<'o> Placer<'o> {
     fn add(&mut self, parent: InodeId, name: &[u8], metadata: Metadata, body: Body) -> Result<(), Fault> {
         let tree = &mut self.scanned.tree;
         match (tree.child(parent, name).filter(|id| tree.is_directory(*id)), &body) {
-            (Some(id), Body::Directory(_)) => {
+            (Some(id), Body::Directory) => {
                 return Ok(tree.change(id, |other| *other = metadata)?);
             }
             (Some(id), _) => check_empty(tree, id)?,
