@@ -26,15 +26,15 @@ const DEFAULT_CODEC: &str = "lz4";
 pub struct RunningDisks {
     signals: Arc<Termination>,
     log: Box<dyn Fn(&str) + Send + Sync>,
-    /// The warnings of new disks that were logged: each disk has the same ones.
-    warned: Mutex<BTreeSet<String>>,
+    /// The messages that were logged and are not repeated.
+    logged: Mutex<BTreeSet<String>>,
 }
 
 impl RunningDisks {
     /// `signals`: those that end a start that is under way. `log` is called with a sentence about each error that a file
     /// can only return as a number, and about each dead server.
     pub fn new(signals: Arc<Termination>, log: impl Fn(&str) + Send + Sync + 'static) -> Self {
-        RunningDisks { signals, log: Box::new(log), warned: Mutex::default() }
+        RunningDisks { signals, log: Box::new(log), logged: Mutex::default() }
     }
 
     /// The folder of a running disk, and its device. ENODEV if there is none.
@@ -52,6 +52,11 @@ impl RunningDisks {
             Some(device) => Ok((runtime, dir, device)),
             None => Err(no_disk(number)),
         }
+    }
+
+    /// Whether a message is logged for the first time.
+    fn is_new(&self, message: &str) -> bool {
+        self.logged.lock().unwrap_or_else(PoisonError::into_inner).insert(message.to_string())
     }
 
     fn connect(&self, number: u32) -> Result<Client> {
@@ -87,7 +92,7 @@ impl RunningDisks {
         let unsafe_swap = "not safe as swap here; 'pagefold disk show' says why";
         let unsafe_swap = ready.swap_warning.map(|_| unsafe_swap.to_string());
         for warning in unsafe_swap.into_iter().chain(ready.warnings) {
-            if self.warned.lock().unwrap_or_else(PoisonError::into_inner).insert(warning.clone()) {
+            if self.is_new(&warning) {
                 (self.log)(&format!("disk '{}': {warning}", dir.name()));
             }
         }
@@ -143,7 +148,15 @@ impl RunningDisks {
 
 impl Disks for RunningDisks {
     fn numbers(&self) -> std::result::Result<Vec<u32>, Errno> {
-        self.errno(format_args!("listing disks"), self.list())
+        // The tree lists disks again and again: an error that stays is logged once.
+        self.list().map_err(|e| {
+            let errno = errno_of(&e);
+            let line = format!("listing disks: {e} ({errno})");
+            if self.is_new(&line) {
+                (self.log)(&line);
+            }
+            errno
+        })
     }
 
     fn device(&self, number: u32) -> std::result::Result<PathBuf, Errno> {
