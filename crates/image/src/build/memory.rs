@@ -27,7 +27,7 @@ pub struct Division {
     /// Threads that compress.
     pub threads: usize,
     /// Bytes of segments under way.
-    pub room_bytes: usize,
+    pub in_flight_bytes: usize,
     /// Bytes of the tables that may be resident.
     pub resident_bytes: u64,
 }
@@ -37,7 +37,11 @@ impl Division {
     pub fn of(options: &Options) -> Result<Self, BuildError> {
         let threads = options.thread_count();
         let Some(memory_bytes) = options.memory_bytes else {
-            return Ok(Division { threads, room_bytes: full_room(threads), resident_bytes: u64::MAX });
+            return Ok(Division {
+                threads,
+                in_flight_bytes: full_in_flight(threads),
+                resident_bytes: u64::MAX,
+            });
         };
         let encoder_bytes =
             options.compressions().into_iter().map(|one| Encoder::heap_bytes(&config(one, options)));
@@ -53,15 +57,16 @@ impl Division {
         let fixed_bytes =
             FIXED_BYTES + RESIDENT_BYTES_MIN + list_bytes + (packed_bytes + sampler_bytes) as u64;
         let encoder_bytes = encoder_bytes.map(|bytes| bytes as u64).sum::<u64>() + attempts_bytes;
-        let division = |threads: usize, room_bytes: usize| {
-            let taken = fixed_bytes + least_bytes(threads, room_bytes, encoder_bytes);
+        let division = |threads: usize, in_flight_bytes: usize| {
+            let taken = fixed_bytes + least_bytes(threads, in_flight_bytes, encoder_bytes);
             let rest = memory_bytes.checked_sub(taken)?;
-            Some(Division { threads, room_bytes, resident_bytes: rest + RESIDENT_BYTES_MIN })
+            Some(Division { threads, in_flight_bytes, resident_bytes: rest + RESIDENT_BYTES_MIN })
         };
         // Segments that wait matter less than a thread.
         let fitting = (1..=threads).rev().find_map(|threads| {
-            let rooms = [full_room(threads), (threads + 1) * SEGMENT_BYTES_MAX, threads * SEGMENT_BYTES_MAX];
-            rooms.into_iter().find_map(|room_bytes| division(threads, room_bytes))
+            let amounts =
+                [full_in_flight(threads), (threads + 1) * SEGMENT_BYTES_MAX, threads * SEGMENT_BYTES_MAX];
+            amounts.into_iter().find_map(|in_flight_bytes| division(threads, in_flight_bytes))
         });
         fitting.ok_or_else(|| {
             let least = fixed_bytes + least_bytes(1, SEGMENT_BYTES_MAX, encoder_bytes);
@@ -88,15 +93,15 @@ impl Options {
     }
 }
 
-/// Room for a long segment a thread, one that waits, and one that is written, so that no thread waits for the builder.
-fn full_room(threads: usize) -> usize {
+/// Bytes of a long segment for each thread, one that waits, and one that is written, so that no thread waits for the builder.
+fn full_in_flight(threads: usize) -> usize {
     (threads + 2) * SEGMENT_BYTES_MAX
 }
 
 /// Bytes that compressing takes. A compressed segment is as long as its source at most; a thread has an encoder for
 /// each compression.
-fn least_bytes(threads: usize, room_bytes: usize, encoder_bytes: u64) -> u64 {
-    2 * room_bytes as u64 + threads as u64 * encoder_bytes
+fn least_bytes(threads: usize, in_flight_bytes: usize, encoder_bytes: u64) -> u64 {
+    2 * in_flight_bytes as u64 + threads as u64 * encoder_bytes
 }
 
 #[cfg(test)]
@@ -117,7 +122,8 @@ mod tests {
         for memory_mib in [64, 128, 256, 512, 1024] {
             let division = Division::of(&options(memory_mib, "zstd:12")).unwrap();
             assert!(
-                division.threads >= threads && division.room_bytes >= division.threads * SEGMENT_BYTES_MAX
+                division.threads >= threads
+                    && division.in_flight_bytes >= division.threads * SEGMENT_BYTES_MAX
             );
             assert!(
                 division.resident_bytes >= RESIDENT_BYTES_MIN && division.resident_bytes < memory_mib << 20

@@ -108,13 +108,13 @@ pub fn build(
     on_progress: &mut OnProgress<'_>,
 ) -> Result<Summary, BuildError> {
     options.check()?;
-    let Division { threads, room_bytes, .. } = Division::of(options)?;
+    let Division { threads, in_flight_bytes, .. } = Division::of(options)?;
     let plan = plan::Plan::new(tree, options.build_time)?;
     file.set_len(0).map_err(|source| BuildError::Write { offset: 0, source })?;
     let output = output::Output::new(file, 1, options.target);
     let writer = writer::Writer::new(tree, &plan, options, output, on_progress)?;
     let order = sort::Order::new(tree, &options.sort)?;
-    let summary = writer.write(|writer| contents::fill(writer, &order, threads, room_bytes))?;
+    let summary = writer.write(|writer| contents::fill(writer, &order, threads, in_flight_bytes))?;
     tree.spill().check()?;
     Ok(Summary { listed: order.listed(), threads, ..summary })
 }

@@ -60,7 +60,7 @@ impl Stored {
 }
 
 /// The summary of a build.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Summary {
     /// The oldest kernel that the image was built for.
     pub target: Target,

@@ -80,12 +80,7 @@ impl Rules {
         self.0.is_empty()
     }
 
-    /// The compression for a path: that of the first rule that matches, or `otherwise`.
-    pub fn choose(&self, path: &[u8], otherwise: Option<Compression>) -> Option<Compression> {
-        self.find(path).unwrap_or(otherwise)
-    }
-
-    /// The compression for a path, if a rule names it.
+    /// The compression for a path: that of the first rule that matches, if there is one.
     pub fn find(&self, path: &[u8]) -> Option<Option<Compression>> {
         let rule = self.0.iter().find(|(pattern, _)| pattern.matches(path));
         rule.map(|(_, compression)| *compression)
@@ -112,13 +107,12 @@ mod tests {
         for rule in ["*.so=zstd:12", "/usr/lib/**=lzma", "*.jpg=none"] {
             rules.push(rule).unwrap();
         }
-        let chosen = |path: &str| rules.choose(path.as_bytes(), None).map(|c| c.to_string());
+        let chosen = |path: &str| rules.find(path.as_bytes()).flatten().map(|c| c.to_string());
         assert_eq!(chosen("usr/lib/a.so").as_deref(), Some("zstd:12"));
         assert_eq!(chosen("usr/lib/x/a").as_deref(), Some("lzma:6"));
         assert_eq!(chosen("lib/a"), None);
-        let lz4 = Compression::parse("lz4").unwrap();
-        assert_eq!(rules.choose(b"a.jpg", lz4), None);
-        assert_eq!(rules.choose(b"a", lz4), lz4);
+        assert_eq!(rules.find(b"a.jpg"), Some(None));
+        assert_eq!(rules.find(b"a"), None);
         for wrong in ["*.so", "[=lz4", "*=gzip"] {
             assert!(rules.push(wrong).is_err(), "{wrong}");
         }

@@ -17,7 +17,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 const STEP_BYTES: usize = 1 << 20;
 
 /// Hashes of the contents of regular files.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Digests(Table<Known>);
 
 /// The hash of a file, if it is known.

@@ -2,23 +2,24 @@
 
 use crate::format::{dirent, inode};
 
-/// The type of a file.
+/// The type of a file, with its number in directory entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
 pub enum FileKind {
     /// A regular file.
-    Regular,
+    Regular = dirent::TYPE_REGULAR,
     /// A directory.
-    Directory,
+    Directory = dirent::TYPE_DIRECTORY,
     /// A symbolic link.
-    Symlink,
+    Symlink = dirent::TYPE_SYMLINK,
     /// A character device.
-    CharDevice,
+    CharDevice = dirent::TYPE_CHAR_DEVICE,
     /// A block device.
-    BlockDevice,
+    BlockDevice = dirent::TYPE_BLOCK_DEVICE,
     /// A named pipe.
-    Fifo,
+    Fifo = dirent::TYPE_FIFO,
     /// A socket.
-    Socket,
+    Socket = dirent::TYPE_SOCKET,
 }
 
 impl FileKind {
@@ -51,16 +52,21 @@ impl FileKind {
 
     /// Decodes the type from a directory entry; `None` for 0, which means unknown, and for an invalid one.
     pub fn from_dirent(file_type: u8) -> Option<Self> {
-        match file_type {
-            dirent::TYPE_REGULAR => Some(FileKind::Regular),
-            dirent::TYPE_DIRECTORY => Some(FileKind::Directory),
-            dirent::TYPE_SYMLINK => Some(FileKind::Symlink),
-            dirent::TYPE_CHAR_DEVICE => Some(FileKind::CharDevice),
-            dirent::TYPE_BLOCK_DEVICE => Some(FileKind::BlockDevice),
-            dirent::TYPE_FIFO => Some(FileKind::Fifo),
-            dirent::TYPE_SOCKET => Some(FileKind::Socket),
-            _ => None,
-        }
+        const ALL: [FileKind; 7] = [
+            FileKind::Regular,
+            FileKind::Directory,
+            FileKind::Symlink,
+            FileKind::CharDevice,
+            FileKind::BlockDevice,
+            FileKind::Fifo,
+            FileKind::Socket,
+        ];
+        ALL.into_iter().find(|kind| kind.to_dirent() == file_type)
+    }
+
+    /// Encodes the type as in a directory entry.
+    pub fn to_dirent(self) -> u8 {
+        self as u8
     }
 
     /// Whether files of this type have contents: regular files, directories and symbolic links.

@@ -67,45 +67,26 @@ fn key(id: InodeId) -> Key {
     Hashes::key_of(id.index() as u64, 0)
 }
 
-/// References, file after file; those of a file are ascending and do not overlap.
-#[derive(Debug)]
-pub struct References(Table<Reference>);
-
-impl References {
-    pub fn new(spill: &Spill) -> Self {
-        References(Table::new(spill))
-    }
-
-    /// Number of references.
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Appends a reference, and returns its number.
-    pub fn push(&mut self, reference: &Reference) -> Result<usize, BuildError> {
-        self.0.push(*reference)
-    }
-
-    /// The reference of a file that has the byte at this position.
-    pub fn at(&self, file: FileDivision, at: u64) -> Option<Reference> {
-        let numbers = file.numbers();
-        let number = self.0.partition_point(numbers.clone(), |reference| reference.end <= at);
-        (number < numbers.end).then(|| self.0.get(number)).filter(|reference| reference.start <= at)
-    }
+/// Returns the reference of a file that has the byte at this position. `references` has those of all files, file after
+/// file; those of a file are ascending and do not overlap.
+pub fn reference_at(references: &Table<Reference>, file: FileDivision, at: u64) -> Option<Reference> {
+    let numbers = file.numbers();
+    let number = references.partition_point(numbers.clone(), |reference| reference.end <= at);
+    (number < numbers.end).then(|| references.get(number)).filter(|reference| reference.start <= at)
 }
 
 /// The divisions of all files.
 #[derive(Debug)]
 pub struct Divided {
     divisions: NumberedDivisions,
-    references: References,
+    references: Table<Reference>,
     cuts: SortedCuts,
 }
 
 impl Divided {
     pub(super) fn new(
         divisions: NumberedDivisions,
-        references: References,
+        references: Table<Reference>,
         cuts: Cuts,
     ) -> Result<Self, BuildError> {
         Ok(Divided { divisions, references, cuts: cuts.sorted()? })
@@ -113,7 +94,7 @@ impl Divided {
 
     /// No file is divided.
     pub fn none(spill: &Spill) -> Self {
-        let (divisions, references) = (NumberedDivisions::new(spill), References::new(spill));
+        let (divisions, references) = (NumberedDivisions::new(spill), Table::new(spill));
         Divided { divisions, references, cuts: SortedCuts::none(spill) }
     }
 
@@ -129,7 +110,7 @@ impl Divided {
 
     /// The reference of a file with this number, counted from 0; they are ascending.
     pub fn reference(&self, id: InodeId, number: usize) -> Option<Reference> {
-        self.of(id).numbers().nth(number).map(|number| self.references.0.get(number))
+        self.of(id).numbers().nth(number).map(|number| self.references.get(number))
     }
 
     /// Positions in a part of a file at which extents should begin, ascending: those that references name, and the

@@ -1,6 +1,6 @@
 //! The chunks of all files so far, and the longest runs of them that a further file has too.
 //!
-//! Contents are not kept: a chunk is known by its hash, of which equal values cannot be made. The index has room for a
+//! Contents are not kept: a chunk is known by its hash, of which equal values cannot be made. The index takes a
 //! fixed number of chunks. Files that do not fit are searched for chunks of earlier ones, and not remembered.
 
 use super::gear::ChunkSizes;
@@ -102,10 +102,10 @@ struct Compared {
 impl ChunkIndex {
     /// Makes an empty index.
     pub fn new(spill: &Spill) -> Self {
-        Self::with_room(CHUNKS_MAX, spill)
+        Self::with_capacity(CHUNKS_MAX, spill)
     }
 
-    fn with_room(chunks_max: usize, spill: &Spill) -> Self {
+    fn with_capacity(chunks_max: usize, spill: &Spill) -> Self {
         let (sequence, files) = (Table::new(spill), Table::new(spill));
         ChunkIndex { chunks_max, first: Hashes::new(spill), sequence, files }
     }
@@ -136,15 +136,15 @@ impl ChunkIndex {
         Ok(runs)
     }
 
-    /// Adds the chunks of a file to the sequence, if there is room.
+    /// Adds the chunks of a file to the sequence, if they fit.
     fn remember(&mut self, id: InodeId, chunks: &Table<FoundChunk>) -> Result<Compared, BuildError> {
         let base = self.sequence.len();
-        let has_room = chunks.len() <= self.chunks_max - base;
+        let is_remembered = chunks.len() <= self.chunks_max - base;
         let spill = chunks.spill();
         let (mut known, mut stored_bytes) = (Table::new(spill), Table::new(spill));
         let (mut offset, mut recent) = (0, RecentChunks::default());
         for (number, chunk) in (base as u64..).zip(chunks.iter()) {
-            let first = match has_room {
+            let first = match is_remembered {
                 true => self.first.get_or_insert(&chunk.hash, number)?.unwrap_or(number),
                 false => self.first.get(&chunk.hash).unwrap_or(UNKNOWN),
             };
@@ -153,7 +153,7 @@ impl ChunkIndex {
             known.push(Known { first, offset })?;
             offset += u64::from(chunk.len_bytes);
         }
-        if has_room {
+        if is_remembered {
             self.files.push(FirstChunk { number: base as u64, id: id.index() as u64 })?;
             for chunk in known.iter() {
                 self.sequence.push(chunk)?;
@@ -342,7 +342,7 @@ mod tests {
 
     #[test]
     fn a_full_index_finds_what_it_knows() {
-        let mut index = ChunkIndex::with_room(10, &Spill::none());
+        let mut index = ChunkIndex::with_capacity(10, &Spill::none());
         let mut find = |chunks: std::ops::Range<u8>| {
             index.add_file(InodeId::ROOT, &table(chunks), 1).unwrap().iter().count()
         };

@@ -11,7 +11,7 @@
 //!   half a block, so one that is near is used again.
 
 use super::cuts::Cuts;
-use super::divided::{Divided, NumberedDivisions, References};
+use super::divided::{Divided, NumberedDivisions, reference_at};
 use super::index::ChunkMatch;
 use crate::build::BuildError;
 use crate::build::options::BLOCK_BYTES;
@@ -66,7 +66,7 @@ pub struct Divisions {
     begins_anywhere: bool,
     divided: NumberedDivisions,
     /// The references, file after file.
-    references: References,
+    references: Table<Reference>,
     cuts: Cuts,
     /// For each inode the length of its file, bytes; 0: it was not added.
     lengths: Table<u64>,
@@ -78,7 +78,7 @@ impl Divisions {
         Divisions {
             begins_anywhere: cluster_bytes >= 3 * BLOCK_BYTES,
             divided: NumberedDivisions::new(spill),
-            references: References::new(spill),
+            references: Table::new(spill),
             cuts: Cuts::new(spill),
             lengths: Table::new(spill),
         }
@@ -126,7 +126,7 @@ impl Divisions {
                 return None;
             }
             match self.move_to_cut(&reference) {
-                Some(0) => return self.has_room(file, start).then_some(reference),
+                Some(0) => return self.may_begin_at(file, start).then_some(reference),
                 Some(step) if (start + step).is_multiple_of(BLOCK) && start + step >= own_start + BLOCK => {
                     start += step
                 }
@@ -151,7 +151,7 @@ impl Divisions {
     }
 
     /// Whether a reference of the file may begin here, because no cut of the file is near.
-    fn has_room(&self, file: &File, start: u64) -> bool {
+    fn may_begin_at(&self, file: &File, start: u64) -> bool {
         self.cuts.near(file.id, (start + 1).saturating_sub(BLOCK)..start).next().is_none()
     }
 
@@ -170,7 +170,7 @@ impl Divisions {
         if has_same_end && end == file.limit && self.cuts.near(source, near).next().is_none() {
             self.cuts.insert(source, source_end)?;
         }
-        let number = self.references.push(&reference)? as u64;
+        let number = self.references.push(reference)? as u64;
         self.divided.change(file.id, |division| {
             let first = if division.has_references() { division.references[0] } else { number };
             division.references = [first, number + 1];
@@ -181,7 +181,7 @@ impl Divisions {
 
     /// Follows references to the file that stores a byte itself.
     fn owner(&self, mut id: InodeId, mut at: u64) -> (InodeId, u64) {
-        let reference = |id, at| self.references.at(self.divided.get(id), at);
+        let reference = |id, at| reference_at(&self.references, self.divided.get(id), at);
         while let Some(found) = reference(id, at) {
             (id, at) = (found.source, found.source_start + (at - found.start));
         }

@@ -112,13 +112,13 @@ impl Buffers {
 
     /// Returns `len` bytes with any contents.
     pub fn take(&mut self, len: usize) -> Buffer {
-        let mut buffer = self.take_room(len);
+        let mut buffer = self.take_empty(len);
         buffer.set_len(len);
         buffer
     }
 
     /// Returns an empty buffer with memory for `len` bytes.
-    fn take_room(&mut self, len: usize) -> Buffer {
+    fn take_empty(&mut self, len: usize) -> Buffer {
         Buffer { memory: self.take_memory(len), len: 0 }
     }
 
@@ -154,18 +154,18 @@ impl Buffers {
 }
 
 /// Memory for the blocks of segments, which the threads take when they begin one: so as much as they work on at once serves
-/// for all, and what waits for them has none.
-pub struct Rooms(Mutex<Buffers>);
+/// for all, and segments that wait for a thread have none.
+pub struct SharedBuffers(Mutex<Buffers>);
 
-impl Rooms {
+impl SharedBuffers {
     /// Keeps up to `most_bytes`.
     pub fn new(most_bytes: usize) -> Self {
-        Rooms(Mutex::new(Buffers::new(most_bytes)))
+        SharedBuffers(Mutex::new(Buffers::new(most_bytes)))
     }
 
     /// Returns an empty buffer with memory for `len` bytes.
     pub fn take(&self, len: usize) -> Buffer {
-        self.lock().take_room(len)
+        self.lock().take_empty(len)
     }
 
     /// Keeps the memory of a buffer, if there is room.

@@ -106,7 +106,7 @@ fn is_gain(fit: Fit) -> bool {
 #[cfg(test)]
 mod tests {
     use crate::build::compress::buffers::Buffer;
-    use crate::build::compress::segment::Cut;
+    use crate::build::compress::segment::CutRules;
     use crate::build::compress::stored::{Extent, Segment, Stored};
     use pagefold_codec::cluster::encode::{Encoder, EncoderConfig};
     use proptest::prelude::*;
@@ -176,7 +176,7 @@ mod tests {
             let end = start + src.len() as u64;
             let cuts: Box<[u64]> = distances.iter().scan(start, position).filter(|cut| *cut < end).collect();
             let cluster_bytes = cluster_blocks * BLOCK as usize;
-            let cut = Cut { start, cluster_bytes, cuts: cuts.clone(), ..Cut::default() };
+            let cut = CutRules { start, cluster_bytes, cuts: cuts.clone(), ..CutRules::default() };
             let mut encoder = Encoder::new(&match zstd {
                 true => EncoderConfig::Zstd { max_window_bytes: 1 << 17, level: 1 },
                 false => EncoderConfig::Lz4 { window_bytes: 65_535 },

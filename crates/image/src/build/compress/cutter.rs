@@ -3,7 +3,7 @@
 //! A cluster has a fixed size, and the encoder finds how much of the file fits into it. So extents begin at any byte.
 //! Data that does not get smaller is stored plain, a block an extent.
 
-use super::segment::Cut;
+use super::segment::CutRules;
 use super::stored::{BLOCK, Extent, INLINE_BYTES_MAX, Segment, Stored};
 use crate::build::BuildError;
 use pagefold_codec::cluster::encode::{Encoder, Fit};
@@ -16,7 +16,7 @@ const REST_CLUSTERS_MIN: usize = 8;
 
 /// A segment that is being cut.
 pub(super) struct Cutter<'a> {
-    pub(super) cut: &'a Cut,
+    pub(super) cut: &'a CutRules,
     /// Position of `src` in the file, bytes.
     pub(super) start: u64,
     /// The segment, or a part of it.

@@ -63,7 +63,7 @@ impl<'t> Extents<'t> {
 }
 
 /// The extents of one file.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 pub struct ExtentTable {
     extents: Table<StoredExtent>,
     has_compressed: bool,

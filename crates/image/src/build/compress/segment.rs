@@ -23,7 +23,7 @@ const SEGMENT_ALIGN_BYTES: u64 = 64 << 10;
 
 /// How to cut.
 #[derive(Debug, Clone, Default)]
-pub struct Cut {
+pub struct CutRules {
     /// Position of the segment in its file, bytes.
     pub start: u64,
     /// Whether the file ends with the segment.
@@ -42,7 +42,7 @@ pub struct Cut {
     pub cuts: Box<[u64]>,
 }
 
-impl Cut {
+impl CutRules {
     /// Compresses the segment `src`, which is not empty. The result has the memory of `room`, which is empty.
     /// Fails soon after `is_stopped` is set.
     pub fn compress(
@@ -81,7 +81,7 @@ impl Cut {
     /// Does the same with a segment that may be read meanwhile, if the encoder needs to know little of what follows an extent.
     ///
     /// An extent is the same whatever the window has behind it, or it is compressed again with a longer window. So the
-    /// result is that of [`Cut::compress`].
+    /// result is that of [`CutRules::compress`].
     pub fn compress_input(
         &self,
         src: &mut Input<'_>,
@@ -221,7 +221,7 @@ mod tests {
             }
             let cuts = cuts.into_iter().filter(|cut| *cut < start + src.len() as u64).collect();
             let cluster_bytes = cluster_blocks * BLOCK;
-            let cut = Cut { start, is_last, cluster_bytes, tail_packing, may_be_plain, fragment_bytes_max, in_blocks: 0, cuts };
+            let cut = CutRules { start, is_last, cluster_bytes, tail_packing, may_be_plain, fragment_bytes_max, in_blocks: 0, cuts };
             let mut encoder = Encoder::new(&config).unwrap();
             let is_stopped = AtomicBool::new(false);
             let at_once = cut.compress(&src, Buffer::default(), &mut encoder, &is_stopped).unwrap();
@@ -242,7 +242,12 @@ mod tests {
         let src = vec![7; 1 << 20];
         for cuts in [vec![], vec![300_000]] {
             for is_last in [false, true] {
-                let cut = Cut { is_last, cluster_bytes: 4096, cuts: cuts.clone().into(), ..Cut::default() };
+                let cut = CutRules {
+                    is_last,
+                    cluster_bytes: 4096,
+                    cuts: cuts.clone().into(),
+                    ..CutRules::default()
+                };
                 let compressed = cut.compress(&src, Buffer::default(), &mut encoder, &AtomicBool::new(true));
                 assert!(matches!(compressed, Err(BuildError::Interrupted)), "{cuts:?}");
                 assert!(

@@ -2,15 +2,15 @@
 //!
 //! The builder's thread submits segments and takes the results in an order of its choice, by ticket; so what is written
 //! does not depend on which thread was faster. The builder takes a result before it submits a segment for which there is
-//! no [room](Workers::has_room). The bound is in bytes: one long segment must not keep the other threads waiting because
+//! no [capacity](Workers::has_capacity). The bound is in bytes: one long segment must not keep the other threads waiting because
 //! short ones behind it fill the queue.
 //!
 //! It also reads no further while [enough](Workers::has_enough) segments wait for a thread, and writes results that have
 //! come: memory that serves for the next segment at once is still in the processor's caches.
 
-use super::buffers::{Buffer, Rooms};
+use super::buffers::{Buffer, SharedBuffers};
 use super::input::{Input, Src};
-use super::segment::{self, Cut};
+use super::segment::{self, CutRules};
 use super::stored::Segment;
 use crate::build::BuildError;
 use crate::build::options::{Compression, Method, Options};
@@ -55,7 +55,7 @@ struct Job<W> {
 /// The instructions for compressing a segment.
 pub struct ToCompress {
     /// Where to cut it.
-    pub cut: Cut,
+    pub cut: CutRules,
     /// The compression of its file; `None`: it is stored plain.
     pub compression: Option<Compression>,
 }
@@ -139,7 +139,7 @@ pub struct Workers<'scope, W, O> {
     waiting_bytes: usize,
     /// Their number.
     waiting: usize,
-    room_bytes: usize,
+    in_flight_bytes: usize,
     threads: usize,
 }
 
@@ -161,13 +161,13 @@ impl<W, O> Drop for Workers<'_, W, O> {
 }
 
 impl<'scope, W: Send, O: Send + 'scope> Workers<'scope, W, O> {
-    /// Starts the threads. Sources of up to `room_bytes` are under way at once, or one. `new_worker` is called in each
+    /// Starts the threads. Sources of up to `in_flight_bytes` are under way at once, or one. `new_worker` is called in each
     /// of them, and makes the function that works on segments.
     pub fn start<'env, F>(
         scope: &'scope Scope<'scope, 'env>,
         queue: &'scope Queue<W>,
         threads: usize,
-        room_bytes: usize,
+        in_flight_bytes: usize,
         new_worker: impl Fn() -> F + Copy + Send + 'scope,
     ) -> Result<Self, BuildError>
     where
@@ -184,7 +184,7 @@ impl<'scope, W: Send, O: Send + 'scope> Workers<'scope, W, O> {
             under_way_bytes: 0,
             waiting_bytes: 0,
             waiting: 0,
-            room_bytes,
+            in_flight_bytes,
             threads,
         };
         for number in 0..threads {
@@ -198,10 +198,10 @@ impl<'scope, W: Send, O: Send + 'scope> Workers<'scope, W, O> {
     }
 
     /// Whether a segment of this length may be submitted before one is taken.
-    pub fn has_room(&self, src_bytes: usize) -> bool {
+    pub fn has_capacity(&self, src_bytes: usize) -> bool {
         let segments = self.submitted - self.taken;
         segments == 0
-            || self.under_way_bytes + src_bytes <= self.room_bytes
+            || self.under_way_bytes + src_bytes <= self.in_flight_bytes
                 && segments < SEGMENTS_PER_THREAD_MAX * self.threads as u64
     }
 
@@ -313,17 +313,17 @@ fn work<W, O>(
     }
 }
 
-/// Makes the function with which a thread compresses segments of this queue, in memory of `rooms`. It keeps an encoder for each
+/// Makes the function with which a thread compresses segments of this queue, in memory of `blocks_memory`. It keeps an encoder for each
 /// compression.
 pub fn compressor(
     options: &Options,
     queue: &Queue<ToCompress>,
-    rooms: &Rooms,
+    blocks_memory: &SharedBuffers,
 ) -> impl FnMut(&mut Input<'_>, ToCompress) -> Result<Segment, BuildError> {
     let (mut encoders, is_stopped) = (BTreeMap::new(), &queue.is_stopped);
     move |input, ToCompress { cut, compression }| {
         // Blocks that do not compress take as much as the source.
-        let room = rooms.take(input.len());
+        let room = blocks_memory.take(input.len());
         let Some(compression) = compression else { return Ok(segment::plain(input.all()?, room)) };
         let encoder = match encoders.entry(compression) {
             std::collections::btree_map::Entry::Occupied(made) => made.into_mut(),

@@ -57,7 +57,7 @@ impl Chooser {
         self.gains.put(index, gain as u8 + 1, UNKNOWN)?;
         Ok(match gain {
             Gain::Nothing => None,
-            Gain::Codes => Some(compression.light()),
+            Gain::EntropyOnly => Some(compression.light()),
             Gain::Matches => Some(compression),
         })
     }

@@ -17,7 +17,7 @@ mod sample;
 mod scan;
 
 use super::BuildError;
-use super::compress::buffers::{Buffer, Buffers, Rooms};
+use super::compress::buffers::{Buffer, Buffers, SharedBuffers};
 use super::compress::segment::{SEGMENT_BYTES_MAX, next_segment_bytes};
 use super::compress::stored::Segment;
 use super::compress::workers::{self, Done, Queue, Ticket, ToCompress, Workers};
@@ -82,17 +82,17 @@ struct Source {
     compression: Option<Compression>,
 }
 
-/// Appends the contents of all inodes that are no directories. Segments of up to `room_bytes` are under way at once.
+/// Appends the contents of all inodes that are no directories. Segments of up to `in_flight_bytes` are under way at once.
 pub fn fill(
     writer: &mut Writer<'_>,
     order: &Order,
     threads: usize,
-    room_bytes: usize,
+    in_flight_bytes: usize,
 ) -> Result<(), BuildError> {
     let (plan, options) = (writer.plan, writer.options);
     let queue = &Queue::default();
     // Results that are written last may have kept all the memory that there is.
-    let rooms = &Rooms::new(if options.memory_bytes.is_some() { 0 } else { room_bytes });
+    let blocks_memory = &SharedBuffers::new(if options.memory_bytes.is_some() { 0 } else { in_flight_bytes });
     std::thread::scope(|scope| {
         let left_bytes = writer.total_bytes();
         let duplicates = match writer.can_share() {
@@ -109,16 +109,16 @@ pub fn fill(
         }
         order.sort_small(writer.tree, &mut small)?;
         order.sort_others(&mut others)?;
-        let scan = scan::scan(writer, &others, threads, room_bytes, &mut chooser, |compression| {
+        let scan = scan::scan(writer, &others, threads, in_flight_bytes, &mut chooser, |compression| {
             packing.fragment_bytes_max(Some(compression))
         })?;
-        let compressor = move || workers::compressor(options, queue, rooms);
-        let workers = Workers::start(scope, queue, threads, room_bytes, compressor)?;
+        let compressor = move || workers::compressor(options, queue, blocks_memory);
+        let workers = Workers::start(scope, queue, threads, in_flight_bytes, compressor)?;
         let file = OpenFile::new(writer.tree.spill());
         let (pending, not_stored) = (VecDeque::new(), Vec::new());
         let sources = match options.memory_bytes {
             Some(_) => Buffers::limited(LIMITED_BUFFER_BYTES),
-            None => Buffers::new(room_bytes),
+            None => Buffers::new(in_flight_bytes),
         };
         let mut filler = Filler {
             writer,
@@ -133,7 +133,7 @@ pub fn fill(
             left_bytes,
             pending_references: 0,
             sources,
-            rooms,
+            blocks_memory,
         };
         for planned in small.iter() {
             filler.pack_file(planned)?;
@@ -165,7 +165,7 @@ struct Filler<'w, 'a, 's> {
     /// Memory for sources of segments.
     sources: Buffers,
     /// Memory for their blocks.
-    rooms: &'s Rooms,
+    blocks_memory: &'s SharedBuffers,
 }
 
 impl<'a> Filler<'_, 'a, '_> {
@@ -270,7 +270,7 @@ impl<'a> Filler<'_, 'a, '_> {
             return self.submit_part(file, &whole, reader);
         }
         let len = file.len_bytes as usize;
-        self.make_room(len)?;
+        self.wait_for_capacity(len)?;
         let src = reader.read(len, self.sources.take(len))?;
         let mut hasher = Hasher::default();
         hasher.write(&src);
@@ -286,9 +286,9 @@ impl<'a> Filler<'_, 'a, '_> {
     }
 
     /// Writes results until another segment of this length may be submitted, and a thread will soon want it.
-    fn make_room(&mut self, src_bytes: usize) -> Result<(), BuildError> {
+    fn wait_for_capacity(&mut self, src_bytes: usize) -> Result<(), BuildError> {
         loop {
-            match (self.workers.has_room(src_bytes), self.pending.is_empty()) {
+            match (self.workers.has_capacity(src_bytes), self.pending.is_empty()) {
                 (true, _) if !self.workers.has_enough() => return Ok(()),
                 (true, _) if !self.is_next_done() => self.workers.wait(|| self.writer.report(0))?,
                 (_, false) => self.write_next()?,
@@ -356,7 +356,7 @@ impl<'a> Filler<'_, 'a, '_> {
         }
         let fragment = self.pack_end(&segment.fragment)?;
         self.file.is_cut |= is_divided;
-        self.rooms.keep(self.writer.append_segment(&mut self.file, segment, elapsed)?);
+        self.blocks_memory.keep(self.writer.append_segment(&mut self.file, segment, elapsed)?);
         if is_last {
             let next = OpenFile::new(self.writer.tree.spill());
             let mut file = std::mem::replace(&mut self.file, next);

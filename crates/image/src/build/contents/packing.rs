@@ -9,7 +9,7 @@ use super::packed::{Packed, PackedSegment};
 use super::{Filled, Filler, Pending};
 use crate::build::BuildError;
 use crate::build::compress::buffers::Buffer;
-use crate::build::compress::segment::Cut;
+use crate::build::compress::segment::CutRules;
 use crate::build::compress::stored::Segment;
 use crate::build::compress::workers::{Ticket, ToCompress, Turn};
 use crate::build::options::{BLOCK_BYTES, Compression, Options};
@@ -146,7 +146,7 @@ impl<'a> Filler<'_, 'a, '_> {
     }
 
     fn append_packed(&mut self, segment: Segment, elapsed: Duration) -> Result<(), BuildError> {
-        self.rooms.keep(self.writer.append_segment(&mut self.packing.file, segment, elapsed)?);
+        self.blocks_memory.keep(self.writer.append_segment(&mut self.packing.file, segment, elapsed)?);
         Ok(())
     }
 
@@ -211,7 +211,7 @@ impl<'a> Filler<'_, 'a, '_> {
     fn submit_complete(&mut self) -> Result<bool, BuildError> {
         let mut is_any = false;
         while let Some(segment) = self.packing.packed.next_segment() {
-            self.make_room(segment.src.len())?;
+            self.wait_for_capacity(segment.src.len())?;
             let ticket = self.submit_packed(segment, Turn::Last);
             self.pending.push_back(Pending::Packed(ticket));
             is_any = true;
@@ -221,7 +221,7 @@ impl<'a> Filler<'_, 'a, '_> {
 
     fn submit_packed(&mut self, segment: PackedSegment, turn: Turn) -> Ticket {
         let PackedSegment { start, src, cluster_bytes, is_last } = segment;
-        let cut = Cut { start, is_last, cluster_bytes: cluster_bytes as usize, ..Cut::default() };
+        let cut = CutRules { start, is_last, cluster_bytes: cluster_bytes as usize, ..CutRules::default() };
         self.workers.submit(src.into(), ToCompress { cut, compression: self.packing.compression }, turn)
     }
 }

@@ -10,7 +10,7 @@ use crate::build::BuildError;
 use crate::build::chunks::Reference;
 use crate::build::compress::buffers::Buffer;
 use crate::build::compress::input::Src;
-use crate::build::compress::segment::{Cut, SEGMENT_BYTES_MAX, next_segment_bytes};
+use crate::build::compress::segment::{CutRules, SEGMENT_BYTES_MAX, next_segment_bytes};
 use crate::build::compress::workers::{ToCompress, Turn};
 use crate::build::content_hash::ContentHash;
 use crate::build::error::path_of;
@@ -118,7 +118,7 @@ impl<'a> Filler<'_, 'a, '_> {
         while start < part.range.end {
             let part_left = part.range.end - start;
             let segment_bytes = next_segment_bytes(part_left, part_left + later_bytes);
-            self.make_room(segment_bytes)?;
+            self.wait_for_capacity(segment_bytes)?;
             let src = self.source(segment_bytes, reader)?;
             self.submit_segment(file, part, start, src);
             start += segment_bytes as u64;
@@ -150,7 +150,7 @@ impl<'a> Filler<'_, 'a, '_> {
         let (len, end) = (src.len(), start + src.len() as u64);
         let is_last = end == file.len_bytes;
         let is_inside = |cut: &u64| (start + 1..end).contains(cut);
-        let cut = Cut {
+        let cut = CutRules {
             start,
             is_last,
             cluster_bytes: options.cluster_bytes as usize,
@@ -179,7 +179,7 @@ impl<'a> Filler<'_, 'a, '_> {
     /// Compresses the contents of a reference, and the bytes before it that are not stored.
     fn store_again(&mut self, pending: &PendingReference, not_stored: Vec<u8>) -> Result<(), BuildError> {
         let PendingReference { planned, compression, reference, hash, ref last } = *pending;
-        let mut again = Again { hash: ContentHash::new(), last: Vec::new() };
+        let mut second = SecondRead { hash: ContentHash::new(), last: Vec::new() };
         let Some(content) = self.writer.content(&planned) else { return Ok(()) };
         let reader = content.open()?;
         let data = reader.data_ranges()?;
@@ -191,32 +191,32 @@ impl<'a> Filler<'_, 'a, '_> {
             let len = (reference.end - start).min((SEGMENT_BYTES_MAX - src.len()) as u64);
             let further = filled.read(len as usize, Buffer::default())?;
             src.extend_from_slice(&further);
-            again.add(&further, reference.end - start);
+            second.add(&further, reference.end - start);
             start += len;
             let cluster_bytes = self.writer.options.cluster_bytes as usize;
-            let cut = Cut { start: segment_start, cluster_bytes, ..Cut::default() };
+            let cut = CutRules { start: segment_start, cluster_bytes, ..CutRules::default() };
             let what = ToCompress { cut, compression: Some(compression) };
             let ticket = self.workers.submit(src.into(), what, Turn::First);
             let mut done = self.workers.take(ticket, || self.writer.report(0))?;
             src = std::mem::take(&mut done.output.left);
-            self.rooms.keep(self.writer.append_segment(&mut self.file, done.output, done.elapsed)?);
+            self.blocks_memory.keep(self.writer.append_segment(&mut self.file, done.output, done.elapsed)?);
         }
         // Other files may refer to these extents, because of what was read before.
-        if hash.is_some_and(|hash| hash != again.hash.finish() || again.last != *last) {
+        if hash.is_some_and(|hash| hash != second.hash.finish() || second.last != *last) {
             return Err(BuildError::Changed { path: path_of(&planned.path(self.writer.tree)) });
         }
         reader.finish()
     }
 }
 
-/// The bytes of a reference that are read again, to be compared with those of the reading before.
-struct Again {
+/// Hashes a shared range on the second read, to detect that the file changed.
+struct SecondRead {
     /// The hash of all but the last block.
     hash: ContentHash,
     last: Vec<u8>,
 }
 
-impl Again {
+impl SecondRead {
     /// Adds the next bytes. From their first one on, the reference has `left_bytes`.
     fn add(&mut self, bytes: &[u8], left_bytes: u64) {
         let before_last = left_bytes.saturating_sub(BLOCK as u64).min(bytes.len() as u64) as usize;
@@ -236,11 +236,14 @@ mod tests {
         let mut rest = ContentHash::new();
         rest.write(&bytes[..2 * BLOCK + 100]);
         for step in [1, 99, BLOCK - 1, BLOCK, BLOCK + 1, bytes.len()] {
-            let mut again = Again { hash: ContentHash::new(), last: Vec::new() };
+            let mut second = SecondRead { hash: ContentHash::new(), last: Vec::new() };
             for (number, piece) in bytes.chunks(step).enumerate() {
-                again.add(piece, (bytes.len() - number * step) as u64);
+                second.add(piece, (bytes.len() - number * step) as u64);
             }
-            assert!(again.hash.finish() == rest.finish() && again.last == bytes[2 * BLOCK + 100..], "{step}");
+            assert!(
+                second.hash.finish() == rest.finish() && second.last == bytes[2 * BLOCK + 100..],
+                "{step}"
+            );
         }
     }
 }

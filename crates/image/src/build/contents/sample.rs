@@ -57,15 +57,15 @@ const COMPRESSED_FORMATS: [(usize, &[u8]); 16] = [
 pub enum Gain {
     /// Less than 5 %.
     Nothing,
-    /// No more than the lowest levels find, and less than half: bytes get shorter codes.
-    Codes,
+    /// Entropy coding helps, longer matches do not: the lowest level suffices. Less than half.
+    EntropyOnly,
     /// More with a long search for matches.
     Matches,
 }
 
 impl Gain {
     /// All of them.
-    pub const ALL: [Gain; 3] = [Gain::Nothing, Gain::Codes, Gain::Matches];
+    pub const ALL: [Gain; 3] = [Gain::Nothing, Gain::EntropyOnly, Gain::Matches];
 }
 
 /// The encoders of samples: a fast and a strong one, for LZ4 and for all other algorithms, which can encode what LZ4 cannot.
@@ -98,7 +98,7 @@ impl Sampler {
         Ok(Sampler { lz4: make(lz4)?, zstd: make(zstd)?, dst: vec![0; SAMPLED_BYTES_MIN as usize] })
     }
 
-    /// Finds out what compressing a file gains, which has [`SAMPLED_BYTES_MIN`] bytes or more. [`Gain::Codes`] is never
+    /// Finds out what compressing a file gains, which has [`SAMPLED_BYTES_MIN`] bytes or more. [`Gain::EntropyOnly`] is never
     /// the answer for a compression that does not search long.
     pub fn gain(&mut self, content: &dyn Content, compression: Compression) -> Result<Gain, BuildError> {
         let sample = sample(content)?;
@@ -122,7 +122,7 @@ impl Sampler {
                 if fast * 100 >= counted.len() * CODES_PERCENT_MIN
                     && strong.is_none_or(|strong| strong * 1000 >= fast * SEARCHED_PER_MILLE_MAX) =>
             {
-                Gain::Codes
+                Gain::EntropyOnly
             }
             _ => Gain::Matches,
         })
@@ -184,14 +184,14 @@ mod tests {
 
     #[test]
     fn noise_does_not_compress_and_digits_do_with_codes_of_bits_only() {
-        use Gain::{Codes, Matches, Nothing};
+        use Gain::{EntropyOnly, Matches, Nothing};
         assert_eq!(gains(&noise(100_000)), [Nothing; 4]);
         let digits: Vec<u8> = noise(100_000).into_iter().map(|byte| byte >> 2).collect();
-        assert_eq!(gains(&digits), [Nothing, Codes, Codes, Codes]);
+        assert_eq!(gains(&digits), [Nothing, EntropyOnly, EntropyOnly, EntropyOnly]);
         // An eighth of the file is enough.
         let mut mixed = noise(800_000);
         mixed[700_000..].fill(0);
-        assert_eq!(gains(&mixed), [Codes; 4]);
+        assert_eq!(gains(&mixed), [EntropyOnly; 4]);
         let fast = Compression::parse("zstd:1").unwrap().unwrap();
         assert_eq!(Sampler::new().unwrap().gain(&Bytes(mixed.into()), fast).unwrap(), Matches);
         // The file may have repetitions that the sample does not show.

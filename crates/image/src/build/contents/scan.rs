@@ -97,7 +97,7 @@ pub fn scan(
     writer: &mut Writer<'_>,
     files: &Table<Planned>,
     threads: usize,
-    room_bytes: usize,
+    in_flight_bytes: usize,
     chooser: &mut Chooser,
     fragment_bytes_max: impl Fn(Compression) -> usize,
 ) -> Result<Scan, BuildError> {
@@ -110,7 +110,7 @@ pub fn scan(
     let sizes = chunk_sizes(CHUNK_BYTES_MIN, writer.total_bytes());
     let queue = Queue::default();
     std::thread::scope(|scope| {
-        let workers = Workers::start(scope, &queue, threads, room_bytes, move || chunker(sizes))?;
+        let workers = Workers::start(scope, &queue, threads, in_flight_bytes, move || chunker(sizes))?;
         let (pending, chunks, index) =
             (VecDeque::new(), Table::new(writer.tree.spill()), ChunkIndex::new(writer.tree.spill()));
         let scan = Scan::new(writer.tree.spill());
@@ -269,7 +269,7 @@ impl Scanner<'_, '_, '_> {
         let mut start = 0;
         while start < len_bytes {
             let segment_bytes = (len_bytes - start).min(SEGMENT_BYTES_MAX as u64);
-            while !self.workers.has_room(segment_bytes as usize) {
+            while !self.workers.has_capacity(segment_bytes as usize) {
                 self.take_next()?;
             }
             let src = filled.read(segment_bytes as usize, self.buffers.pop().unwrap_or_default())?;

@@ -4,7 +4,7 @@
 //! new block if it does not fit into the one before.
 
 use crate::build::options::BLOCK_BYTES;
-use crate::format::dirent::{self, RawDirent};
+use crate::format::dirent::RawDirent;
 use crate::read::FileKind;
 use std::iter::Peekable;
 
@@ -85,7 +85,7 @@ fn encode_block(entries: &[Entry<'_>]) -> Vec<u8> {
         let raw = RawDirent {
             nid: entry.nid.into(),
             nameoff: (nameoff as u16).into(),
-            file_type: dirent_type(entry.kind),
+            file_type: entry.kind.to_dirent(),
             reserved: 0,
         };
         out.extend(raw.encode());
@@ -93,18 +93,6 @@ fn encode_block(entries: &[Entry<'_>]) -> Vec<u8> {
     }
     entries.iter().for_each(|entry| out.extend(entry.name));
     out
-}
-
-fn dirent_type(kind: FileKind) -> u8 {
-    match kind {
-        FileKind::Regular => dirent::TYPE_REGULAR,
-        FileKind::Directory => dirent::TYPE_DIRECTORY,
-        FileKind::Symlink => dirent::TYPE_SYMLINK,
-        FileKind::CharDevice => dirent::TYPE_CHAR_DEVICE,
-        FileKind::BlockDevice => dirent::TYPE_BLOCK_DEVICE,
-        FileKind::Fifo => dirent::TYPE_FIFO,
-        FileKind::Socket => dirent::TYPE_SOCKET,
-    }
 }
 
 #[cfg(test)]

@@ -55,7 +55,7 @@ impl Storage {
     }
 
     /// Gives the inode room for 48 bits, because the first block is not known when the inode is placed.
-    pub fn with_room(self, is_wide: bool) -> Self {
+    pub fn widened(self, is_wide: bool) -> Self {
         Storage { is_wide, ..self }
     }
 

@@ -19,7 +19,7 @@ const SLOTS_MIN: usize = 1 << 10;
 const EMPTY: u64 = u64::MAX;
 
 /// Numbers below `u64::MAX` by hashes.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Hashes {
     slots: Table<Slot>,
     len: usize,

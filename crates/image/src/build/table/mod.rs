@@ -222,17 +222,6 @@ impl<T> Default for Table<T> {
     }
 }
 
-impl<T: Record> Clone for Table<T> {
-    /// The copy is in memory.
-    fn clone(&self) -> Self {
-        let chunks = (0..self.chunks.len()).map(|number| {
-            let used = self.len.saturating_sub(number * Self::PER_CHUNK).min(Self::PER_CHUNK);
-            Chunk::Memory(self.records(number, 0..used).to_vec())
-        });
-        Table { chunks: chunks.collect(), len: self.len, spill: Spill::none() }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -260,7 +249,6 @@ mod tests {
             twin.resize(count + 70_000, Odd([9; 7]));
             assert_eq!(table.len(), twin.len());
             assert!(table.iter().eq(twin.iter().copied()));
-            assert!(table.clone().iter().eq(twin.iter().copied()));
             assert_eq!(spill.mapped_bytes() > 0, spill.is_file());
             let limit = |record: &Odd| record.0[0] < 1234;
             assert_eq!(table.partition_point(3..count, limit), 3 + twin[3..count].partition_point(limit));

@@ -29,7 +29,7 @@ struct Set {
 }
 
 /// All attributes and sets.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Attributes {
     bytes: Table<u8>,
     places: Table<Location>,

@@ -44,9 +44,7 @@ const OWN_CONTENT: u64 = 1 << 63;
 const NO_CONTENT: u64 = u64::MAX;
 
 /// A tree of files.
-///
-/// A clone is in memory.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Tree {
     inodes: Table<Record>,
     names: Names,

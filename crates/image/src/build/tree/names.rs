@@ -41,7 +41,7 @@ enum Link {
 }
 
 /// The names and entries of all directories.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Names {
     bytes: Table<u8>,
     nodes: Table<Node>,

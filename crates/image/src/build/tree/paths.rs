@@ -94,7 +94,8 @@ fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
 
 /// Splits a path into its directory and its last name.
 pub fn split(path: &[u8]) -> Result<(&[u8], &[u8]), BuildError> {
-    let trimmed = path.trim_ascii_end_matching(b'/');
+    let end = path.iter().rposition(|&byte| byte != b'/').map_or(0, |last| last + 1);
+    let trimmed = &path[..end];
     let cut = trimmed.iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
     match &trimmed[cut..] {
         b"" | b"." => Err(BuildError::refused(path, "it has no name")),
@@ -105,15 +106,4 @@ pub fn split(path: &[u8]) -> Result<(&[u8], &[u8]), BuildError> {
 /// The names of a path; `.` and empty ones are left out.
 fn names(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     path.split(|&byte| byte == b'/').filter(|name| !name.is_empty() && *name != b".")
-}
-
-trait TrimEnd {
-    fn trim_ascii_end_matching(&self, byte: u8) -> &[u8];
-}
-
-impl TrimEnd for [u8] {
-    fn trim_ascii_end_matching(&self, byte: u8) -> &[u8] {
-        let end = self.iter().rposition(|&b| b != byte).map_or(0, |last| last + 1);
-        &self[..end]
-    }
 }

@@ -21,6 +21,7 @@ pub struct Record {
     /// The number of its set of attributes.
     pub xattrs: u32,
     permissions: u16,
+    /// The type of file, as a directory entry has it.
     kind: u16,
     /// The parent of a directory.
     pub parent: InodeId,
@@ -40,17 +41,6 @@ pub enum Detail {
     /// A pipe or socket.
     Other(FileKind),
 }
-
-/// The kinds of files by number.
-const KINDS: [FileKind; 7] = [
-    FileKind::Directory,
-    FileKind::Regular,
-    FileKind::Symlink,
-    FileKind::CharDevice,
-    FileKind::BlockDevice,
-    FileKind::Fifo,
-    FileKind::Socket,
-];
 
 impl Record {
     /// Makes a record. `xattrs` is the number of its set of attributes.
@@ -101,8 +91,7 @@ impl Record {
             Detail::Device(kind, number) => (kind, u64::from(number.major) << 32 | u64::from(number.minor)),
             Detail::Other(kind) => (kind, 0),
         };
-        let kind = KINDS.iter().position(|other| *other == kind).unwrap_or(0) as u16;
-        Record { kind, detail, ..self }
+        Record { kind: kind.to_dirent().into(), detail, ..self }
     }
 
     /// The property that only this type of file has.
@@ -119,7 +108,7 @@ impl Record {
 
     /// The type of file.
     pub fn kind(&self) -> FileKind {
-        KINDS.get(usize::from(self.kind)).copied().unwrap_or(FileKind::Regular)
+        FileKind::from_dirent(self.kind as u8).unwrap_or(FileKind::Regular)
     }
 }
 

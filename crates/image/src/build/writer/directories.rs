@@ -219,7 +219,7 @@ impl Writer<'_> {
         drop(blocks);
         let layout = if placed.inline != 0 { LAYOUT_FLAT_INLINE } else { LAYOUT_FLAT_PLAIN };
         let block = (placed.blocks() > 0).then_some(first_block + placed.start);
-        let storage = Storage::blocks(layout, block).with_room(is_wide);
+        let storage = Storage::blocks(layout, block).widened(is_wide);
         let (head_bytes, xattrs) = self.fields(planned, placed.len_bytes, is_wide)?;
         let place = self.numbers.place(planned.id);
         self.write_head(planned, placed.len_bytes, place, storage, &xattrs);

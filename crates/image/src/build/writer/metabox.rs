@@ -11,8 +11,8 @@
 
 use super::{OpenFile, Writer};
 use crate::build::BuildError;
-use crate::build::compress::buffers::Rooms;
-use crate::build::compress::segment::Cut;
+use crate::build::compress::buffers::SharedBuffers;
+use crate::build::compress::segment::CutRules;
 use crate::build::compress::workers::{Queue, ToCompress, Turn, Workers, compressor};
 use crate::build::memory::Division;
 use crate::build::metadata::space::Space;
@@ -136,22 +136,22 @@ impl Writer<'_> {
     ) -> Result<OpenFile, BuildError> {
         let cluster_bytes = self.options.cluster_bytes.min(CLUSTER_BYTES_MAX) as usize;
         let threads = Division::of(self.options)?.threads.min(inodes.len().div_ceil(SEGMENT_BYTES));
-        let room_bytes = 4 * threads * SEGMENT_BYTES;
-        let (options, queue, rooms) = (self.options, &Queue::default(), &Rooms::new(0));
+        let in_flight_bytes = 4 * threads * SEGMENT_BYTES;
+        let (options, queue, blocks_memory) = (self.options, &Queue::default(), &SharedBuffers::new(0));
         let mut file = OpenFile::new(inodes.spill());
         std::thread::scope(|scope| {
-            let compressor = move || compressor(options, queue, rooms);
-            let mut workers = Workers::start(scope, queue, threads, room_bytes, compressor)?;
+            let compressor = move || compressor(options, queue, blocks_memory);
+            let mut workers = Workers::start(scope, queue, threads, in_flight_bytes, compressor)?;
             let mut tickets = std::collections::VecDeque::new();
             for start in (0..inodes.len() as u64).step_by(SEGMENT_BYTES) {
                 let segment = inodes.read_at(start..(inodes.len() as u64).min(start + SEGMENT_BYTES as u64));
-                let cut = Cut {
+                let cut = CutRules {
                     start,
                     is_last: start + segment.len() as u64 == inodes.len() as u64,
                     cluster_bytes,
-                    ..Cut::default()
+                    ..CutRules::default()
                 };
-                while let Some(ticket) = tickets.pop_front_if(|_| !workers.has_room(segment.len())) {
+                while let Some(ticket) = tickets.pop_front_if(|_| !workers.has_capacity(segment.len())) {
                     let done = workers.take(ticket, || self.report(0))?;
                     self.append_segment(&mut file, done.output, Duration::ZERO)?;
                 }

@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 /// A regular file whose segments are being appended.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 pub struct OpenFile {
     pub(super) extents: ExtentTable,
     /// The first block that is stored for it.

@@ -1,4 +1,4 @@
-//! The file that an archive is in: read in blocks while it is parsed, and at any position when contents are read.
+//! The file that an archive is in: read by blocks while it is parsed, and at any position when contents are read.
 
 use super::Fault;
 use crate::build::BuildError;
@@ -9,8 +9,6 @@ use std::path::{Path, PathBuf};
 
 /// Headers and data come in blocks of this many bytes.
 pub const BLOCK_BYTES: usize = 512;
-/// Bytes that are read at a time while an archive is parsed.
-const BUFFER_BYTES: usize = 64 << 10;
 
 /// A block.
 pub type Block = [u8; BLOCK_BYTES];
@@ -70,15 +68,12 @@ fn identity(file: &File) -> io::Result<(u64, (i64, i64))> {
 pub struct Cursor<'a> {
     archive: &'a Archive,
     at: u64,
-    /// Bytes of the archive from `buffer_start` on.
-    buffer: Vec<u8>,
-    buffer_start: u64,
 }
 
 impl<'a> Cursor<'a> {
     /// Begins at the first byte.
     pub fn new(archive: &'a Archive) -> Self {
-        Cursor { archive, at: 0, buffer: Vec::new(), buffer_start: 0 }
+        Cursor { archive, at: 0 }
     }
 
     /// The position, bytes from the beginning.
@@ -89,14 +84,9 @@ impl<'a> Cursor<'a> {
     /// Reads the next block. An archive that ends here is cut off.
     pub fn block(&mut self) -> Result<Block, Fault> {
         self.check_left(BLOCK_BYTES as u64)?;
-        let end = self.at + BLOCK_BYTES as u64;
-        if self.at < self.buffer_start || end > self.buffer_start + self.buffer.len() as u64 {
-            self.fill()?;
-        }
-        let start = (self.at - self.buffer_start) as usize;
         let mut block = [0; BLOCK_BYTES];
-        block.copy_from_slice(&self.buffer[start..start + BLOCK_BYTES]);
-        self.at = end;
+        self.archive.read_exact_at(&mut block, self.at)?;
+        self.at += BLOCK_BYTES as u64;
         Ok(block)
     }
 
@@ -125,14 +115,6 @@ impl<'a> Cursor<'a> {
     fn check_left(&self, len_bytes: u64) -> Result<(), Fault> {
         let left = self.archive.len_bytes().saturating_sub(self.at);
         if len_bytes <= left { Ok(()) } else { Err(cut_off()) }
-    }
-
-    fn fill(&mut self) -> Result<(), Fault> {
-        let left = self.archive.len_bytes() - self.at;
-        self.buffer.resize(left.min(BUFFER_BYTES as u64) as usize, 0);
-        self.buffer_start = self.at;
-        self.archive.read_exact_at(&mut self.buffer, self.at)?;
-        Ok(())
     }
 }
 

@@ -1,7 +1,7 @@
 //! The contents of members, which are read from the archive when the image is built.
 
 use super::archive::Archive;
-use super::sparse::Run;
+use super::sparse::SparseRun;
 use crate::build::BuildError;
 use crate::build::content::{Content, Contents, Reader, Stored};
 use crate::build::table::Table;
@@ -15,7 +15,7 @@ pub struct Members {
     /// The archive.
     pub archive: Arc<Archive>,
     /// The runs of all sparse files.
-    pub runs: Arc<Table<Run>>,
+    pub runs: Arc<Table<SparseRun>>,
 }
 
 impl Contents for Members {
@@ -30,26 +30,19 @@ impl Contents for Members {
 /// The parts of a sparse file that the archive has.
 #[derive(Debug)]
 struct Runs {
-    table: Arc<Table<Run>>,
+    table: Arc<Table<SparseRun>>,
     range: Range<usize>,
 }
 
 impl Runs {
-    fn iter(&self) -> impl Iterator<Item = Run> + '_ {
+    fn iter(&self) -> impl Iterator<Item = SparseRun> + '_ {
         self.range.clone().map(|index| self.table.get(index))
     }
 
     /// The first run that ends behind a position.
-    fn behind(&self, position: u64) -> Option<Run> {
-        let Range { mut start, mut end } = self.range;
-        while start < end {
-            let middle = start + (end - start) / 2;
-            match self.table.get(middle).end <= position {
-                true => start = middle + 1,
-                false => end = middle,
-            }
-        }
-        (start < self.range.end).then(|| self.table.get(start))
+    fn behind(&self, position: u64) -> Option<SparseRun> {
+        let first = self.table.partition_point(self.range.clone(), |run| run.end <= position);
+        (first < self.range.end).then(|| self.table.get(first))
     }
 }
 

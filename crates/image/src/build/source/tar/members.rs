@@ -4,7 +4,7 @@ use super::archive::{Block, Cursor};
 use super::header::Header;
 use super::metadata;
 use super::pax::Records;
-use super::sparse::{Run, Sparse};
+use super::sparse::{Sparse, SparseRun};
 use super::{Archive, Fault};
 use crate::build::tree::Metadata;
 use crate::read::inode::{DeviceNumber, Timestamp};
@@ -45,7 +45,7 @@ pub struct Data {
     /// Length of the file, bytes.
     pub len_bytes: u64,
     /// The parts of a sparse file that the archive has; `None`: the file is not sparse.
-    pub runs: Option<Box<[Run]>>,
+    pub runs: Option<Box<[SparseRun]>>,
 }
 
 /// Reads members.

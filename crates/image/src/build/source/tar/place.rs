@@ -2,7 +2,7 @@
 
 use super::content::Members;
 use super::members::{Data, Kind, Member};
-use super::sparse::Run;
+use super::sparse::SparseRun;
 use super::{Archive, Fault, TarOptions, Whiteouts};
 use crate::build::BuildError;
 use crate::build::content::Stored;
@@ -50,7 +50,7 @@ pub struct Placer<'o> {
     content_bytes: u64,
     has_root: bool,
     /// The runs of sparse files.
-    runs: Table<Run>,
+    runs: Table<SparseRun>,
     whiteouts: Table<Whiteout>,
     opaque: Table<InodeId>,
 }

@@ -25,7 +25,7 @@ const BLOCK_IS_CONTINUED: usize = 504;
 /// Bytes of a file that the archive has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
-pub struct Run {
+pub struct SparseRun {
     /// First byte.
     pub start: u64,
     /// First byte behind it.
@@ -83,11 +83,11 @@ impl Sparse {
 
     /// Checks the map against the file's length and the `stored_bytes` of data. Entries without bytes are left out, and
     /// adjacent ones become one.
-    pub fn runs(&self, stored_bytes: u64) -> Result<Box<[Run]>, Fault> {
+    pub fn runs(&self, stored_bytes: u64) -> Result<Box<[SparseRun]>, Fault> {
         if self.len_bytes > LEN_BYTES_MAX {
             return Err(Fault::refused(format!("a sparse file of {} bytes; up to 2^47", self.len_bytes)));
         }
-        let mut runs: Vec<Run> = Vec::new();
+        let mut runs: Vec<SparseRun> = Vec::new();
         let (mut end, mut stored_at) = (0, 0);
         for &(start, len) in &self.map {
             let next = start.checked_add(len).filter(|&next| next <= self.len_bytes);
@@ -101,7 +101,7 @@ impl Sparse {
             match runs.last_mut() {
                 _ if len == 0 => {}
                 Some(last) if last.end == start => last.end = next,
-                _ => runs.push(Run { start, end: next, stored_at }),
+                _ => runs.push(SparseRun { start, end: next, stored_at }),
             }
             (end, stored_at) = (next, stored_at + len);
         }
