@@ -27,10 +27,9 @@ mod recompress;
 mod remove;
 mod request;
 mod resolve;
-mod sector_arg;
-
 mod set;
 mod show;
+mod start;
 mod writeback;
 
 use crate::cli::list::with_columns;
@@ -99,7 +98,7 @@ pub enum DiskCommand {
 pub fn run(command: &DiskCommand) -> Result<ExitCode> {
     let done = |()| ExitCode::SUCCESS;
     match command {
-        DiskCommand::Create(args) => create::run(args),
+        DiskCommand::Create(args) => start::run(args),
         DiskCommand::List(args) => list::run(args).map(done),
         DiskCommand::Show(args) => show::run(args).map(done),
         DiskCommand::BlockState(args) => block_state::run(args).map(done),

@@ -1,8 +1,8 @@
 //! `disk recompress`, and the codecs that pages are compressed with again.
 
 use super::pass;
-use crate::cli::numbers;
 use crate::cli::progress::PassBar;
+use crate::cli::{numbers, values};
 use clap::{Args, ValueHint};
 use pagefold_control::config::{CodecConfig, RecompressAfter};
 use pagefold_control::error::{CliError, Result};
@@ -75,7 +75,7 @@ pub fn run(args: &RecompressArgs) -> Result<()> {
 
 fn pages(args: &RecompressArgs) -> Result<Pages> {
     if let Some(age) = &args.idle {
-        let age_s = duration::parse_s(age).map_err(|e| CliError::usage(format!("--idle: {e}")))?;
+        let age_s = values::seconds("--idle", age)?;
         return Ok(Pages::Idle { age_s });
     }
     Ok(match () {
