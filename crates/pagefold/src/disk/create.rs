@@ -31,7 +31,7 @@ pub struct CreateArgs {
     /// repeated; with those of --recompress-after, which come first, a disk has up to three, with priorities from 1
     #[arg(long, value_name = "CODEC[:LEVEL]")]
     pub recompress_codec: Vec<String>,
-    /// Compress pages again that were not accessed for AGE, such as 10m=zstd:3, with at most a quarter of one CPU, and
+    /// Recompress pages that were not accessed for AGE, such as 10m=zstd:3, with at most a quarter of one CPU, and
     /// only while CPUs and disks of the machine are not busy. A page that is written gets the first codec. Can be repeated,
     /// for denser codecs at greater ages. Ages above 8192 seconds count as 8192
     #[arg(long, value_name = "AGE=CODEC[:LEVEL]")]
@@ -57,7 +57,7 @@ pub struct CreateArgs {
     pub force_backing: bool,
     /// on: write back pages compressed and packed; off: one uncompressed page per block, as zram does
     #[arg(long, value_parser = one_of([("on", "", true), ("off", "", false)]), value_name = "on|off", requires = "backing")]
-    #[arg(default_value = "on", hide_possible_values = true)]
+    #[arg(action = clap::ArgAction::Set, default_value = "on", hide_possible_values = true)]
     pub compressed_writeback: bool,
     /// Most bytes per second that automatic writeback writes, such as 50M/s [default: no limit]
     #[arg(long, value_name = "SIZE/s", requires = "backing")]

@@ -127,8 +127,8 @@ pub struct BuildArgs {
     pub label: String,
     #[command(flatten)]
     pub threads: ThreadsArgs,
-    /// Memory that the command may take, about: fewer threads compress if it is too little for all, and what is known of
-    /// the files goes to a temporary file beside OUT if there are many. Takes 64M or more, depending on the compression
+    /// Memory that the command may take, about: fewer threads compress if it is too little for all, and file metadata beyond it
+    /// goes to a temporary file next to OUT. Takes 64M or more, depending on the compression
     /// [default: no limit]
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<String>,
