@@ -3,13 +3,14 @@
 //! Help, manual pages and shell completions are made from the same definition. The arguments of a command are defined
 //! in the command's file.
 
-use crate::cli::style::{ColorArg, set_color};
+use crate::cli::style::{color_parser, set_color};
 use crate::cli::{output, printable, style};
 use crate::disk::{self, DiskCommand};
 use crate::docs;
 use crate::image::{self, ImageCommand};
 #[cfg(feature = "zram")]
 use crate::zram;
+use anstream::ColorChoice;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use pagefold_control::error::{CliError, EXITS, Exit, Result};
 use pagefold_control::instance::location;
@@ -23,8 +24,8 @@ use std::process::ExitCode;
 #[command(subcommand_required = true, arg_required_else_help = true)]
 pub struct Cli {
     /// When to use colours
-    #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t = ColorArg::Auto)]
-    pub color: ColorArg,
+    #[arg(long, global = true, value_parser = color_parser(), value_name = "WHEN", default_value = "auto")]
+    pub color: ColorChoice,
     /// Print no notes, no progress and no summary: only results and errors
     #[arg(long, short = 'q', global = true)]
     pub quiet: bool,

@@ -166,7 +166,7 @@ pub struct ImageReport {
     pub algorithms: Vec<AlgorithmReport>,
     /// Statistics of the files.
     pub tree: TreeReport,
-    /// What the bytes of the image are used for; null if `--memory` is too small to find out.
+    /// The uses of the bytes of the image; null if `--memory` is too small to find out.
     pub usage: Option<UsageReport>,
     /// Errors that were found.
     pub errors: u64,
@@ -249,7 +249,7 @@ pub struct AmountReport {
     pub bytes: u64,
 }
 
-/// What the bytes of an image are used for.
+/// The uses of the bytes of an image.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct UsageReport {
@@ -441,7 +441,7 @@ pub struct CheckReport<F = Vec<FindingReport>> {
     pub decoded_bytes: u64,
     /// Whether everything was checked: no limit was reached.
     pub complete: bool,
-    /// What is wrong.
+    /// The defects.
     #[serde(flatten)]
     pub findings: FindingsReport<F>,
 }
@@ -466,7 +466,7 @@ pub struct ExtractReport<F = Vec<FindingReport>> {
     pub unsupported_xattrs: u64,
     /// Whether a signal ended the command early.
     pub interrupted: bool,
-    /// What is wrong.
+    /// The defects.
     #[serde(flatten)]
     pub findings: FindingsReport<F>,
 }
@@ -479,7 +479,7 @@ pub struct CopyReport {
     pub image_bytes: u64,
     /// Its SHA-256, as `sha256:` and digits.
     pub sha256: String,
-    /// What the contents agree with: `manifest` (the digest in a registry), `merkle_tree` (`--digest`), both, or nothing.
+    /// The digests that the contents agree with: `manifest` (the digest in a registry), `merkle_tree` (`--digest`), both, or nothing.
     pub verified_by: Vec<String>,
 }
 

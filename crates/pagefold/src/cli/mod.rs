@@ -9,10 +9,10 @@
 //! | `output` | all writing to standard output and standard error |
 //! | `printable` | text with names that other people chose, escaped for terminals |
 //! | `numbers`, `style` | digits in groups; colours |
+//! | `values` | parsing of values of options |
 
 pub mod chart;
 pub mod each;
-pub mod fuse_uring;
 pub mod list;
 pub mod numbers;
 pub mod output;
@@ -20,3 +20,4 @@ pub mod page;
 pub mod printable;
 pub mod progress;
 pub mod style;
+pub mod values;

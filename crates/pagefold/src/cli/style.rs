@@ -3,9 +3,10 @@
 //! Colours appear on a terminal only, unless `--color` or the variables `NO_COLOR` and `CLICOLOR_FORCE` say otherwise;
 //! `anstream` decides. Text is formatted with or without styles before it is printed, because tables need its width.
 
+use super::values::one_of;
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
-use clap::ValueEnum;
+use clap::builder::TypedValueParser;
 use std::io;
 
 /// Headings, and the label of notes.
@@ -15,24 +16,20 @@ pub const ERROR: Style = AnsiColor::Red.on_default().bold();
 /// Warnings.
 pub const WARNING: Style = AnsiColor::Yellow.on_default().bold();
 
-/// `--color`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum ColorArg {
-    /// On a terminal, unless NO_COLOR is set
-    Auto,
-    /// Always
-    Always,
-    /// Never
-    Never,
+/// The parser of `--color`.
+pub fn color_parser() -> impl TypedValueParser<Value = ColorChoice> {
+    one_of([
+        ("auto", "On a terminal, unless NO_COLOR is set", ColorChoice::Auto),
+        ("always", "Always", ColorChoice::Always),
+        ("never", "Never", ColorChoice::Never),
+    ])
 }
 
 /// Applies `--color` to all output of this process.
-pub fn set_color(choice: ColorArg) {
-    match choice {
-        // The choice of the environment stands.
-        ColorArg::Auto => {}
-        ColorArg::Always => ColorChoice::Always.write_global(),
-        ColorArg::Never => ColorChoice::Never.write_global(),
+pub fn set_color(choice: ColorChoice) {
+    // Otherwise the choice of the environment stands.
+    if choice != ColorChoice::Auto {
+        choice.write_global();
     }
 }
 

@@ -24,7 +24,7 @@ Flags:
   w  written back: the page is on the backing
   h  huge: the page does not compress, and is stored as it is
   i  idle: marked by 'disk set DISK idle=...', and not accessed since
-  r  compressed again, with a codec of a priority above 0
+  r  recompressed, with a codec of a priority above 0
   n  incompressible: the codec of the highest priority has not made the page smaller; of pages in memory only
 
 A written-back page keeps h and r, except on a disk with --compressed-writeback off.

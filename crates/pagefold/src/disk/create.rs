@@ -1,27 +1,11 @@
-//! `disk create`: creates the folder of the instance, opens the backing, starts the server, and prints the device.
-//!
-//! If any step fails or a signal comes, the command undoes the steps before it.
+//! The arguments of `disk create`.
 
-use super::backing::{self, OpenBacking};
 use super::export_arg::ExportArg;
-use super::request::{CreateRequest, Mode};
-use super::sector_arg::SectorArg;
-use super::{command, find, notes};
-use crate::cli::fuse_uring::FuseUringArg;
-use crate::cli::output;
-use clap::{Args, ValueEnum, ValueHint};
-use pagefold_control::client::Client;
-use pagefold_control::config::{DiskConfig, ServerConfig};
-use pagefold_control::error::{CliError, Exit, Result};
-use pagefold_control::instance::state::State;
-use pagefold_control::instance::{InstanceDir, NewInstance, RuntimeDir};
-use pagefold_control::removal;
-use pagefold_control::report::disk::CreatedDisk;
-use pagefold_control::startup::{self, PassedFds, Ready, StartedServer};
-use pagefold_sys::signal::Termination;
-use std::fs::File;
+use crate::cli::values::{fuse_uring, one_of};
+use clap::builder::TypedValueParser;
+use clap::{Args, ValueHint};
+use pagefold_control::config::{FuseUring, SectorSize};
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 /// The arguments of `disk create`.
 #[derive(Debug, Args)]
@@ -47,7 +31,7 @@ pub struct CreateArgs {
     /// repeated; with those of --recompress-after, which come first, a disk has up to three, with priorities from 1
     #[arg(long, value_name = "CODEC[:LEVEL]")]
     pub recompress_codec: Vec<String>,
-    /// Compress pages again that were not accessed for AGE, such as 10m=zstd:3, with at most a quarter of one CPU, and
+    /// Recompress pages that were not accessed for AGE, such as 10m=zstd:3, with at most a quarter of one CPU, and
     /// only while CPUs and disks of the machine are not busy. A page that is written gets the first codec. Can be repeated,
     /// for denser codecs at greater ages. Ages above 8192 seconds count as 8192
     #[arg(long, value_name = "AGE=CODEC[:LEVEL]")]
@@ -72,9 +56,9 @@ pub struct CreateArgs {
     #[arg(long, requires = "backing")]
     pub force_backing: bool,
     /// on: write back pages compressed and packed; off: one uncompressed page per block, as zram does
-    #[arg(long, value_enum, value_name = "on|off", requires = "backing")]
-    #[arg(default_value_t = OnOff::On, hide_possible_values = true)]
-    pub compressed_writeback: OnOff,
+    #[arg(long, value_parser = one_of([("on", "", true), ("off", "", false)]), value_name = "on|off", requires = "backing")]
+    #[arg(action = clap::ArgAction::Set, default_value = "on", hide_possible_values = true)]
+    pub compressed_writeback: bool,
     /// Most bytes per second that automatic writeback writes, such as 50M/s [default: no limit]
     #[arg(long, value_name = "SIZE/s", requires = "backing")]
     pub writeback_rate: Option<String>,
@@ -90,12 +74,12 @@ pub struct CreateArgs {
     pub export: ExportArg,
     /// Whether the loop export's requests come through io_uring instead of /dev/fuse; auto: where the kernel offers it, unless the
     /// disk has a backing. The buffers of its rings are part of --memory, and take at most an eighth of it and 32M
-    #[arg(long, value_enum, value_name = "auto|on|off", default_value_t = FuseUringArg::Auto)]
-    pub fuse_uring: FuseUringArg,
+    #[arg(long, value_parser = fuse_uring(), value_name = "auto|on|off", default_value = "auto")]
+    pub fuse_uring: FuseUring,
     /// Size of the loop device's sectors. 512 is for images of disks and file systems that were made for it, such as cloud
     /// images and FAT; a write of less than a page then reads the rest of it. Clients of NBD can read and write any bytes
-    #[arg(long, value_enum, value_name = "BYTES", default_value_t = SectorArg::Page)]
-    pub sector_size: SectorArg,
+    #[arg(long, value_parser = sector_size(), value_name = "BYTES", default_value = "4096")]
+    pub sector_size: SectorSize,
     /// Most microseconds between requests for which the disk is kept responsive, at most 1000; 0: none. While requests come
     /// within this time, idle CPUs of the machine poll or sleep lightly (/dev/cpu_dma_latency); not on a busy machine. This
     /// takes power, and while CPUs poll, time from the other threads of their cores. Where that device cannot be opened, or
@@ -137,15 +121,6 @@ pub struct CreateArgs {
     pub uncompressed: bool,
 }
 
-/// The values of a switch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum OnOff {
-    /// On
-    On,
-    /// Off
-    Off,
-}
-
 /// Examples for the long help.
 pub const EXAMPLES: &str = "\
 Examples:
@@ -155,231 +130,9 @@ Examples:
   mkfs.ext4 \"$(pagefold disk create --size 4G --export loop)\"
   pagefold disk create --size 4G --run 'mkfs.ext4 \"$PAGEFOLD_DEVICE\" && build-on \"$PAGEFOLD_DEVICE\"'";
 
-/// Creates a disk. With `--run`, a failure has an exit code that commands do not use.
-pub fn run(args: &CreateArgs) -> Result<ExitCode> {
-    let created = create(args);
-    match args.run {
-        Some(_) => created.map_err(command::of_runner),
-        None => created,
-    }
-}
-
-fn create(args: &CreateArgs) -> Result<ExitCode> {
-    let mut request = CreateRequest::from_args(args)?;
-    // From here on, a signal makes the command clean up and exit.
-    let signals = Termination::listen()?;
-    let runtime = RuntimeDir::open_or_create()?;
-    let new = match create_instance(&runtime, &request) {
-        Err(e) if e.exit == Exit::Busy && free_name_of_dead_disk(&runtime, &request)? => {
-            create_instance(&runtime, &request)
-        }
-        result => result,
-    }?;
-    let dir = new.dir.clone();
-    let opened = open_backing(&new, &mut request);
-    let started = match opened.and_then(|file| start(&runtime, &new, &request, file, &signals)) {
-        Ok(started) => started,
-        Err(failure) => {
-            drop(new);
-            clean_up(&runtime, &dir);
-            return Err(failure);
-        }
-    };
-    // The server holds a duplicate of the lock.
-    drop(new);
-    notes::print(dir.name(), &request.config, &started.ready);
-    // Printed before the start is confirmed: if the device cannot be reported, the disk must not stay.
-    if let Err(failure) = print_device(&request, &dir, &started) {
-        started.end();
-        // If this fails, the only harm is that messages say the server died.
-        let _ = dir.mark_ended();
-        clean_up(&runtime, &dir);
-        return Err(CliError::new(failure.exit, format!("{failure}; no disk was created")));
-    }
-    match &request.mode {
-        Mode::Background => started.detach().map(drop).inspect_err(|_| clean_up(&runtime, &dir))?,
-        Mode::Foreground => serve_in_foreground(&runtime, &dir, started, &signals)?,
-        Mode::Run(command) => return serve_while(command, &runtime, &dir, started, &signals),
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-/// Prints the device, or JSON that contains it; nothing for the user of `--run`, who sees the output of the command.
-fn print_device(request: &CreateRequest, dir: &InstanceDir, started: &StartedServer) -> Result<()> {
-    let Ready { device, export, .. } = &started.ready;
-    match request.mode {
-        Mode::Run(_) => Ok(()),
-        _ if request.json => output::deliver_json(&CreatedDisk {
-            name: dir.name().to_string(),
-            device: device.clone(),
-            export: export.clone(),
-            size_bytes: request.config.size_bytes,
-        }),
-        _ => output::deliver_line(device),
-    }
-}
-
-fn create_instance(runtime: &RuntimeDir, request: &CreateRequest) -> Result<NewInstance> {
-    let locked = runtime.lock()?;
-    locked.sweep(output::note)?;
-    locked.create(request.name.as_ref())
-}
-
-/// If the taken name belongs to a disk whose server is dying or dead, waits for its end and cleans up. Returns whether the
-/// name is free now; an error says what keeps it.
-fn free_name_of_dead_disk(runtime: &RuntimeDir, request: &CreateRequest) -> Result<bool> {
-    let Some(dir) = request.name.as_ref().map(|name| runtime.instance(name)) else {
-        return Ok(false);
-    };
-    let response = Client::connect(&dir).and_then(|mut client| client.get("size"));
-    let Some(cleanup) = response.err().and_then(|e| find::wait_and_clean_up(runtime, &dir, &e)) else {
-        return Ok(false);
-    };
-    let name = dir.name();
-    cleanup.result.map_err(|e| {
-        let message = format!(
-            "the name '{name}' is that of a disk whose server has died, and which cannot be cleaned up yet: {e}; or choose \
-             another name"
-        );
-        CliError::new(Exit::Busy, message)
-    })?;
-    output::note(&cleanup.message);
-    Ok(true)
-}
-
-/// Opens the backing, and records a file that was created for it in the state file at once, so that later commands
-/// remove it.
-fn open_backing(new: &NewInstance, request: &mut CreateRequest) -> Result<Option<File>> {
-    let Some(backing) = &request.backing else {
-        return Ok(None);
-    };
-    let OpenBacking { file, config } = backing::open(backing, request.config.size_bytes)?;
-    request.config.backing = Some(config);
-    let recorded = write_first_state(new, &request.config);
-    recorded.inspect_err(|_| {
-        // Later commands do not know of the file. If removing it fails too, the first error says more.
-        let _ = request.config.created_backing().map(|file| file.remove());
-    })?;
-    Ok(Some(file))
-}
-
-/// Writes the state file before the server is started, which writes it from then on.
-fn write_first_state(new: &NewInstance, config: &DiskConfig) -> Result<()> {
-    new.dir.write_state(&State {
-        name: new.dir.name().clone(),
-        server: None,
-        size_bytes: config.size_bytes,
-        created_unix_s: 0,
-        export: None,
-        backing: config.created_backing(),
-    })
-}
-
-/// Starts a server with the export that the user chose, or with the first that is available here. Other errors end the
-/// command.
-fn start(
-    runtime: &RuntimeDir,
-    new: &NewInstance,
-    request: &CreateRequest,
-    backing: Option<File>,
-    signals: &Termination,
-) -> Result<StartedServer> {
-    let try_export = |export| {
-        let config = DiskConfig { export, ..request.config.clone() };
-        let fds = PassedFds { lock: &new.lock, backing: backing.as_ref() };
-        startup::start(
-            &ServerConfig::Disk(Box::new(config)),
-            &new.dir,
-            &fds,
-            request.mode.attachment(),
-            signals,
-        )
-    };
-    let mut kind = request.config.export;
-    for next in &request.fallbacks {
-        let reason = match (kind.facts().unavailable_reason)() {
-            Some(reason) => reason,
-            None => match try_export(kind) {
-                Err(e) if e.exit == Exit::Unavailable => {
-                    // Remove what the failed attempt left (loop device, mount, files), but keep the folder and its lock.
-                    runtime.lock()?.clean_up_attempt(&new.dir)?;
-                    write_first_state(new, &request.config)?;
-                    e.message
-                }
-                result => return result,
-            },
-        };
-        let (access, title) = (kind.facts().access, next.facts().title);
-        output::note(&format!("using the {title} export, because {access} cannot be used here: {reason}"));
-        kind = *next;
-    }
-    try_export(kind)
-}
-
-/// Waits until a server in the foreground has exited. A signal removes the disk.
-fn serve_in_foreground(
-    runtime: &RuntimeDir,
-    dir: &InstanceDir,
-    started: StartedServer,
-    signals: &Termination,
-) -> Result<()> {
-    let mut attached = started.into_foreground().inspect_err(|_| clean_up(runtime, dir))?;
-    loop {
-        match attached.wait(signals)? {
-            Some(ended) => {
-                clean_up(runtime, dir);
-                return ended;
-            }
-            // Somebody has removed the folder, with the control socket, but the server is running.
-            None if !dir.control_path().exists() => attached.terminate()?,
-            None => {
-                if let Err(failure) = removal::request(dir, true) {
-                    output::error(&format!("{failure}; the disk stays"));
-                }
-            }
-        }
-    }
-}
-
-/// Runs a command, removes the disk when it has ended, and returns the exit code of the command.
-fn serve_while(
-    command: &str,
-    runtime: &RuntimeDir,
-    dir: &InstanceDir,
-    started: StartedServer,
-    signals: &Termination,
-) -> Result<ExitCode> {
-    let device = started.ready.device.clone();
-    let attached = started.into_foreground().inspect_err(|_| clean_up(runtime, dir))?;
-    let code = command::run(command, dir, &device, signals);
-    let Some(ended) = command::remove_disk(dir, attached, signals)? else {
-        // A disk that stays is no success.
-        return code.map(|code| ExitCode::from(if code == 0 { Exit::RunnerFailed as u8 } else { code }));
-    };
-    clean_up(runtime, dir);
-    match (code?, ended) {
-        (0, Err(failure)) => Err(failure),
-        (code, ended) => {
-            ended.unwrap_or_else(|failure| output::error(&failure.message));
-            Ok(ExitCode::from(code))
-        }
-    }
-}
-
-/// Cleans up after a server that has exited, unless another command has done so, or has created a disk of this name
-/// since.
-fn clean_up(runtime: &RuntimeDir, dir: &InstanceDir) {
-    if !dir.exists() {
-        return;
-    }
-    match runtime.lock() {
-        Ok(locked) if dir.exists() && !dir.is_alive() => {
-            let cleanup = locked.clean_up(dir);
-            if cleanup.result.is_err() {
-                output::note(&cleanup.message);
-            }
-        }
-        Ok(_) => {}
-        Err(e) => output::note(&e.message),
-    }
+fn sector_size() -> impl TypedValueParser<Value = SectorSize> {
+    one_of([
+        ("4096", "A page of the store: no write reads what it does not replace", SectorSize::Page),
+        ("512", "For images of disks and file systems that were made for 512", SectorSize::Small),
+    ])
 }

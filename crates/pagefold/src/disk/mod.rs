@@ -2,7 +2,7 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | `create`, `list`, `show`, `block_state`, `set`, `writeback`, `recompress`, `remove` | the commands, each with its arguments |
+//! | `create` (arguments) and `start`, `list`, `show`, `block_state`, `set`, `writeback`, `recompress`, `remove` | the commands, each with its arguments |
 //! | `classes` | the table of size classes of `show` |
 //! | `page_ranges` | ranges of pages in options |
 //! | `pass` | running a pass of writeback or recompression: bar, Ctrl-C, report |
@@ -27,10 +27,9 @@ mod recompress;
 mod remove;
 mod request;
 mod resolve;
-mod sector_arg;
-
 mod set;
 mod show;
+mod start;
 mod writeback;
 
 use crate::cli::list::with_columns;
@@ -77,7 +76,7 @@ pub enum DiskCommand {
     /// A disk with a backing writes back automatically when its memory is nearly used up; this command frees memory
     /// earlier. Only one such command runs at a time for each disk; another fails as busy.
     Writeback(writeback::WritebackArgs),
-    /// Compress pages again, with another codec that the disk was created with
+    /// Recompress pages with another codec that the disk was created with
     ///
     /// Returns when the pages are compressed, and shows the progress on a terminal. Reads and writes go on meanwhile; a
     /// page that is written or read in between keeps its form. A page that did not become smaller is not tried again with
@@ -99,7 +98,7 @@ pub enum DiskCommand {
 pub fn run(command: &DiskCommand) -> Result<ExitCode> {
     let done = |()| ExitCode::SUCCESS;
     match command {
-        DiskCommand::Create(args) => create::run(args),
+        DiskCommand::Create(args) => start::run(args),
         DiskCommand::List(args) => list::run(args).map(done),
         DiskCommand::Show(args) => show::run(args).map(done),
         DiskCommand::BlockState(args) => block_state::run(args).map(done),

@@ -1,8 +1,8 @@
-//! `disk recompress`, and the codecs that pages are compressed with again.
+//! `disk recompress`, and the codecs that pages are recompressed with.
 
 use super::pass;
-use crate::cli::numbers;
 use crate::cli::progress::PassBar;
+use crate::cli::{numbers, values};
 use clap::{Args, ValueHint};
 use pagefold_control::config::{CodecConfig, RecompressAfter};
 use pagefold_control::error::{CliError, Result};
@@ -26,7 +26,7 @@ pub struct RecompressArgs {
     /// Only pages that the first codec did not make smaller
     #[arg(long, group = "which")]
     pub huge: bool,
-    /// Only such pages that are marked idle as well (`disk set NAME idle=10m` marks pages)
+    /// Only incompressible pages that are also marked idle (`disk set NAME idle=10m` marks pages)
     #[arg(long, group = "which")]
     pub huge_idle: bool,
     /// Only pages that take at least so many bytes; a result is kept only if it takes fewer
@@ -35,7 +35,7 @@ pub struct RecompressArgs {
     /// The most pages to try; those that take most memory come first
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub max_pages: Option<u64>,
-    /// The codec; one of those that the disk was created with to compress again. Of several levels of it, that of the
+    /// The codec; one of those that the disk was created with to recompress. Of several levels of it, that of the
     /// lowest priority [default: that of priority 1]
     #[arg(long, short = 'c', value_name = "CODEC", conflicts_with = "priority")]
     pub codec: Option<String>,
@@ -50,7 +50,7 @@ pub struct RecompressArgs {
     pub json: bool,
 }
 
-/// Compresses pages of a disk again, and prints the report, also if the pass ended early.
+/// Recompresses pages of a disk, and prints the report, also if the pass ended early.
 pub fn run(args: &RecompressArgs) -> Result<()> {
     let request = RecompressPass {
         pages: pages(args)?,
@@ -63,7 +63,7 @@ pub fn run(args: &RecompressArgs) -> Result<()> {
     let report = pass::run(
         &args.disk,
         args.json,
-        |shown| PassBar::new(shown, "compressed again", "saved"),
+        |shown| PassBar::new(shown, "recompressed", "saved"),
         |client, signals, report_progress| client.recompress(&request, signals, report_progress),
         summary,
     )?;
@@ -75,7 +75,7 @@ pub fn run(args: &RecompressArgs) -> Result<()> {
 
 fn pages(args: &RecompressArgs) -> Result<Pages> {
     if let Some(age) = &args.idle {
-        let age_s = duration::parse_s(age).map_err(|e| CliError::usage(format!("--idle: {e}")))?;
+        let age_s = values::seconds("--idle", age)?;
         return Ok(Pages::Idle { age_s });
     }
     Ok(match () {
@@ -91,7 +91,7 @@ fn summary(r: &RecompressPassReport) -> String {
     let mut parts = vec![match r.recompressed_pages {
         0 => "no page became smaller".to_string(),
         n => format!(
-            "compressed {} pages again: {} to {}, {} saved in {}",
+            "recompressed {} pages: {} to {}, {} saved in {}",
             numbers::count(n),
             Human(r.old_bytes),
             Human(r.new_bytes),
@@ -163,9 +163,7 @@ fn priority_of(found: &mut Vec<CodecConfig>, option: &str, text: &str) -> Result
     });
     match at {
         0..MOST => Ok(at as u8 + 1),
-        _ => {
-            Err(CliError::usage(format!("{option}: a disk has at most {MOST} codecs to compress again with")))
-        }
+        _ => Err(CliError::usage(format!("{option}: a disk has at most {MOST} codecs to recompress with"))),
     }
 }
 

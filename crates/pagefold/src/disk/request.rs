@@ -4,9 +4,10 @@
 //! created.
 
 use super::backing::BackingRequest;
-use super::create::{CreateArgs, OnOff};
+use super::create::CreateArgs;
 use super::export_arg::ExportArg;
 use super::recompress;
+use crate::cli::values::bytes;
 use pagefold_control::config::{CodecConfig, DiskConfig, FuseUring, Listen, Tls};
 use pagefold_control::error::{CliError, Result};
 use pagefold_control::export_kind::ExportKind;
@@ -66,7 +67,7 @@ impl CreateRequest {
         let name = args.name.as_deref().map(InstanceName::parse).transpose()?;
         let listen = listen(args)?;
         let (export, fallbacks) = exports(args.export, listen.is_some())?;
-        let fuse_uring = args.fuse_uring.into();
+        let fuse_uring = args.fuse_uring;
         refuse_rings_without_fuse(fuse_uring, export)?;
         let (further_codecs, recompress_after) =
             recompress::further_codecs(&args.recompress_codec, &args.recompress_after)?;
@@ -79,7 +80,7 @@ impl CreateRequest {
             export,
             uncompressed: args.uncompressed,
             fuse_uring,
-            sector_size: args.sector_size.into(),
+            sector_size: args.sector_size,
             poll_us: args.poll_us,
             listen,
             backing: None,
@@ -123,10 +124,6 @@ fn refuse_rings_without_fuse(wanted: FuseUring, export: ExportKind) -> Result<()
     )))
 }
 
-fn bytes(option: &str, text: &str) -> Result<u64> {
-    size::parse(text).map_err(|e| CliError::usage(format!("{option}: {e}")))
-}
-
 fn memory(text: &str) -> Result<u64> {
     let limit = bytes("--memory", text)?;
     pagefold_server::disk::check_limit(limit)
@@ -160,7 +157,7 @@ fn backing(args: &CreateArgs) -> Result<Option<BackingRequest>> {
         path: absolute.map_err(|e| CliError::usage(format!("--backing: '{}': {e}", path.display())))?,
         size_bytes: optional("--backing-size", &args.backing_size)?,
         force: args.force_backing,
-        compressed: args.compressed_writeback == OnOff::On,
+        compressed: args.compressed_writeback,
         rate_bytes_per_s: optional("--writeback-rate", &rate)?.unwrap_or(0),
         daily_bytes: optional("--writeback-daily", &args.writeback_daily)?.unwrap_or(0),
         delay_us: args.backing_delay,

@@ -86,7 +86,7 @@ fn render(r: &Report, colours: bool) -> String {
         written_back(&mut page, writeback);
     }
     if let Some(recompression) = &r.recompression {
-        page.heading("Compressed again");
+        page.heading("Recompressed");
         recompressed(&mut page, recompression);
     }
     page.heading("Requests");

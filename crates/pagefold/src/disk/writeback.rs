@@ -1,14 +1,13 @@
 //! `disk writeback`.
 
 use super::{page_ranges, pass};
-use crate::cli::numbers;
 use crate::cli::progress::PassBar;
+use crate::cli::{numbers, values};
 use clap::{Args, ValueHint};
 use pagefold_control::error::{CliError, Result};
 use pagefold_control::protocol::Pages;
 use pagefold_control::report::writeback::PassReport;
 use pagefold_control::text;
-use pagefold_page::duration;
 use pagefold_page::size::Human;
 
 /// The arguments of `disk writeback`.
@@ -61,7 +60,7 @@ pub fn run(args: &WritebackArgs) -> Result<()> {
 /// Converts the options into a selection of pages.
 fn pages(args: &WritebackArgs) -> Result<Pages> {
     if let Some(age) = &args.idle {
-        let age_s = duration::parse_s(age).map_err(|e| CliError::usage(format!("--idle: {e}")))?;
+        let age_s = values::seconds("--idle", age)?;
         return Ok(Pages::Idle { age_s });
     }
     Ok(match () {

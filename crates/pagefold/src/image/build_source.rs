@@ -1,17 +1,16 @@
 //! The sources of `image build`: a directory, a tar archive, or another image.
 
-use super::build::BuildArgs;
+use super::build_args::BuildArgs;
 use super::open::{media_config, open_source_image, path_failure};
 use super::target::Target as OutFile;
 use super::whole::WholeCheck;
 use crate::cli::progress::FoundBar;
-use clap::ValueEnum;
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::media::Location;
 use pagefold_image::build::source::directory::{self, DirectoryOptions, OutputFile};
 use pagefold_image::build::source::tar::{self, TarOptions};
 use pagefold_image::build::source::{BEGINNING_BYTES, OnEntry, Scanned, SourceKind, image, spool};
-use pagefold_image::build::{BuildError, LIST_BYTES_MAX, Pattern, Sort, SortList, Spill};
+use pagefold_image::build::{BuildError, Pattern, Spill};
 use pagefold_server::mount::image_failure;
 use pagefold_sys::ready;
 use std::fs::File;
@@ -25,39 +24,6 @@ use std::time::Duration;
 
 /// Longest time that a signal waits while standard input has no data.
 const SIGNAL_LATENCY: Duration = Duration::from_millis(100);
-
-/// How whiteouts of an archive become part of the image.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum WhiteoutsArg {
-    /// As files of their names
-    Files,
-    /// As overlayfs has them
-    Overlay,
-}
-
-/// The patterns of `--exclude`.
-pub fn patterns(args: &BuildArgs) -> Result<Vec<Pattern>> {
-    let parsed = args.exclude.iter().map(|text| Pattern::parse(text));
-    parsed.collect::<std::result::Result<_, _>>().map_err(|e| CliError::usage(format!("--exclude: {e}")))
-}
-
-/// The order of `--sort`: a word, or the path of a file with a list.
-pub fn sort(order: &Path) -> Result<Sort> {
-    match order.to_str() {
-        Some("similarity") => return Ok(Sort::Similarity),
-        Some("path") => return Ok(Sort::Path),
-        _ => {}
-    }
-    let shown = order.display();
-    let read = File::open(order).and_then(|file| {
-        let mut text = Vec::new();
-        file.take(LIST_BYTES_MAX as u64 + 1).read_to_end(&mut text).map(|_| text)
-    });
-    let text = read.map_err(|e| {
-        path_failure(format!("--sort: reading the list '{shown}' (or write similarity or path)"), &e)
-    })?;
-    SortList::parse(&text).map(Sort::List).map_err(|e| CliError::usage(format!("--sort: '{shown}' is {e}")))
-}
 
 /// Reads the names and metadata of the source. Other files than archives are refused if an option is about archives, and
 /// likewise for directories. Large trees go to `spill`. The second value is for an image in a registry, when all of it has
@@ -239,10 +205,7 @@ fn scan_archive(
     spill: &Spill,
 ) -> Result<Scanned> {
     check_options(args, false, true)?;
-    let whiteouts = match args.whiteouts {
-        Some(WhiteoutsArg::Overlay) => tar::Whiteouts::Overlay,
-        Some(WhiteoutsArg::Files) | None => tar::Whiteouts::Files,
-    };
+    let whiteouts = args.whiteouts.unwrap_or_default();
     let options = TarOptions { exclude, whiteouts, spill: spill.clone(), ..TarOptions::default() };
     watched(args, out, |on_entry| tar::scan_watched(file, &args.source, &options, on_entry))
 }

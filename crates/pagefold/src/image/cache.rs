@@ -1,9 +1,9 @@
 //! The options of the cache of what is read from URLs, and where it is by default.
 
+use crate::cli::values;
 use clap::{Args, ValueHint};
 use pagefold_control::error::{CliError, Result};
 use pagefold_control::media::CacheConfig;
-use pagefold_page::size;
 use pagefold_sys::rundir;
 use std::path::{Path, PathBuf};
 
@@ -32,8 +32,7 @@ pub struct CacheArgs {
 impl CacheArgs {
     /// The folder and its size; `None` without a cache.
     pub fn config(&self) -> Result<Option<CacheConfig>> {
-        let size_bytes =
-            size::parse(&self.cache_size).map_err(|e| CliError::usage(format!("--cache-size: {e}")))?;
+        let size_bytes = values::bytes("--cache-size", &self.cache_size)?;
         if size_bytes < MIN_SIZE_BYTES {
             return Err(CliError::usage("--cache-size is at least 16M"));
         }

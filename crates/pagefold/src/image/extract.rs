@@ -2,15 +2,15 @@
 
 use super::open::{ImageArgs, ThreadsArgs, path_bytes, path_failure};
 use super::{extract_total, findings, names};
-use crate::cli::output;
 use crate::cli::progress::ExtractBar;
+use crate::cli::{output, values};
 use clap::{Args, ValueHint};
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::report::image::ExtractReport as JsonReport;
 use pagefold_control::text;
 use pagefold_image::ReadAhead;
 use pagefold_image::extract::{ExtractError, ExtractOptions, ExtractReport, extract};
-use pagefold_page::size::{self, Human};
+use pagefold_page::size::Human;
 use pagefold_sys::SysError;
 use pagefold_sys::beneath::{self, Folder};
 use pagefold_sys::signal::Termination;
@@ -61,14 +61,14 @@ pub struct ExtractArgs {
 
 /// Extracts, and reports files that were left out or failed.
 pub fn run(args: &ExtractArgs) -> Result<()> {
-    let max_bytes = args.max_bytes.as_deref().map(size::parse).transpose();
+    let max_bytes = args.max_bytes.as_deref().map(|text| values::bytes("--max-bytes", text));
     let options = ExtractOptions {
         threads: args.threads.count(),
         privileged: args.privileged,
         owners: !args.no_owner,
         xattrs: !args.no_xattrs,
         times: !args.no_times,
-        max_bytes: max_bytes.map_err(|e| CliError::usage(format!("--max-bytes: {e}")))?,
+        max_bytes: max_bytes.transpose()?,
         max_inodes: args.max_inodes,
         overwrite: args.overwrite,
     };

@@ -3,16 +3,17 @@
 //! A file can have millions of extents, so they are not collected in memory. They are read twice: first to find errors
 //! and the widths of the columns, then to print them.
 
+use super::findings::place;
 use super::ls::entry;
 use super::names::{self, escaped};
 use crate::cli::output::{self, Streamed};
 use crate::cli::page::Page;
 use crate::cli::style;
 use pagefold_control::error::Result;
-use pagefold_control::report::image::{ExtentReport, FileReport, Place, Xattr};
+use pagefold_control::report::image::{ExtentReport, FileReport, Xattr};
 use pagefold_control::text::time_text;
 use pagefold_image::read::{Extent, Mapping};
-use pagefold_image::{Address, ImageError, Node, Space, tree_stats};
+use pagefold_image::{ImageError, Node, tree_stats};
 
 /// Prints a file as JSON. `failed` converts errors of the image.
 pub fn print_json(
@@ -92,15 +93,6 @@ fn head_text(node: &Node, path: &[u8], colours: bool) -> Result<String, ImageErr
         page.heading("Extents");
     }
     Ok(page.into_text())
-}
-
-/// A place in an image, for JSON.
-pub fn place(at: Address) -> Place {
-    let (device, metabox) = match at.space {
-        Space::Device(device) => (Some(device), None),
-        Space::Metabox => (None, Some(true)),
-    };
-    Place { device, metabox, offset_bytes: at.offset }
 }
 
 fn extent_json(extent: &Extent) -> ExtentReport {

@@ -50,6 +50,21 @@ pub fn not_found(path: &Path) -> CliError {
     CliError::new(Exit::NotFound, what)
 }
 
+/// Fails if something is mounted at `mount_point`, without touching that, or if it is not a directory.
+pub fn check_mount_point(mount_point: &Path) -> Result<()> {
+    if mounts::at(mount_point)?.is_some() {
+        let what = format!(
+            "something is mounted on '{0}' already; 'pagefold image unmount {0}' unmounts an image",
+            mount_point.display()
+        );
+        return Err(CliError::new(Exit::Busy, what));
+    }
+    match mount_point.is_dir() {
+        true => Ok(()),
+        false => Err(CliError::usage(format!("'{}' is not a directory", mount_point.display()))),
+    }
+}
+
 /// Resolves a path to an absolute one without symbolic links. The file must exist.
 ///
 /// Does not touch a file system that is mounted there. So links at the end of the path are followed one by one, and

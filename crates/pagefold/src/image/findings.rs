@@ -1,12 +1,11 @@
 //! The output of findings, the defects of an image: as text and as JSON.
 
-use super::file::place;
 use super::names;
 use crate::cli::output::{self, Streamed};
 use crate::cli::style::{self, ERROR, WARNING};
 use pagefold_control::error::{CliError, Exit};
-use pagefold_control::report::image::{FindingReport, FindingsReport};
-use pagefold_image::{Finding, Findings, Severity};
+use pagefold_control::report::image::{FindingReport, FindingsReport, Place};
+use pagefold_image::{Address, Finding, Findings, Severity, Space};
 use serde::Serialize;
 use std::convert::Infallible;
 
@@ -80,4 +79,13 @@ fn finding_json(finding: &Finding) -> FindingReport {
         rule: finding.rule.map(|rule| rule.to_string()),
         at: finding.at.map(place),
     }
+}
+
+/// A place in an image, for JSON.
+pub fn place(at: Address) -> Place {
+    let (device, metabox) = match at.space {
+        Space::Device(device) => (Some(device), None),
+        Space::Metabox => (None, Some(true)),
+    };
+    Place { device, metabox, offset_bytes: at.offset }
 }

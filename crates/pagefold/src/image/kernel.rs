@@ -1,7 +1,7 @@
 //! `image mount --kernel`: checks an image, and mounts it with the kernel's EROFS.
 
+use super::find;
 use super::findings;
-use super::mount::check_mount_point;
 use super::open::{default_threads, path_failure};
 use super::tamper;
 use crate::cli::output;
@@ -36,7 +36,7 @@ pub fn run(config: &MountConfig, trusted: bool, assume_local: bool) -> Result<()
         return Err(CliError::new(Exit::Unavailable, "mounting with the kernel's EROFS needs root"));
     }
     // The kernel would mount it on top of another mount.
-    check_mount_point(&config.mount_point)?;
+    find::check_mount_point(&config.mount_point)?;
     let media = config.media.all().map(Medium::open).collect::<Result<Vec<_>>>()?;
     if !trusted {
         media

@@ -4,10 +4,10 @@
 //! output is a file, the default limit depends on the free space, as for extraction into a directory. For a pipe it is
 //! the most that an image of this size can hold without storing anything twice.
 
-use pagefold_control::error::{CliError, Result};
+use crate::cli::values;
+use pagefold_control::error::Result;
 use pagefold_image::Image;
 use pagefold_image::read::extent::MAX_DECODED_BYTES;
-use pagefold_page::size;
 use pagefold_sys::beneath;
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -19,7 +19,7 @@ const MAX_EXPANSION: u64 = MAX_DECODED_BYTES / 4096;
 /// The limit in bytes: `chosen` by the user (`--max-bytes`), or a default for this output.
 pub fn max_bytes(chosen: Option<&str>, image: &Image, output: impl AsFd) -> Result<u64> {
     match chosen {
-        Some(text) => size::parse(text).map_err(|e| CliError::usage(format!("--max-bytes: {e}"))),
+        Some(text) => values::bytes("--max-bytes", text),
         None => Ok(room(output.as_fd()).unwrap_or_else(|| pipe_limit(image.media_bytes()))),
     }
 }

@@ -5,7 +5,7 @@
 //! | module | contents |
 //! |---|---|
 //! | `mount`, `unmount`, `mounts`, `stats` | the commands on mounted images, each with its arguments |
-//! | `build`, `build_source`, `build_summary` | the command that makes images, what it makes them from, its summary |
+//! | `build`, `build_args`, `build_source`, `build_summary` | the command that makes images, its arguments, what it makes them from, its summary |
 //! | `ls`, `cat`, `show`, `extract`, `tar`, `check` | the commands on images, each with its arguments |
 //! | `extract_total` | the total of the progress of `extract` |
 //! | `copy` | the command that copies an image from a server |
@@ -26,6 +26,7 @@
 //! written in parts, not built in memory.
 
 mod build;
+mod build_args;
 mod build_source;
 mod build_summary;
 mod cache;
@@ -75,7 +76,7 @@ pub enum ImageCommand {
     /// A file that changes while it is read ends the command.
     ///
     /// The counterpart in erofs-utils is mkfs.erofs.
-    Build(Box<build::BuildArgs>),
+    Build(Box<build_args::BuildArgs>),
     /// Mount an image read-only on a directory (like erofsfuse, or mount -t erofs)
     ///
     /// Starts a server process and returns when the files can be read. The server uses no more memory for reading than

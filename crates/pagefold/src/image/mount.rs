@@ -2,20 +2,18 @@
 
 use super::open::{MediaArgs, path_failure};
 use super::{find, kernel};
-use crate::cli::fuse_uring::FuseUringArg;
 use crate::cli::output;
+use crate::cli::values::{self, fuse_uring};
 use clap::{Args, ValueHint};
-use pagefold_control::config::ServerConfig;
-use pagefold_control::config::{MountConfig, ReadAheadConfig, RecordConfig};
+use pagefold_control::config::{FuseUring, MountConfig, ReadAheadConfig, RecordConfig, ServerConfig};
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::instance::mounts as served_mounts;
 use pagefold_control::instance::{InstanceDir, NewInstance, RuntimeDir};
 use pagefold_control::media::{Location, MediaConfig, VerityConfig};
 use pagefold_control::startup::{self, Attachment, PassedFds, StartedServer};
-use pagefold_page::{duration, size};
 use pagefold_server::mount::media::TREE_SUFFIX;
+use pagefold_sys::rundir;
 use pagefold_sys::signal::Termination;
-use pagefold_sys::{mounts, rundir};
 use std::path::{Path, PathBuf};
 
 /// The longest time of a recording with a limit, seconds.
@@ -39,8 +37,8 @@ pub struct MountArgs {
     pub threads: Option<u16>,
     /// Whether requests come through io_uring instead of /dev/fuse. The buffers of its rings are part of --memory, and take at
     /// most a fourth of it
-    #[arg(long, value_enum, value_name = "auto|on|off", default_value_t = FuseUringArg::Auto, conflicts_with = "kernel")]
-    pub fuse_uring: FuseUringArg,
+    #[arg(long, value_parser = fuse_uring(), value_name = "auto|on|off", default_value = "auto", conflicts_with = "kernel")]
+    pub fuse_uring: FuseUring,
     /// Let all users access the files, not only the user who mounts; the modes, owners and access lists in the image
     /// decide what each can read. Users other than root need 'user_allow_other' in /etc/fuse.conf
     #[arg(long, conflicts_with = "kernel")]
@@ -124,7 +122,7 @@ fn print_notes(args: &MountArgs, started: &StartedServer) {
 }
 
 fn config(args: &MountArgs) -> Result<MountConfig> {
-    let memory_bytes = size::parse(&args.memory).map_err(|e| CliError::usage(format!("--memory: {e}")))?;
+    let memory_bytes = values::bytes("--memory", &args.memory)?;
     if (args.suid || args.dev) && rundir::effective_uid() != 0 {
         return Err(CliError::usage("--suid and --dev are for root"));
     }
@@ -133,7 +131,7 @@ fn config(args: &MountArgs) -> Result<MountConfig> {
         mount_point: find::resolve(&args.dir).map_err(|e| no_mount_point(&args.dir, &e))?,
         memory_bytes,
         threads: args.threads.map_or(0, usize::from),
-        fuse_uring: args.fuse_uring.into(),
+        fuse_uring: args.fuse_uring,
         allow_other: args.allow_other,
         suid: args.suid,
         device_nodes: args.dev,
@@ -150,8 +148,7 @@ fn config(args: &MountArgs) -> Result<MountConfig> {
 /// The list to write.
 fn record(args: &MountArgs) -> Result<Option<RecordConfig>> {
     let Some(path) = &args.record else { return Ok(None) };
-    let limit_s = args.record_for.as_deref().map(duration::parse_s).transpose();
-    let limit_s = limit_s.map_err(|e| CliError::usage(format!("--record-for: {e}")))?;
+    let limit_s = args.record_for.as_deref().map(|text| values::seconds("--record-for", text)).transpose()?;
     if limit_s.is_some_and(|limit_s| !(1..=MAX_RECORD_S).contains(&limit_s)) {
         return Err(CliError::usage("--record-for is between a second and a day"));
     }
@@ -214,25 +211,10 @@ fn unusable(path: &Path, e: &std::io::Error) -> CliError {
     path_failure(format_args!("'{}'", path.display()), e)
 }
 
-/// Fails if something is mounted at `mount_point`, without touching that, or if it is not a directory.
-pub fn check_mount_point(mount_point: &Path) -> Result<()> {
-    if mounts::at(mount_point)?.is_some() {
-        let what = format!(
-            "something is mounted on '{0}' already; 'pagefold image unmount {0}' unmounts an image",
-            mount_point.display()
-        );
-        return Err(CliError::new(Exit::Busy, what));
-    }
-    match mount_point.is_dir() {
-        true => Ok(()),
-        false => Err(CliError::usage(format!("'{}' is not a directory", mount_point.display()))),
-    }
-}
-
 fn create_instance(runtime: &RuntimeDir, config: &MountConfig) -> Result<NewInstance> {
     let locked = runtime.lock()?;
     served_mounts::sweep(&locked, output::note)?;
-    check_mount_point(&config.mount_point)?;
+    find::check_mount_point(&config.mount_point)?;
     locked.create(None)
 }
 

@@ -2,7 +2,7 @@
 
 use super::cache::CacheArgs;
 use super::whole::WholeCheck;
-use crate::cli::output;
+use crate::cli::{output, values};
 use clap::{Args, ValueHint};
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::media::{
@@ -10,7 +10,6 @@ use pagefold_control::media::{
 };
 use pagefold_image::verity::{Digest, Salt};
 use pagefold_image::{Image, ImageError, Options, ReadAhead};
-use pagefold_page::{duration, size};
 use pagefold_server::mount::image_failure;
 use pagefold_server::mount::media::{DEFAULT_MEMORY_BYTES, Media, Sources, store_settings};
 use std::env::VarError;
@@ -94,8 +93,7 @@ impl ImageArgs {
 
     /// Opens the image, to read all of it; the second value compares it with the digest in a registry then.
     pub fn open_whole(&self, read_ahead: ReadAhead) -> Result<(Image, WholeCheck)> {
-        let memory_bytes =
-            size::parse(&self.memory).map_err(|e| CliError::usage(format!("--memory: {e}")))?;
+        let memory_bytes = values::bytes("--memory", &self.memory)?;
         let sources = open_media(&self.media.config()?, memory_bytes)?;
         let Sources { image, devices, blobs, memory_bytes, .. } = sources;
         let whole = WholeCheck::of(blobs);
@@ -135,8 +133,7 @@ impl RemoteArgs {
     /// The time, the cache, and the credentials that these locations need: of the environment, of files, and of programs
     /// that the files name.
     pub fn config<'a>(&self, locations: impl Iterator<Item = &'a Location>) -> Result<RemoteConfig> {
-        let timeout_s =
-            duration::parse_s(&self.timeout).map_err(|e| CliError::usage(format!("--timeout: {e}")))?;
+        let timeout_s = values::seconds("--timeout", &self.timeout)?;
         if !(1..=MAX_TIMEOUT_S).contains(&timeout_s) {
             return Err(CliError::usage("--timeout is between a second and an hour"));
         }

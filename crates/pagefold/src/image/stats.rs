@@ -2,7 +2,7 @@
 
 use super::{find, watch};
 use crate::cli::numbers::percent;
-use crate::cli::{chart, output};
+use crate::cli::{chart, output, values};
 use clap::{Args, ValueHint};
 use pagefold_control::client::Client;
 use pagefold_control::error::{CliError, Exit, Result};
@@ -11,7 +11,6 @@ use pagefold_control::report::LatencyReport;
 use pagefold_control::report::mount::{CacheReport, MountReport, RecordState, RemoteReport};
 use pagefold_control::text;
 use pagefold_image::mount::MOUNT_NAME;
-use pagefold_page::duration;
 use pagefold_page::size::Human;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -43,8 +42,7 @@ pub fn run(args: &StatsArgs) -> Result<()> {
     let found = mounts::find(|state| state.mount_point == point)?;
     let Some((dir, _)) = found.first() else { return Err(no_server(&point)?) };
     if args.watch {
-        let interval_s =
-            duration::parse_s(&args.interval).map_err(|e| CliError::usage(format!("--interval: {e}")))?;
+        let interval_s = values::seconds("--interval", &args.interval)?;
         if !(1..=MAX_INTERVAL_S).contains(&interval_s) {
             return Err(CliError::usage("--interval is between a second and an hour"));
         }

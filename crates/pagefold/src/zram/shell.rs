@@ -159,7 +159,7 @@ fn remove_idle(disks: &RunningDisks, numbers: BTreeSet<u32>) {
             match disks.remove(number) {
                 Err(e) if e.exit == Exit::Busy && tries > 0 => std::thread::sleep(REMOVE_PAUSE),
                 Err(e) if e.exit != Exit::NotFound => {
-                    break output::note(&format!("zram{number} stays: {e}"));
+                    break output::note(&format!("zram{number} was not removed: {e}"));
                 }
                 _ => break,
             }

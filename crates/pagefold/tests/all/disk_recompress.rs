@@ -35,7 +35,7 @@ fn pages_are_compressed_again_and_read_as_before() {
     assert!(recompress(&s, "--codec deflate --max-pages 10")["not_smaller_pages"].as_u64().unwrap() <= 10);
     s.ok("disk set x recompress=priority=2");
     assert_reads(&mut client, &data);
-    assert!(s.ok("disk show x").contains("Compressed again"));
+    assert!(s.ok("disk show x").contains("Recompressed"));
 }
 
 #[test]

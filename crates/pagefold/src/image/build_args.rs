@@ -1,0 +1,255 @@
+//! The arguments of `image build`, and the options of the image that they say.
+
+use super::open::{RemoteArgs, ThreadsArgs, VerityArgs, path_failure};
+use crate::cli::values::{self, one_of};
+use clap::{Args, ValueHint};
+use pagefold_control::error::{CliError, Result};
+use pagefold_control::media::Location;
+use pagefold_image::build::source::tar::Whiteouts;
+use pagefold_image::build::{
+    CLUSTER_BYTES_MAX, Compression, Dedupe, LIST_BYTES_MAX, Options, Pattern, Preset, RunningKernel, Sort,
+    SortList, Target,
+};
+use pagefold_page::size::Human;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// The value of `--compression` that leaves the choice to a sample of each file.
+const AUTO: &str = "auto";
+/// Shortest window of LZ4 in an image, bytes.
+const LZ4_WINDOW_BYTES_MIN: u32 = 4 << 10;
+
+/// The arguments of `image build`.
+#[derive(Debug, Args)]
+pub struct BuildArgs {
+    /// Directory, tar archive (plain, or compressed by gzip, zstd or xz), or image, whose files the image gets; - for an
+    /// archive from standard input. Compressed archives and those from standard input need room for the decompressed
+    /// archive beside OUT
+    #[arg(value_name = "SOURCE", value_hint = ValueHint::AnyPath)]
+    pub source: PathBuf,
+    /// File to write. It gets its name when the image is complete; an existing file is replaced then
+    #[arg(value_name = "OUT", value_hint = ValueHint::FilePath)]
+    pub out: PathBuf,
+    /// A further device of SOURCE, if that is an image on several devices. Can be repeated, in the order of the image's
+    /// device table
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
+    pub device: Vec<Location>,
+    #[command(flatten)]
+    pub verity: VerityArgs,
+    #[command(flatten)]
+    pub remote: RemoteArgs,
+    /// Oldest Linux that has to mount the image: 5.4, 5.10, 5.15, 6.1, 6.6, 6.12, 6.18, or another version [default:
+    /// the running one, with its configuration]
+    #[arg(long, value_name = "VERSION")]
+    pub kernel: Option<String>,
+    /// Purpose of the image, which chooses compression and clusters: fast (lz4 in clusters of 16K), balanced (the defaults
+    /// below), or small (lzma:9 in clusters of 1M where the kernel has it). Other options replace what it chooses
+    #[arg(long, value_name = "NAME", default_value = "balanced", hide_possible_values = true)]
+    #[arg(value_parser = one_of([("fast", "", Preset::Fast), ("balanced", "", Preset::Balanced), ("small", "", Preset::Small)]))]
+    pub preset: Preset,
+    /// Compression: lz4, lz4hc[:1-12], zstd[:1-22], deflate[:1-12], lzma[:0-9], none, or auto (the default or that of
+    /// --preset, but none for files whose sample does not compress, and a low level for those in which a high one finds
+    /// nothing more) [default: zstd:12; lz4hc:9 for versions before 6.12, and if the running kernel has no zstd for EROFS]
+    #[arg(short = 'z', long, value_name = "NAME[:LEVEL]")]
+    pub compression: Option<String>,
+    /// Compression of the files that match a pattern, as in '*.so=lz4hc:12' or 'usr/share/**=zstd:19'. The first rule
+    /// that matches a file decides. Can be repeated
+    #[arg(long = "rule", value_name = "PATTERN=NAME[:LEVEL]")]
+    pub rules: Vec<String>,
+    /// Largest compressed cluster: a multiple of 4K, up to 1M. Larger ones make the image smaller and small reads slower
+    /// [default: 128K with zstd, 64K with others; for kernels before 5.13 4K]
+    #[arg(long, short = 'C', value_name = "SIZE")]
+    pub cluster: Option<String>,
+    /// How far back LZ4 may refer, 4K to 64K. Decoding needs as much memory
+    #[arg(long, value_name = "SIZE", default_value = "64K")]
+    pub lz4_window: String,
+    /// Store the ends of files in whole blocks, not with the metadata
+    #[arg(long)]
+    pub no_tail_packing: bool,
+    /// Store small files, and the ends of others, each on its own, and not together in the packed file. Directories are not
+    /// compressed then
+    #[arg(long)]
+    pub no_fragments: bool,
+    /// Compress inodes too, if there are 1024 or more, as --preset small does where the kernel reads them (Linux from 6.17
+    /// on, which calls it experimental)
+    #[arg(long, overrides_with = "no_compressed_metadata")]
+    pub compressed_metadata: bool,
+    /// Store inodes uncompressed
+    #[arg(long)]
+    pub no_compressed_metadata: bool,
+    /// Store directories uncompressed. Otherwise they are compressed in the packed file, if there are 1024 inodes or more and
+    /// the kernel reads them (Linux from 6.1 on)
+    #[arg(long)]
+    pub no_compressed_directories: bool,
+    /// Store once: equal files and equal parts of compressed files (chunks), equal files (files), or nothing (none).
+    /// Compressed files share contents from Linux 6.1 on. Parts are found by reading all files twice [default: chunks; with
+    /// --preset fast files]
+    #[arg(long, value_name = "KIND", hide_possible_values = true)]
+    #[arg(value_parser = one_of([("chunks", "", Dedupe::Chunks), ("files", "", Dedupe::Files), ("none", "", Dedupe::Nothing)]))]
+    pub dedupe: Option<Dedupe>,
+    /// Order of the contents of small files, which are stored together, and of the others: similarity (small files with
+    /// the same extension follow each other, and versions of a file), path, or a file with a list of paths, as a program
+    /// reads them when it starts: one on each line, # begins a comment. Files in the list come first, the others follow by
+    /// similarity
+    #[arg(long, value_name = "ORDER", default_value = "similarity", value_hint = ValueHint::FilePath)]
+    pub sort: PathBuf,
+    /// Leave out what matches a pattern, with all below it. A pattern without a slash is compared with names, one with
+    /// a slash with paths from SOURCE. Can be repeated
+    #[arg(long, value_name = "GLOB")]
+    pub exclude: Vec<String>,
+    /// Whiteouts of a container's layer, which are files .wh.NAME in archives: as files of these names, or as overlayfs
+    /// has them (device 0:0 as NAME, and for .wh..wh..opq the attribute trusted.overlay.opaque) [default: files]
+    #[arg(long, value_name = "KIND", hide_possible_values = true)]
+    #[arg(value_parser = one_of([("files", "", Whiteouts::Files), ("overlay", "", Whiteouts::Overlay)]))]
+    pub whiteouts: Option<Whiteouts>,
+    /// Leave directories empty that are on other file systems
+    #[arg(long)]
+    pub one_file_system: bool,
+    /// Leave out files that cannot be read, and the names in directories that cannot be read, and say so, in place of
+    /// failing
+    #[arg(long)]
+    pub ignore_unreadable: bool,
+    /// Make root the owner of all files
+    #[arg(long)]
+    pub all_root: bool,
+    /// Add this number to all user and group numbers
+    #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "all_root")]
+    pub uid_offset: u32,
+    /// Give all files this time, in seconds since 1970: it makes inodes smaller
+    #[arg(long, value_name = "SECONDS", allow_hyphen_values = true)]
+    pub mtime: Option<i64>,
+    /// Read the finished image, and compare it with what went into it
+    #[arg(long)]
+    pub verify: bool,
+    /// Name of the volume, up to 15 bytes
+    #[arg(long, short = 'L', value_name = "NAME", default_value = "")]
+    pub label: String,
+    #[command(flatten)]
+    pub threads: ThreadsArgs,
+    /// Memory that the command may take, about: fewer threads compress if it is too little for all, and file metadata beyond it
+    /// goes to a temporary file next to OUT. Takes 64M or more, depending on the compression
+    /// [default: no limit]
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<String>,
+    /// Print JSON with exact numbers, and no progress
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl BuildArgs {
+    /// The limit of memory, bytes.
+    pub fn memory_bytes(&self) -> Result<Option<u64>> {
+        self.memory.as_ref().map(|text| values::bytes("--memory", text)).transpose()
+    }
+
+    /// Whether the user named the compression of all files that no rule names.
+    pub fn names_compression(&self) -> bool {
+        self.compression.as_ref().is_some_and(|text| text != AUTO)
+    }
+}
+
+/// The patterns of `--exclude`.
+pub fn patterns(args: &BuildArgs) -> Result<Vec<Pattern>> {
+    let parsed = args.exclude.iter().map(|text| Pattern::parse(text));
+    parsed.collect::<std::result::Result<_, _>>().map_err(|e| CliError::usage(format!("--exclude: {e}")))
+}
+
+/// The order of `--sort`: a word, or the path of a file with a list.
+fn sort(order: &Path) -> Result<Sort> {
+    match order.to_str() {
+        Some("similarity") => return Ok(Sort::Similarity),
+        Some("path") => return Ok(Sort::Path),
+        _ => {}
+    }
+    let shown = order.display();
+    let read = File::open(order).and_then(|file| {
+        let mut text = Vec::new();
+        file.take(LIST_BYTES_MAX as u64 + 1).read_to_end(&mut text).map(|_| text)
+    });
+    let text = read.map_err(|e| {
+        path_failure(format!("--sort: reading the list '{shown}' (or write similarity or path)"), &e)
+    })?;
+    SortList::parse(&text).map(Sort::List).map_err(|e| CliError::usage(format!("--sort: '{shown}' is {e}")))
+}
+
+/// The options of the image, and the running kernel if the image is for that one.
+pub fn options(args: &BuildArgs) -> Result<(Options, Option<RunningKernel>)> {
+    let usage = |option: &str| {
+        let option = option.to_string();
+        move |e: String| CliError::usage(format!("{option}: {e}"))
+    };
+    let (defaults, running) = match &args.kernel {
+        Some(text) => {
+            let target = Target::parse(text).ok_or_else(|| {
+                CliError::usage(format!("--kernel: '{text}' is no version; name one as in 6.12"))
+            })?;
+            (Options::for_target(target), None)
+        }
+        None => {
+            let what = "finding out what the running kernel can mount (--kernel names another one)";
+            let kernel = RunningKernel::probe().map_err(|e| CliError::io(what, &e))?;
+            (kernel.options(), Some(kernel))
+        }
+    };
+    let (threads, memory_bytes) = (args.threads.count(), args.memory_bytes()?);
+    let mut options = Options { threads, memory_bytes, ..defaults };
+    let target = options.target;
+    let decodes = |algorithm| match &running {
+        Some(kernel) => target.decodes(algorithm) && kernel.refuses(algorithm).is_none(),
+        None => target.usually_decodes(algorithm),
+    };
+    let has_metabox = running.as_ref().map_or(target.has_metabox(), RunningKernel::has_metabox);
+    args.preset.apply(&mut options, decodes, has_metabox);
+    options.choose_by_sample = args.compression.as_ref().is_some_and(|text| text == AUTO);
+    if let Some(text) = args.compression.as_ref().filter(|_| args.names_compression()) {
+        let compression = Compression::parse(text)
+            .map_err(|e| CliError::usage(format!("--compression: {e}; '{AUTO}' chooses for each file")))?;
+        match args.preset {
+            Preset::Balanced => options = options.with_compression(compression),
+            // The clusters are those of the preset.
+            Preset::Fast | Preset::Small => options.compression = compression,
+        }
+    }
+    for rule in &args.rules {
+        options.rules.push(rule).map_err(usage("--rule"))?;
+    }
+    let size = |name: &str, text: &str, max: u64| -> Result<u32> {
+        let bytes = values::bytes(name, text)?;
+        u32::try_from(bytes).ok().filter(|_| bytes <= max).ok_or_else(|| {
+            CliError::usage(format!("{name}: {} is too much; up to {}", Human(bytes), Human(max)))
+        })
+    };
+    if let Some(text) = &args.cluster {
+        options.cluster_bytes = size("--cluster", text, CLUSTER_BYTES_MAX.into())?;
+    }
+    // A distance of 65536 cannot be expressed, so a window of 64K reaches one byte less far.
+    let window_bytes = size("--lz4-window", &args.lz4_window, 64 << 10)?;
+    if window_bytes < LZ4_WINDOW_BYTES_MIN {
+        let what =
+            format!("--lz4-window: {} is too little; from 4 KiB to 64 KiB", Human(window_bytes.into()));
+        return Err(CliError::usage(what));
+    }
+    options.lz4_window_bytes = window_bytes - 1;
+    options.tail_packing &= !args.no_tail_packing;
+    options.fragments &= !args.no_fragments;
+    options.compress_metadata =
+        (options.compress_metadata || args.compressed_metadata) && !args.no_compressed_metadata;
+    options.compress_directories &= !args.no_compressed_directories;
+    options.sort = sort(&args.sort)?;
+    options.dedupe = args.dedupe.unwrap_or(options.dedupe);
+    options.digests = args.verify;
+    options.volume_name = args.label.clone().into_bytes();
+    options.build_time = source_date_epoch()?;
+    Ok((options, running))
+}
+
+/// The time of creation that the environment gives (reproducible-builds.org).
+fn source_date_epoch() -> Result<Option<i64>> {
+    let Some(text) = std::env::var_os("SOURCE_DATE_EPOCH") else { return Ok(None) };
+    let seconds = text.to_str().and_then(|text| text.parse().ok());
+    seconds.map(Some).ok_or_else(|| {
+        let text = text.display();
+        CliError::usage(format!("SOURCE_DATE_EPOCH is '{text}'; it has to be seconds since 1970"))
+    })
+}
