@@ -284,17 +284,6 @@ impl FuseRing {
         }
     }
 
-    /// Returns whether something has happened, without waiting. Hands all commits to the kernel.
-    pub fn look(&mut self) -> Result<bool, SysError> {
-        if !self.early.is_empty() {
-            return Ok(true);
-        }
-        if !self.ring.submission().is_empty() || self.ring.submission().taskrun() {
-            self.submit()?;
-        }
-        Ok(!self.ring.completion().is_empty())
-    }
-
     /// Hands all commits to the kernel now, without waiting for anything.
     pub fn submit(&mut self) -> Result<(), SysError> {
         let submitted = self.ring.submit();

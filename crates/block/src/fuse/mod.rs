@@ -97,11 +97,6 @@ impl FuseDisk {
         self.mount.transport()
     }
 
-    /// Whether the session threads keep idle CPUs from sleeping while requests follow each other closely.
-    pub fn keeps_cpus_awake(&self) -> bool {
-        self.mount.keeps_cpus_awake()
-    }
-
     /// The end of the session threads, or of the first one; `None` while all serve.
     pub fn end(&self) -> Option<SessionEnd> {
         self.mount.end()

@@ -19,7 +19,6 @@ use crate::types::{Errno, error_in_reply};
 use affinity::{QueueAffinity, ThreadAffinity};
 use pagefold_sys::SysError;
 use pagefold_sys::fusering::{self, Event, Exchange, FuseRing, StopEvent};
-use pagefold_sys::spin::{Attempt, Spinner};
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
@@ -181,27 +180,17 @@ impl<F: FileSystem> RingThread<F> {
             return Ok(());
         }
         // Inside of `_stop`: the reason is noted before the other threads end because of this one.
-        session.ending.watch(|| session.serve_ring(&mut ring, &mut affinity, session.poller.spinner()))
+        session.ending.watch(|| session.serve_ring(&mut ring, &mut affinity))
     }
 }
 
 impl<F: FileSystem> Session<F> {
     /// Serves the requests of a ring until the file system is unmounted, or another thread has ended.
-    fn serve_ring(
-        &self,
-        ring: &mut FuseRing,
-        affinity: &mut ThreadAffinity<'_>,
-        mut spinner: Spinner,
-    ) -> io::Result<()> {
+    fn serve_ring(&self, ring: &mut FuseRing, affinity: &mut ThreadAffinity<'_>) -> io::Result<()> {
         let failed = |e: SysError| io::Error::other(e);
         let mut unsent = Unsent::new(ring.entries());
         loop {
-            spinner
-                .wait(|attempt| match attempt {
-                    Attempt::Look => ring.look().map(|is_there| is_there.then_some(())),
-                    Attempt::Sleep => ring.wait().map(Some),
-                })
-                .map_err(failed)?;
+            ring.wait().map_err(failed)?;
             affinity.begin();
             let mut received = Received::now::<F>();
             while let Some(event) = ring.next_event() {

@@ -80,7 +80,6 @@ impl CreateRequest {
             uncompressed: args.uncompressed,
             fuse_uring,
             sector_size: args.sector_size.into(),
-            poll_us: args.poll_us,
             listen,
             backing: None,
         };
