@@ -21,13 +21,6 @@ pub fn count() -> usize {
     usize::try_from(n).unwrap_or(1).max(1)
 }
 
-/// The number of CPUs of this machine that are online, at least 1.
-pub fn online() -> usize {
-    // SAFETY: sysconf takes a constant and touches no memory of ours.
-    let n = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
-    usize::try_from(n).unwrap_or(1).max(1)
-}
-
 /// The CPUs on which the calling thread may run, in order; none if the kernel has more than 1024.
 pub fn allowed() -> Vec<usize> {
     let set = sched_getaffinity(None).unwrap_or_default();

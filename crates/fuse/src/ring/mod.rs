@@ -60,7 +60,7 @@ pub(crate) struct StopAll(pub(crate) Arc<StopEvent>);
 
 impl Drop for StopAll {
     fn drop(&mut self) {
-        self.0.happen();
+        self.0.signal();
     }
 }
 
