@@ -6,7 +6,7 @@ use crate::filesystem::{FileSystem, Unsupported};
 use crate::interrupt::Interrupts;
 use crate::negotiate::{Features, Offer};
 use crate::ring::is_long;
-use crate::session::Session;
+use crate::state::Session;
 pub use pagefold_sys::fusering::{Exchange, HEADERS};
 
 /// A file system whose requests come as they do in the entries of a ring.

@@ -2,7 +2,7 @@
 
 use crate::FuseError;
 use crate::abi::{self, InitOut};
-use crate::answer::{Access, Answer, answer};
+use crate::answer::{Access, Answer};
 use crate::channel::{Channel, ReceiveBuffer, ReplyBuffer};
 use crate::ending::Ending;
 use crate::filesystem::{FileSystem, Unsupported};
@@ -10,7 +10,8 @@ use crate::interrupt::Interrupts;
 use crate::negotiate::{Features, Offer, Settings, accept};
 use crate::request::{self, Init, Malformed, Operation, Request};
 use crate::ring::{PreparedRings, Rings, StopAll};
-use crate::types::{Errno, Transfer};
+use crate::state::{Received, Session};
+use crate::types::Errno;
 use pagefold_sys::{SysError, fusering};
 use std::fs::File;
 use std::io;
@@ -18,7 +19,6 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::thread::{Builder, JoinHandle};
-use std::time::Instant;
 use zerocopy::IntoBytes;
 
 /// The threads that serve a mount. They end when it is unmounted; dropping this neither ends them nor waits for them.
@@ -114,16 +114,6 @@ pub enum Transport {
         /// The longest read, bytes, for which a buffer has room.
         request_bytes: usize,
     },
-}
-
-/// The state that all threads of a mount share.
-pub(crate) struct Session<F> {
-    pub(crate) file_system: F,
-    pub(crate) access: Access,
-    /// Those for requests from `/dev/fuse`; requests of rings may be shorter.
-    pub(crate) settings: Settings,
-    pub(crate) ending: Arc<Ending>,
-    pub(crate) interrupts: Arc<Interrupts>,
 }
 
 /// Negotiates the FUSE protocol with the kernel over `channel`, which is mounted already, and starts threads that serve
@@ -280,21 +270,6 @@ impl<F: FileSystem> Session<F> {
         channel.reply(id, &result, reply);
     }
 
-    /// Answers a request, whichever way it came. See [`answer`].
-    pub(crate) fn answer_request(&self, request: &Request<'_>, buffer: &mut [u8]) -> Result<Answer, Errno> {
-        match request.operation {
-            Operation::Interrupt { id } if F::CAN_BE_INTERRUPTED => {
-                self.interrupts.add(id);
-                Ok(Answer::Nothing)
-            }
-            _ if F::CAN_BE_INTERRUPTED => {
-                let run = || answer(&self.file_system, self.access, request, buffer);
-                self.interrupts.serve(request.id, run)
-            }
-            _ => answer(&self.file_system, self.access, request, buffer),
-        }
-    }
-
     /// Answers a request on a separate thread; with EIO if none can be started.
     fn answer_apart(self: &Arc<Self>, channel: &Arc<Channel>, id: u64, bytes: &[u8]) {
         let (session, own, copied) = (self.clone(), channel.clone(), bytes.to_vec());
@@ -306,23 +281,6 @@ impl<F: FileSystem> Session<F> {
         });
         if started.is_err() {
             channel.reply(id, &Err(Errno(libc::EIO)), &mut ReplyBuffer::new(0));
-        }
-    }
-}
-
-/// When a thread received a request, if the file system wants to know how long replies take.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Received(Option<Instant>);
-
-impl Received {
-    pub(crate) fn now<F: FileSystem>() -> Self {
-        Received(F::TIMES_REPLIES.then(Instant::now))
-    }
-
-    /// Tells the file system that the request with this opcode was answered.
-    pub(crate) fn replied<F: FileSystem>(self, file_system: &F, opcode: u32) {
-        if let (Some(at), Some(transfer)) = (self.0, Transfer::of(opcode)) {
-            file_system.replied(transfer, at.elapsed());
         }
     }
 }

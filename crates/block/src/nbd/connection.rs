@@ -17,7 +17,7 @@ use super::ProtocolError;
 use super::buffer::Buffer;
 use super::export::Export;
 use super::handshake::{self, Handshake, Negotiated, Step, TlsPolicy};
-use super::server::Limits;
+use super::limits::Limits;
 use super::tls::{TlsConfig, TlsTransport};
 use super::transmission::{self, Session, Status};
 use super::transport::{Awaited, Transport};

@@ -10,6 +10,7 @@
 
 use super::client_table::{ClientTable, HandshakeSlot, OpenResult};
 use super::connection::{self, ConnectionError, ExportAccess};
+use super::limits::Limits;
 use super::listen::{Acceptor, UnixSocket, is_loopback, may_connect};
 use super::report::{Event, Reporter};
 use super::tls::TlsConfig;
@@ -23,37 +24,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
-
-/// Limits of a server's clients. Each client has a thread, up to 16 more for reads that wait for the medium, and at
-/// most [`CONNECTION_MEMORY`] bytes of buffers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
-    /// Clients that have the export open at once. Another one is refused, unless a client that has never sent a request
-    /// can be disconnected instead.
-    pub max_connections: usize,
-    /// Clients in their handshake at once. Another one waits until one of them has ended its handshake or is
-    /// disconnected.
-    pub max_handshakes: usize,
-    /// Time limit of a handshake, from the connection to the open export.
-    pub handshake_time: Duration,
-    /// Age from which a handshake may be ended if another client waits to begin its own.
-    pub handshake_grace: Duration,
-    /// How long a client that has sent no request keeps the export open at the limit of connections.
-    pub unused_grace: Duration,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Limits {
-            max_connections: 128,
-            max_handshakes: 32,
-            handshake_time: Duration::from_secs(15),
-            handshake_grace: Duration::from_secs(1),
-            unused_grace: Duration::from_secs(10),
-        }
-    }
-}
+use std::time::Instant;
 
 /// The most bytes of buffers that one connection holds for itself, TLS and requests that wait for the medium included. For
 /// such requests all connections of a server together hold up to [`MAX_DATA`](super::MAX_DATA) bytes more.

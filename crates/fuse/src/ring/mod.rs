@@ -14,7 +14,7 @@ use crate::abi::{InHeader, OutHeader};
 use crate::answer::Answer;
 use crate::filesystem::FileSystem;
 use crate::request::{self, Arguments, Malformed};
-use crate::session::{Received, Session};
+use crate::state::{Received, Session};
 use crate::types::{Errno, error_in_reply};
 use affinity::{QueueAffinity, ThreadAffinity};
 use pagefold_sys::SysError;
@@ -24,16 +24,12 @@ use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, JoinHandle};
-use unsent::Unsent;
 pub(crate) use unsent::is_long;
+use unsent::{LONG_BYTES, Unsent};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Room for the replies to requests that come with names or data: all of them are short.
 const SHORT_REPLY_BYTES: usize = 256;
-
-/// A reply of this length, or to so much data, is handed to the kernel at once, and does not wait for the other requests
-/// that the ring has received: it took longer than the system call takes.
-const LONG_BYTES: usize = 32 << 10;
 
 /// How many rings there are. The kernel has one queue for each CPU that there may ever be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
