@@ -28,7 +28,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 
 import fuse_uring
 import results
@@ -53,20 +52,6 @@ def call(*command, **how):
     if done.returncode != 0:
         raise Skip(f"'{' '.join(command)}' failed: {(done.stderr or done.stdout).strip()[-300:]}")
     return done.stdout
-
-
-def busy_loops(seconds):
-    """Runs a busy loop for each CPU and returns the sum of their rounds."""
-    loop = f"import time\nend, n = time.monotonic() + {seconds}, 0\nwhile time.monotonic() < end: n += 1\nprint(n)"
-    loops = [subprocess.Popen([sys.executable, "-c", loop], stdout=subprocess.PIPE, text=True) for _ in range(os.cpu_count())]
-    return sum(int(process.communicate()[0]) for process in loops)
-
-
-def polled():
-    """Returns the time that all CPUs have polled while they were idle, seconds."""
-    states = glob.glob("/sys/devices/system/cpu/cpu*/cpuidle/state*/name")
-    times = [name.removesuffix("name") + "time" for name in states if open(name).read().strip() == "POLL"]
-    return sum(int(open(time).read()) for time in times) / 1e6
 
 
 class Bench:
@@ -217,8 +202,7 @@ class Bench:
 
 SEQUENTIAL = [(rw, "128k", depth) for rw in ("read", "write") for depth in (8, 1)]
 LONG = [(rw, *shape) for shape in (("128k", 8), ("1m", 4)) for rw in ("read", "write")]
-# Latency at depth 1, as targets of the mean and of the 99th percentile.
-LATENCY = {"mean": 0.55, "p99": 0.55}
+# Latency at depth 1.
 REPORTED = {"mean": None, "p99": None}
 MEAN = {"mean": None}
 # Export, peer, sides, jobs with the target of the ratio of speeds, or of latencies. None: reported without a target.
@@ -230,56 +214,18 @@ ROWS = [
         **{j: 0.9 if j[2] == 8 else None for j in SEQUENTIAL},
     }),
     ("loop", "uncompressed", lambda b: (b.pagefold("loop"), b.pagefold("loop", "--uncompressed")), {("randread", "4k", 32): 0.7}),
-    ("rings", "/dev/fuse", lambda b: (b.rings(), b.pagefold("loop", "--fuse-uring", "off", "--poll-us", "0")), {
-        ("randread", "4k", 1): LATENCY, ("randwrite", "4k", 1): LATENCY, ("randread", "4k", 32): 1.1,
+    ("rings", "/dev/fuse", lambda b: (b.rings(), b.pagefold("loop", "--fuse-uring", "off")), {
+        ("randread", "4k", 1): REPORTED, ("randwrite", "4k", 1): REPORTED, ("randread", "4k", 32): 1.1,
         **dict.fromkeys(LONG, 1.0),
     }),
     # Two disks of the same kind: their ratios say how far those of other rows are from 1 by chance.
     ("rings", "another disk", lambda b: (b.rings(), b.rings()), dict.fromkeys(LONG)),
-    ("rings, no poll", "/dev/fuse", lambda b: (b.rings("--poll-us", "0"), b.pagefold("loop", "--fuse-uring", "off", "--poll-us", "0")), {
-        ("randread", "4k", 1): REPORTED, ("randwrite", "4k", 1): REPORTED,
-    }),
-    ("rings", "no poll", lambda b: (b.rings(), b.rings("--poll-us", "0")), {
-        ("randread", "4k", 1): REPORTED, ("randwrite", "4k", 1): REPORTED, ("randread", "4k", 32): None,
-        **dict.fromkeys(LONG),
-    }),
-    ("NBD", "no poll", lambda b: (b.pagefold("nbd"), b.pagefold("nbd", "--poll-us", "0")), {
-        ("randread", "4k", 1): REPORTED, ("randwrite", "4k", 1): REPORTED, ("randread", "4k", 32): None,
-    }),
     ("rings", "kernel zram", lambda b: (b.rings(), b.zram()), {
         ("randread", "4k", 1): REPORTED, ("randwrite", "4k", 1): REPORTED, ("randread", "4k", 32): None,
         ("read", "128k", 1): 1.0, ("write", "128k", 1): 1.0,
     }),
 ]
 BYTES = {"128k": 128 << 10, "1m": 1 << 20}
-
-
-def costs(bench):
-    """Prints what CPUs that are awake cost: to busy programs beside a load, and while the disk is idle."""
-    with bench.rings() as polling, bench.rings("--poll-us", "0") as sleeping:
-        bench.fill(polling)
-        bench.fill(sleeping)
-        results = {polling: [], sleeping: []}
-        for round_number in range(bench.args.rounds):
-            for target in (polling, sleeping) if round_number % 2 else (sleeping, polling):
-                # The load begins before the busy loops and ends after them.
-                with subprocess.Popen(
-                    ["fio", "--name=job", "--output-format=json", "--ioengine=io_uring", f"--filename={target}", "--rw=randread", "--bs=4k",
-                     "--iodepth=1", "--direct=1", "--time_based", f"--runtime={bench.args.seconds + 2}", "--norandommap"],
-                    stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-                ) as fio:
-                    time.sleep(1)
-                    before = polled()
-                    rounds = busy_loops(bench.args.seconds)
-                    results[target].append((rounds, polled() - before))
-                    fio.communicate()
-        ratio = statistics.median(a[0] / b[0] for a, b in zip(results[polling], results[sleeping]))
-        times = [statistics.median(time for _, time in side) for side in results.values()]
-        print(f"busy loops on all CPUs beside 4k randread, depth 1: rounds of those with --poll-us 0: {ratio:.3f}; "
-              f"CPUs polled for {times[0]:.3f} s, with --poll-us 0 {times[1]:.3f} s, of {bench.args.seconds} s", flush=True)
-        before = polled()
-        time.sleep(bench.args.seconds)
-        print(f"idle disk: CPUs polled for {polled() - before:.3f} s of {bench.args.seconds} s", flush=True)
 
 
 def described(job):
@@ -357,11 +303,6 @@ def main():
                     rows += print_job(export, peer, job, jobs[job], ours, theirs)
             except Skip as reason:
                 print(f"SKIPPED {export} against {peer}: {reason}", flush=True)
-        if args.only in "costs":
-            try:
-                costs(bench)
-            except Skip as reason:
-                print(f"SKIPPED costs: {reason}", flush=True)
         if args.record:
             results.save(args.record, rows, shlex.join(["bench/exports.py", *sys.argv[1:]]))
         if args.short:

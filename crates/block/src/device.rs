@@ -1,7 +1,7 @@
 //! [`BlockDevice`], the trait that exports serve and layers wrap.
 
 use crate::BlockError;
-use crate::metered::Operation;
+use crate::operation::Operation;
 use std::sync::Arc;
 use std::time::Duration;
 

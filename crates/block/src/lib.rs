@@ -67,6 +67,7 @@ pub mod fuse;
 pub mod loop_export;
 pub mod metered;
 pub mod nbd;
+mod operation;
 mod ram;
 mod replaceable;
 mod store_device;

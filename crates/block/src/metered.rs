@@ -7,44 +7,13 @@
 //! reader sums the shards without a lock: the figures of one report may be a few requests apart, but no request is
 //! lost.
 
+pub use crate::operation::{OPERATIONS, Operation};
 use crate::{BlockDevice, BlockError, Extent};
 use pagefold_page::latency::{Latency, LatencyCounters};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 const SHARDS: usize = 16;
-
-/// The kind of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operation {
-    /// Reading bytes.
-    Read,
-    /// Storing bytes.
-    Write,
-    /// Discarding bytes that are no longer needed.
-    Discard,
-    /// Making bytes zero.
-    WriteZeroes,
-    /// Making finished writes durable.
-    Flush,
-}
-
-/// All operations, in the order of reports.
-pub const OPERATIONS: [Operation; 5] =
-    [Operation::Read, Operation::Write, Operation::Discard, Operation::WriteZeroes, Operation::Flush];
-
-impl Operation {
-    /// The name in reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Operation::Read => "read",
-            Operation::Write => "write",
-            Operation::Discard => "discard",
-            Operation::WriteZeroes => "write_zeroes",
-            Operation::Flush => "flush",
-        }
-    }
-}
 
 /// Counts of one operation since the device was made; its latency is counted since the last reset.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -7,7 +7,7 @@
 //! returns when no request uses the old inside any more. The lock costs two atomic operations a request, little beside
 //! the system calls that brought the request here.
 
-use crate::metered::Operation;
+use crate::operation::Operation;
 use crate::{BlockDevice, BlockError, Extent};
 use parking_lot::RwLock;
 use std::sync::Arc;

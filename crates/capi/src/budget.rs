@@ -2,7 +2,6 @@
 
 use crate::error::{Code, Error};
 use crate::guard;
-use crate::region::put;
 use pagefold_memory::{PressurePolicy, ResidentBudget};
 use pagefold_sys::forkmark::ForkMark;
 use std::ffi::c_int;
@@ -47,7 +46,7 @@ pub unsafe extern "C" fn pf_budget_create(limit_bytes: u64, budget: *mut *mut pf
         Ok(pf_budget { budget, mark })
     };
     // SAFETY: the caller guarantees a place for the handle.
-    guard::call(|| unsafe { put(budget, make) })
+    guard::call(|| unsafe { guard::put(budget, make) })
 }
 
 /// See the header.

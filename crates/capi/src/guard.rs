@@ -23,6 +23,22 @@ pub(crate) fn value<T>(failed: impl FnOnce(Code) -> T, body: impl FnOnce() -> Re
     }
 }
 
+/// Stores a new handle where the caller wants it.
+///
+/// # Safety
+/// `out` is null or the address of a pointer.
+pub(crate) unsafe fn put<T>(out: *mut *mut T, make: impl FnOnce() -> Result<T, Error>) -> Result<(), Error> {
+    if out.is_null() {
+        return Err(Error::invalid("the address for the new handle is a null pointer"));
+    }
+    // SAFETY: the caller guarantees it.
+    unsafe { out.write(std::ptr::null_mut()) };
+    let made = Box::new(make()?);
+    // SAFETY: the caller guarantees it.
+    unsafe { out.write(Box::into_raw(made)) };
+    Ok(())
+}
+
 /// Returns the error of a panic.
 fn of(panic: &(dyn Any + Send)) -> Error {
     let text = panic.downcast_ref::<&str>().copied();

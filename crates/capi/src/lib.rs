@@ -12,7 +12,7 @@
 //! | `region` | the functions on regions and pins |
 //! | `budget` | the functions on limits that several regions share |
 //! | `pressure` | the thread that reports memory pressure |
-//! | `arena` | the functions on arenas; `arena::jemalloc` (calls of the allocator), `arena::hooks` (the memory that it takes and returns), `arena::runs` (which pages of the part are free), `arena::caches` (each thread's blocks) |
+//! | `arena` | the functions on arenas; `arena::jemalloc` (calls of the allocator), `arena::hooks` (the memory that it takes and returns), `arena::caches` (each thread's blocks) |
 //!
 //! *Handles* are boxes. A call borrows its handle, so a caller must not destroy one that another thread is using; the
 //! header says so. `Shared` is what the handles of a region, its pins and its arenas have in common.
@@ -42,7 +42,7 @@ pub use arena::*;
 pub use budget::*;
 pub use config::{pf_region_config, pf_region_config_init};
 pub use error::{Code, pf_error_message, pf_error_name, pf_version};
-pub use pressure::{pf_pressure_fn, pf_region_on_pressure};
+pub use pressure::pf_pressure_fn;
 pub use region::*;
 pub use stats::{pf_region_get_stats, pf_region_stats};
 

@@ -7,23 +7,21 @@
 //! circle, so a call that a callback makes never waits for another callback: it fails with `PF_EBUSY`.
 
 use crate::error::{Code, Error};
-use crate::guard;
-use crate::region::{handle, pf_region};
 use crate::shared::Shared;
 use pagefold_memory::Pressure;
 use pagefold_sys::signal;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::cell::Cell;
-use std::ffi::{c_int, c_void};
+use std::ffi::c_void;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Time between two looks at the counters.
+/// Time between two samples of the counters.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// Looks without a refused page after which the pool counts as accepting pages again. A full pool is tried only when
+/// Samples without a refused page after which the pool counts as accepting pages again. A full pool is tried only when
 /// pages are to be evicted, which may happen in bursts.
-const CALM_LOOKS: u32 = 5;
+const CALM_SAMPLES: u32 = 5;
 
 /// The header's `PF_PRESSURE_…`.
 pub(crate) const POOL_FULL: u32 = 1;
@@ -32,26 +30,26 @@ pub(crate) const OVER_LIMIT: u32 = 2;
 /// The header's type of a callback.
 pub type pf_pressure_fn = Option<unsafe extern "C" fn(reasons: u32, arg: *mut c_void)>;
 
-/// The reasons for pressure, found from one look at the counters after the other.
-pub(crate) struct Judge {
+/// The reasons for pressure, found from successive samples of the counters.
+pub(crate) struct PressureState {
     refused: u64,
-    calm_looks: u32,
+    calm_samples: u32,
 }
 
-impl Judge {
+impl PressureState {
     /// Begins with the pages that the pool has refused so far.
     pub(crate) fn new(refused: u64) -> Self {
-        Judge { refused, calm_looks: CALM_LOOKS }
+        PressureState { refused, calm_samples: CALM_SAMPLES }
     }
 
     /// Returns the present reasons: bits, or 0.
-    pub(crate) fn look(&mut self, refused: u64, is_over_limit: bool) -> u32 {
+    pub(crate) fn update(&mut self, refused: u64, is_over_limit: bool) -> u32 {
         match refused > self.refused {
-            true => self.calm_looks = 0,
-            false => self.calm_looks = self.calm_looks.saturating_add(1),
+            true => self.calm_samples = 0,
+            false => self.calm_samples = self.calm_samples.saturating_add(1),
         }
         self.refused = refused;
-        let pool_full = if self.calm_looks < CALM_LOOKS { POOL_FULL } else { 0 };
+        let pool_full = if self.calm_samples < CALM_SAMPLES { POOL_FULL } else { 0 };
         pool_full | if is_over_limit { OVER_LIMIT } else { 0 }
     }
 }
@@ -64,8 +62,8 @@ thread_local! {
 /// A callback and its argument.
 #[derive(Clone, Copy)]
 pub(crate) struct Callback {
-    function: unsafe extern "C" fn(u32, *mut c_void),
-    arg: *mut c_void,
+    pub(crate) function: unsafe extern "C" fn(u32, *mut c_void),
+    pub(crate) arg: *mut c_void,
 }
 
 // SAFETY: the caller of `pf_region_on_pressure` guarantees that the function may be called in another thread, with this
@@ -134,19 +132,23 @@ impl Drop for Watcher {
 }
 
 /// Puts a callback in the place of the present one, which is not running when this returns and is not called again.
-pub(crate) fn replace(region: &pf_region, callback: Option<Callback>) -> Result<(), Error> {
+pub(crate) fn replace(
+    shared: &Arc<Shared>,
+    watcher: &Mutex<Option<Watcher>>,
+    callback: Option<Callback>,
+) -> Result<(), Error> {
     let watched = WATCHED.get();
-    if watched == Arc::as_ptr(&region.shared) {
+    if watched == Arc::as_ptr(shared) {
         let message = "the callback itself can neither replace the callback nor destroy the region";
         return Err(Error::new(Code::Busy, message));
     }
     let may_wait = watched.is_null();
     // Held for all of the exchange, so that two callbacks never run at once.
-    let slot = if may_wait { Some(region.watcher.lock()) } else { region.watcher.try_lock() };
+    let slot = if may_wait { Some(watcher.lock()) } else { watcher.try_lock() };
     let mut slot = slot.ok_or_else(circle)?;
     match (&*slot, callback) {
         (Some(watcher), callback) => watcher.exchange(callback, may_wait)?,
-        (None, Some(callback)) => *slot = Some(Watcher::start(region.shared.clone(), callback)?),
+        (None, Some(callback)) => *slot = Some(Watcher::start(shared.clone(), callback)?),
         (None, None) => {}
     }
     if callback.is_none() {
@@ -164,19 +166,19 @@ fn circle() -> Error {
 
 fn watch(shared: &Shared, exchange: &Exchange) {
     WATCHED.set(shared);
-    let look = || shared.region().map_or(Pressure::default(), |region| region.pressure());
-    let (mut judge, mut reported, mut number) = (Judge::new(look().refused_pages), 0, 0);
+    let sample = || shared.region().map_or(Pressure::default(), |region| region.pressure());
+    let (mut pressures, mut reported, mut number) = (PressureState::new(sample().refused_pages), 0, 0);
     let mut state = exchange.state.lock();
     while state.callback.is_some() {
         exchange.changed.wait_for(&mut state, INTERVAL);
-        // Without the lock: a look may wait for a change of the region's size.
-        let pressure = MutexGuard::unlocked(&mut state, look);
+        // Without the lock: a sample may wait for a change of the region's size.
+        let pressure = MutexGuard::unlocked(&mut state, sample);
         let Some(callback) = state.callback else { break };
         if state.number != number {
             number = state.number;
-            (judge, reported) = (Judge::new(pressure.refused_pages), 0);
+            (pressures, reported) = (PressureState::new(pressure.refused_pages), 0);
         }
-        let reasons = judge.look(pressure.refused_pages, pressure.is_over_limit);
+        let reasons = pressures.update(pressure.refused_pages, pressure.is_over_limit);
         if reasons == reported {
             continue;
         }
@@ -190,34 +192,20 @@ fn watch(shared: &Shared, exchange: &Exchange) {
     }
 }
 
-/// See the header.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn pf_region_on_pressure(
-    region: *mut pf_region,
-    function: pf_pressure_fn,
-    arg: *mut c_void,
-) -> c_int {
-    guard::call(|| {
-        // SAFETY: the caller guarantees a handle that nobody destroys meanwhile.
-        let region = unsafe { handle(region) }?;
-        replace(region, function.map(|function| Callback { function, arg }))
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn refused_pages_count_as_pressure_until_none_is_refused_for_a_while() {
-        let mut judge = Judge::new(7);
-        assert_eq!(judge.look(7, false), 0);
-        assert_eq!(judge.look(8, false), POOL_FULL);
-        assert_eq!(judge.look(8, true), POOL_FULL | OVER_LIMIT);
-        for _ in 2..CALM_LOOKS {
-            assert_eq!(judge.look(8, false), POOL_FULL);
+        let mut pressures = PressureState::new(7);
+        assert_eq!(pressures.update(7, false), 0);
+        assert_eq!(pressures.update(8, false), POOL_FULL);
+        assert_eq!(pressures.update(8, true), POOL_FULL | OVER_LIMIT);
+        for _ in 2..CALM_SAMPLES {
+            assert_eq!(pressures.update(8, false), POOL_FULL);
         }
-        assert_eq!(judge.look(8, true), OVER_LIMIT);
-        assert_eq!(judge.look(8, false), 0);
+        assert_eq!(pressures.update(8, true), OVER_LIMIT);
+        assert_eq!(pressures.update(8, false), 0);
     }
 }

@@ -3,7 +3,7 @@
 use crate::config::{percent, pf_region_config, resolve};
 use crate::error::{Code, Error};
 use crate::guard;
-use crate::pressure::{self, Watcher};
+use crate::pressure::{self, Callback, Watcher, pf_pressure_fn};
 use crate::shared::Shared;
 use pagefold_memory::{Advice, OwnedPin, Region, RegionError};
 use parking_lot::Mutex;
@@ -46,22 +46,6 @@ pub(crate) unsafe fn shared<'a>(region: *const pf_region) -> Result<&'a Arc<Shar
     unsafe { handle(region) }.map(|handle| &handle.shared)
 }
 
-/// Stores a new handle where the caller wants it.
-///
-/// # Safety
-/// `out` is null or the address of a pointer.
-pub(crate) unsafe fn put<T>(out: *mut *mut T, make: impl FnOnce() -> Result<T, Error>) -> Result<(), Error> {
-    if out.is_null() {
-        return Err(Error::invalid("the address for the new handle is a null pointer"));
-    }
-    // SAFETY: the caller guarantees it.
-    unsafe { out.write(std::ptr::null_mut()) };
-    let made = Box::new(make()?);
-    // SAFETY: the caller guarantees it.
-    unsafe { out.write(Box::into_raw(made)) };
-    Ok(())
-}
-
 pub(crate) fn open(region: Region) -> Result<pf_region, Error> {
     Ok(pf_region { shared: Arc::new(Shared::new(region)?), watcher: Mutex::new(None) })
 }
@@ -73,7 +57,7 @@ pub unsafe extern "C" fn pf_region_create(
     region: *mut *mut pf_region,
 ) -> c_int {
     // SAFETY: the caller guarantees a configuration, and a place for the handle.
-    guard::call(|| unsafe { put(region, || open(Region::new(resolve(config)?)?)) })
+    guard::call(|| unsafe { guard::put(region, || open(Region::new(resolve(config)?)?)) })
 }
 
 /// See the header.
@@ -101,7 +85,7 @@ pub unsafe extern "C" fn pf_region_from_file(
         open(region?)
     };
     // SAFETY: the caller guarantees a place for the handle.
-    guard::call(|| unsafe { put(region, make) })
+    guard::call(|| unsafe { guard::put(region, make) })
 }
 
 /// See the header.
@@ -118,7 +102,7 @@ pub unsafe extern "C" fn pf_region_destroy(region: *mut pf_region) -> c_int {
             let message = format_args!("the region has {pins} pins and {arenas} arenas").to_string();
             return Err(Error::new(Code::Busy, message));
         }
-        pressure::replace(handle, None)?;
+        pressure::replace(&handle.shared, &handle.watcher, None)?;
         // A call that ends a pin, or an arena, may not have returned yet.
         handle.shared.destroy();
         // SAFETY: `put` made it from a box, and the caller gives it up.
@@ -206,6 +190,21 @@ pub unsafe extern "C" fn pf_region_advise(
 
 /// See the header.
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn pf_region_on_pressure(
+    region: *mut pf_region,
+    function: pf_pressure_fn,
+    arg: *mut c_void,
+) -> c_int {
+    guard::call(|| {
+        // SAFETY: the caller guarantees a handle that nobody destroys meanwhile.
+        let region = unsafe { handle(region) }?;
+        let callback = function.map(|function| Callback { function, arg });
+        pressure::replace(&region.shared, &region.watcher, callback)
+    })
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn pf_region_discard(
     region: *mut pf_region,
     start: *mut c_void,
@@ -236,7 +235,7 @@ pub unsafe extern "C" fn pf_region_pin(
         Ok(pf_pin { pin: owned, shared: shared.clone() })
     };
     // SAFETY: the caller guarantees a place for the handle.
-    guard::call(|| unsafe { put(pin, make) })
+    guard::call(|| unsafe { guard::put(pin, make) })
 }
 
 /// See the header.

@@ -13,7 +13,7 @@ fn a_destroyed_region_is_gone_while_an_ending_call_has_what_it_shares() {
     let region = pagefold_memory::Region::new(pagefold_memory::RegionConfig::new(1 << 20, 1 << 20)).unwrap();
     let mut handle = std::ptr::null_mut();
     // SAFETY: the address is that of a pointer.
-    unsafe { crate::region::put(&raw mut handle, || crate::region::open(region)) }.unwrap();
+    unsafe { crate::guard::put(&raw mut handle, || crate::region::open(region)) }.unwrap();
     // SAFETY: the handle exists.
     let shared = unsafe { crate::region::shared(handle) }.unwrap().clone();
     assert!(shared.region().is_ok());

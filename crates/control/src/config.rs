@@ -43,9 +43,6 @@ pub struct DiskConfig {
     /// The size of the sectors of a loop device.
     #[serde(default)]
     pub sector_size: SectorSize,
-    /// For how long between requests the export is kept responsive, at most, microseconds; `None`: the usual.
-    #[serde(default)]
-    pub poll_us: Option<u64>,
     /// A TCP address for the NBD export, instead of a unix socket.
     pub listen: Option<Listen>,
     /// The file or device that pages are written back to. The open file is passed separately, as a descriptor.

@@ -59,7 +59,7 @@ impl Drop for Noted<'_> {
     fn drop(&mut self) {
         // Only the first is kept: the others may have ended because of it.
         let _ = self.ending.reason.set(std::mem::take(&mut self.reason));
-        self.ending.happened.happen();
+        self.ending.happened.signal();
     }
 }
 

@@ -6,9 +6,8 @@ use crate::filesystem::{FileSystem, Unsupported};
 use crate::interrupt::Interrupts;
 use crate::negotiate::{Features, Offer};
 use crate::ring::is_long;
-use crate::session::Session;
+use crate::state::Session;
 pub use pagefold_sys::fusering::{Exchange, HEADERS};
-use pagefold_sys::polling::Poller;
 
 /// A file system whose requests come as they do in the entries of a ring.
 pub struct RingRequests<F>(Session<F>);
@@ -18,14 +17,12 @@ impl<F: FileSystem> RingRequests<F> {
     pub fn new(mut file_system: F) -> Result<Self, Unsupported> {
         let settings = file_system.init(&Offer { features: Features(u64::MAX) })?;
         let ending = Ending::new().map_err(|_| Unsupported("the process may have no further descriptor"))?;
-        let (access, poller) = (Access::Anybody, Poller::default());
         Ok(RingRequests(Session {
             file_system,
-            access,
+            access: Access::Anybody,
             settings,
             ending: ending.into(),
             interrupts: Interrupts::new(),
-            poller,
         }))
     }
 

@@ -31,7 +31,6 @@ pub struct FuseMount {
     /// `None` once the threads were joined.
     session: Option<SessionThreads>,
     transport: Transport,
-    keeps_cpus_awake: bool,
     /// A call of [`FuseMount::stop`] has waited for the threads in vain, so the drop does not wait again.
     timed_out: bool,
     mounted: MountedBy,
@@ -81,8 +80,8 @@ impl FuseMount {
             }
         };
         let session = serve(file_system, channel, request.allow_other, serving)?;
-        let (transport, keeps_cpus_awake) = (session.transport().clone(), session.keeps_cpus_awake());
-        Ok(FuseMount { session: Some(session), transport, keeps_cpus_awake, timed_out: false, mounted })
+        let transport = session.transport().clone();
+        Ok(FuseMount { session: Some(session), transport, timed_out: false, mounted })
     }
 
     /// The mount point.
@@ -96,11 +95,6 @@ impl FuseMount {
     /// How requests reach the session threads.
     pub fn transport(&self) -> &Transport {
         &self.transport
-    }
-
-    /// Whether the session threads keep idle CPUs from sleeping while requests follow each other closely.
-    pub fn keeps_cpus_awake(&self) -> bool {
-        self.keeps_cpus_awake
     }
 
     /// The end of the session threads, or of the first one; `None` while all serve, and after [`FuseMount::stop`].

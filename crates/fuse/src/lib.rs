@@ -43,6 +43,7 @@
 //! | `session` | the threads that serve a mount |
 //! | `channel` | the classic transport: requests from `/dev/fuse`, and replies to it; their buffers |
 //! | `ring` | the transport over io_uring |
+//! | `state` | the state that the threads of a mount share |
 //! | `answer` | which function of the file system a request calls |
 //! | [`request`] | the one decoder of requests |
 //! | `directory`, `types` | replies |
@@ -85,6 +86,7 @@ mod negotiate;
 pub mod request;
 mod ring;
 mod session;
+mod state;
 mod types;
 
 pub use directory::Entries;

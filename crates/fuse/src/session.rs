@@ -2,7 +2,7 @@
 
 use crate::FuseError;
 use crate::abi::{self, InitOut};
-use crate::answer::{Access, Answer, answer};
+use crate::answer::{Access, Answer};
 use crate::channel::{Channel, ReceiveBuffer, ReplyBuffer};
 use crate::ending::Ending;
 use crate::filesystem::{FileSystem, Unsupported};
@@ -10,8 +10,8 @@ use crate::interrupt::Interrupts;
 use crate::negotiate::{Features, Offer, Settings, accept};
 use crate::request::{self, Init, Malformed, Operation, Request};
 use crate::ring::{PreparedRings, Rings, StopAll};
-use crate::types::{Errno, Transfer};
-use pagefold_sys::polling::{Poller, Polling};
+use crate::state::{Received, Session};
+use crate::types::Errno;
 use pagefold_sys::{SysError, fusering};
 use std::fs::File;
 use std::io;
@@ -19,7 +19,6 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::thread::{Builder, JoinHandle};
-use std::time::Instant;
 use zerocopy::IntoBytes;
 
 /// The threads that serve a mount. They end when it is unmounted; dropping this neither ends them nor waits for them.
@@ -27,7 +26,6 @@ use zerocopy::IntoBytes;
 pub struct SessionThreads {
     threads: Vec<JoinHandle<io::Result<()>>>,
     transport: Transport,
-    keeps_cpus_awake: bool,
     ending: Arc<Ending>,
 }
 
@@ -62,11 +60,6 @@ impl SessionThreads {
         &self.transport
     }
 
-    /// Whether they keep idle CPUs from sleeping while requests follow each other closely ([`Serving::polling`]).
-    pub fn keeps_cpus_awake(&self) -> bool {
-        self.keeps_cpus_awake
-    }
-
     /// Waits for all of them, and returns the first error.
     pub fn join(self) -> Result<(), FuseError> {
         let results = self.threads.into_iter().map(JoinHandle::join).collect::<Vec<_>>();
@@ -85,7 +78,7 @@ impl From<JoinHandle<io::Result<()>>> for SessionThreads {
     fn from(thread: JoinHandle<io::Result<()>>) -> Self {
         let ending = Ending::new().unwrap_or_else(|e| panic!("{e}")).into();
         let transport = Transport::Device { without_rings: None };
-        SessionThreads { threads: vec![thread], transport, keeps_cpus_awake: false, ending }
+        SessionThreads { threads: vec![thread], transport, ending }
     }
 }
 
@@ -96,13 +89,11 @@ pub struct Serving {
     pub threads: usize,
     /// The rings, if they are wanted. Where the kernel does not offer them, or they cannot be made, `/dev/fuse` serves.
     pub rings: Option<Rings>,
-    /// How threads wait for requests that follow each other closely. Those that read from `/dev/fuse` do not spin.
-    pub polling: Polling,
 }
 
 impl From<usize> for Serving {
     fn from(threads: usize) -> Self {
-        Serving { threads, rings: None, polling: Polling::Never }
+        Serving { threads, rings: None }
     }
 }
 
@@ -125,18 +116,6 @@ pub enum Transport {
     },
 }
 
-/// The state that all threads of a mount share.
-pub(crate) struct Session<F> {
-    pub(crate) file_system: F,
-    pub(crate) access: Access,
-    /// Those for requests from `/dev/fuse`; requests of rings may be shorter.
-    pub(crate) settings: Settings,
-    pub(crate) ending: Arc<Ending>,
-    pub(crate) interrupts: Arc<Interrupts>,
-    /// See [`Serving::polling`].
-    pub(crate) poller: Poller,
-}
-
 /// Negotiates the FUSE protocol with the kernel over `channel`, which is mounted already, and starts threads that serve
 /// requests. All of them have begun when it returns. After a failure, those that run end with the mount.
 pub(crate) fn start<F: FileSystem>(
@@ -155,11 +134,8 @@ pub(crate) fn start<F: FileSystem>(
         }
     };
     let ending = Arc::new(Ending::new()?);
-    let poller = Poller::start(serving.polling);
-    let keeps_cpus_awake = poller.keeps_cpus_awake();
     let interrupts = Interrupts::new();
-    let session =
-        Arc::new(Session { file_system, access, settings, ending: ending.clone(), interrupts, poller });
+    let session = Arc::new(Session { file_system, access, settings, ending: ending.clone(), interrupts });
     let over_rings = settings.over_rings(serving.rings.map_or(0, |rings| rings.request_bytes));
     let (rings, without_rings) = prepare_rings(&session, &channel, &init, serving.rings, &over_rings);
     let settings = if rings.is_some() { over_rings } else { settings };
@@ -168,12 +144,7 @@ pub(crate) fn start<F: FileSystem>(
     match rings {
         None => {
             let threads = session.start_readers(channel, serving.threads, settings)?;
-            Ok(SessionThreads {
-                threads,
-                transport: Transport::Device { without_rings },
-                keeps_cpus_awake,
-                ending,
-            })
+            Ok(SessionThreads { threads, transport: Transport::Device { without_rings }, ending })
         }
         Some(mut rings) => {
             rings.register()?;
@@ -184,7 +155,7 @@ pub(crate) fn start<F: FileSystem>(
             let buffer_bytes = buffers * settings.ring_payload_bytes();
             let request_bytes = settings.read_bytes;
             let transport = Transport::Rings { threads: ring_threads, buffer_bytes, request_bytes };
-            Ok(SessionThreads { threads, transport, keeps_cpus_awake, ending })
+            Ok(SessionThreads { threads, transport, ending })
         }
     }
 }
@@ -272,9 +243,7 @@ impl<F: FileSystem> Session<F> {
         let _ = begin.send(());
         drop(begin);
         loop {
-            self.poller.note_reply();
             let Some(bytes) = channel.receive(&mut receive).map_err(unreadable)? else { return Ok(()) };
-            self.poller.note_request();
             let received = Received::now::<F>();
             let (header, arguments) = request::split(bytes).map_err(invalid)?;
             let decoded = request::decode(&header, arguments);
@@ -301,21 +270,6 @@ impl<F: FileSystem> Session<F> {
         channel.reply(id, &result, reply);
     }
 
-    /// Answers a request, whichever way it came. See [`answer`].
-    pub(crate) fn answer_request(&self, request: &Request<'_>, buffer: &mut [u8]) -> Result<Answer, Errno> {
-        match request.operation {
-            Operation::Interrupt { id } if F::CAN_BE_INTERRUPTED => {
-                self.interrupts.add(id);
-                Ok(Answer::Nothing)
-            }
-            _ if F::CAN_BE_INTERRUPTED => {
-                let run = || answer(&self.file_system, self.access, request, buffer);
-                self.interrupts.serve(request.id, run)
-            }
-            _ => answer(&self.file_system, self.access, request, buffer),
-        }
-    }
-
     /// Answers a request on a separate thread; with EIO if none can be started.
     fn answer_apart(self: &Arc<Self>, channel: &Arc<Channel>, id: u64, bytes: &[u8]) {
         let (session, own, copied) = (self.clone(), channel.clone(), bytes.to_vec());
@@ -327,23 +281,6 @@ impl<F: FileSystem> Session<F> {
         });
         if started.is_err() {
             channel.reply(id, &Err(Errno(libc::EIO)), &mut ReplyBuffer::new(0));
-        }
-    }
-}
-
-/// When a thread received a request, if the file system wants to know how long replies take.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Received(Option<Instant>);
-
-impl Received {
-    pub(crate) fn now<F: FileSystem>() -> Self {
-        Received(F::TIMES_REPLIES.then(Instant::now))
-    }
-
-    /// Tells the file system that the request with this opcode was answered.
-    pub(crate) fn replied<F: FileSystem>(self, file_system: &F, opcode: u32) {
-        if let (Some(at), Some(transfer)) = (self.0, Transfer::of(opcode)) {
-            file_system.replied(transfer, at.elapsed());
         }
     }
 }

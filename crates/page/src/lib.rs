@@ -13,8 +13,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! It also has small data structures that several crates share: sharded counters, a map of units in use, a token
-//! bucket, the [histogram of latencies](latency), an aligned buffer, [dates](DateTime). It is a separate crate because all other crates
+//! It also has small data structures that several crates share: sharded counters, a map of units in use, runs of
+//! free units, a token bucket, the [histogram of latencies](latency), an aligned buffer, [dates](DateTime). It is a
+//! separate crate because all other crates
 //! use these and must not depend on one another for them.
 //!
 //! It knows nothing of slots, codecs or devices, and makes no system calls. It has no threads and no locks.
@@ -28,6 +29,7 @@ mod date;
 pub mod duration;
 mod index;
 pub mod latency;
+mod runs;
 pub mod size;
 mod span;
 mod token_bucket;
@@ -37,6 +39,7 @@ pub use aligned::AlignedBytes;
 pub use counters::ShardedCounters;
 pub use date::DateTime;
 pub use index::{PageCount, PageIndex};
+pub use runs::Runs;
 pub use span::{Span, Spans, spans};
 pub use token_bucket::TokenBucket;
 pub use unit_map::UnitMap;

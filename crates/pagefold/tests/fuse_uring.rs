@@ -10,7 +10,6 @@ use pagefold_page::AlignedBytes;
 use pagefold_sys::fusering::ENABLED;
 use pagefold_testkit::parameter::Parameter;
 use std::fs::{self, File};
-use std::io::Read;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -167,7 +166,7 @@ fn rings_that_are_wanted_and_not_offered_are_a_warning() {
     let Some(_parameter) = offer_rings(test, "N") else { return };
     let s = Sandbox::new();
     let (tree, image, at) = tree_and_image(&s);
-    let wanted = s.run("disk create --size 64M --name wanted --export loop --fuse-uring on --poll-us 50");
+    let wanted = s.run("disk create --size 64M --name wanted --export loop --fuse-uring on");
     let automatic = s.run("disk create --size 64M --name automatic --export loop");
     let device = &wanted.out;
     // Both say whether the disk is safe as swap, which rings have nothing to do with.
@@ -178,12 +177,7 @@ fn rings_that_are_wanted_and_not_offered_are_a_warning() {
         let of_rings =
             (says("not io_uring: the kernel does not offer"), says(&format!("echo Y > {ENABLED}")));
         let is_wanted = name == "wanted";
-        let cannot_poll = !cpus_can_be_kept_awake();
-        assert_eq!(
-            (of_rings, says("--poll-us has no effect")),
-            ((is_wanted, is_wanted), is_wanted && cannot_poll),
-            "{created:?}"
-        );
+        assert_eq!(of_rings, (is_wanted, is_wanted), "{created:?}");
     }
     let warning = |name: &str| s.show(name)["warnings"].to_string();
     assert!(warning("wanted").contains("enable_uring"), "{}", warning("wanted"));
@@ -357,108 +351,5 @@ fn requests_fail_at_once_when_the_server_is_killed() {
         let list = s.run("disk list");
         assert!(list.code == 0 && list.err.contains("cleaned up"), "{list:?}");
         assert_eq!(s.left(), Vec::<String>::new());
-    }
-}
-
-/// The limits with which idle CPUs poll, or sleep lightly.
-const AWAKE_US: std::ops::RangeInclusive<i32> = 0..=2;
-
-/// Whether a server of this user can keep idle CPUs awake.
-fn cpus_can_be_kept_awake() -> bool {
-    let device = pagefold_sys::awake::DEVICE;
-    pagefold_sys::awake::has_idle_driver() && File::options().write(true).open(device).is_ok()
-}
-
-/// Whether servers keep idle CPUs awake by default on a machine with so many of them.
-fn machine_is_small() -> bool {
-    pagefold_sys::cpu::online() <= 8
-}
-
-/// The present limit of the time that idle CPUs take to wake up.
-fn wake_up_limit_us() -> Option<i32> {
-    let mut limit = [0; 4];
-    File::open(pagefold_sys::awake::DEVICE).and_then(|mut device| device.read_exact(&mut limit)).ok()?;
-    Some(i32::from_ne_bytes(limit))
-}
-
-#[test]
-fn servers_hold_the_device_that_keeps_cpus_awake_unless_they_are_not_to() {
-    let test = "servers_hold_the_device_that_keeps_cpus_awake_unless_they_are_not_to";
-    if let Some(why) = no_loop() {
-        return pagefold_testkit::skipped!("{test}: {why}");
-    }
-    if !cpus_can_be_kept_awake() {
-        return pagefold_testkit::skipped!("{test}: CPUs cannot be kept awake");
-    }
-    let is_small = machine_is_small();
-    let s = Sandbox::new();
-    let has_it = |name: &str| {
-        let open = fs::read_dir(format!("/proc/{}/fd", s.server_pid(name))).unwrap();
-        let mut names = open.filter_map(|fd| fs::read_link(fd.unwrap().path()).ok());
-        names.any(|name| name == Path::new(pagefold_sys::awake::DEVICE))
-    };
-    for export in ["loop", "nbd"] {
-        for (number, (options, held)) in
-            [("", is_small), ("--poll-us 0", false), ("--poll-us 7", true)].into_iter().enumerate()
-        {
-            let name = format!("{export}{number}");
-            s.ok(&format!("disk create --size 64M --name {name} --export {export} {options}"));
-            assert_eq!(has_it(&name), held, "{export} {options}");
-            s.ok(&format!("disk remove {name}"));
-        }
-    }
-}
-
-/// Whether CPUs are idle for less than an eighth of the time at present.
-fn machine_is_busy() -> bool {
-    let times = || {
-        let text = fs::read_to_string("/proc/stat").unwrap();
-        let numbers = text.lines().next().unwrap().split_ascii_whitespace().skip(1).take(8);
-        let numbers = numbers.map(|number| number.parse::<u64>().unwrap()).collect::<Vec<_>>();
-        (numbers[3] + numbers[4], numbers.iter().sum::<u64>())
-    };
-    let before = times();
-    std::thread::sleep(std::time::Duration::from_millis(300));
-    let after = times();
-    after.0.saturating_sub(before.0) * 8 < after.1.saturating_sub(before.1)
-}
-
-#[test]
-fn idle_cpus_are_kept_awake_while_requests_follow_each_other() {
-    let test = "idle_cpus_are_kept_awake_while_requests_follow_each_other";
-    let Some(_parameter) = offer_rings(test, "Y") else { return };
-    let Some(before) = wake_up_limit_us().filter(|limit| !AWAKE_US.contains(limit)) else {
-        return pagefold_testkit::skipped!("{test}: CPUs are kept awake already, or may not be");
-    };
-    if !cpus_can_be_kept_awake() {
-        return pagefold_testkit::skipped!("{test}: CPUs cannot be kept awake");
-    }
-    let by_default = machine_is_small().then_some("--fuse-uring on");
-    let options = ["--poll-us 1000 --fuse-uring on", "--poll-us 1000 --fuse-uring off"];
-    for options in options.into_iter().chain(by_default) {
-        let s = Sandbox::new();
-        let device = s.ok(&format!("disk create --size 64M --name x --export loop {options}"));
-        assert!(!s.show("x")["warnings"].to_string().contains("--poll-us"));
-        // The requests of the start may have kept them awake.
-        wait_until("CPUs may sleep without requests", || wake_up_limit_us() == Some(before));
-        let file = File::options().read(true).custom_flags(libc::O_DIRECT).open(device.trim_end()).unwrap();
-        let mut page = AlignedBytes::new(4096, 0);
-        let (mut are_awake, mut attempts) = (false, 0);
-        wait_until("CPUs are kept awake, unless others keep the machine busy", || {
-            (0..100).for_each(|i| file.read_exact_at(&mut page, i * 4096).unwrap());
-            are_awake = wake_up_limit_us().is_some_and(|limit| AWAKE_US.contains(&limit));
-            attempts += 1;
-            are_awake || machine_is_busy() || Some(options) == by_default && attempts == 10
-        });
-        if !are_awake {
-            let why = "other programs keep all CPUs busy, or requests do not follow within 50 us";
-            return pagefold_testkit::skipped!("{test}: {why}");
-        }
-        wait_until("CPUs may sleep again", || wake_up_limit_us() == Some(before));
-        // The request dies with the server.
-        (0..100).for_each(|i| file.read_exact_at(&mut page, i * 4096).unwrap());
-        kill(s.server_pid("x"), "KILL");
-        wait_until("the kernel has forgotten the request", || wake_up_limit_us() == Some(before));
-        s.ok("disk list");
     }
 }

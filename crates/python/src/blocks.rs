@@ -1,17 +1,14 @@
 //! Which pages of a range are in use: an allocator of blocks of whole pages, which touches no memory.
 //!
-//! A block is taken from the smallest free run that is large enough, at its beginning (best fit). A run that becomes free
-//! is joined with its free neighbours. All operations take time logarithmic in the number of runs.
+//! The free pages are [`Runs`]. All operations take time logarithmic in the number of blocks.
 
-use std::collections::{BTreeMap, BTreeSet};
+use pagefold_page::Runs;
+use std::collections::BTreeMap;
 
 /// The blocks of a range. Positions and lengths are in pages.
 #[derive(Debug)]
 pub struct Blocks {
-    /// Free runs: start and length.
-    free: BTreeMap<u64, u64>,
-    /// The same runs: length and start.
-    by_len: BTreeSet<(u64, u64)>,
+    free: Runs,
     /// Blocks in use: start and length.
     used: BTreeMap<u64, u64>,
     used_pages: u64,
@@ -20,10 +17,7 @@ pub struct Blocks {
 impl Blocks {
     /// Makes the blocks of a range of so many pages; all pages are free.
     pub fn new(pages: u64) -> Self {
-        let mut blocks =
-            Blocks { free: BTreeMap::new(), by_len: BTreeSet::new(), used: BTreeMap::new(), used_pages: 0 };
-        blocks.insert_free(0, pages);
-        blocks
+        Blocks { free: Runs::new(0, pages), used: BTreeMap::new(), used_pages: 0 }
     }
 
     /// Returns the pages of all blocks in use, those that were removed and not released included.
@@ -44,9 +38,7 @@ impl Blocks {
     /// Takes a block of at least one page. Returns its start, or `None` if no free run is large enough.
     pub fn take(&mut self, pages: u64) -> Option<u64> {
         let pages = pages.max(1);
-        let (len, start) = self.by_len.range((pages, 0)..).next().copied()?;
-        self.remove_free(start, len);
-        self.insert_free(start + pages, len - pages);
+        let start = self.free.take(pages, 1)?;
         self.used.insert(start, pages);
         self.used_pages += pages;
         Some(start)
@@ -65,22 +57,10 @@ impl Blocks {
 
     /// Makes pages free that a removed or shortened block had.
     pub fn release(&mut self, start: u64, pages: u64) {
-        if pages == 0 {
-            return;
+        if pages > 0 {
+            self.used_pages -= pages;
+            self.free.put(start, pages);
         }
-        self.used_pages -= pages;
-        let (mut start, mut len) = (start, pages);
-        if let Some((&before, &before_len)) = self.free.range(..start).next_back()
-            && before + before_len == start
-        {
-            self.remove_free(before, before_len);
-            (start, len) = (before, before_len + len);
-        }
-        if let Some(&after_len) = self.free.get(&(start + len)) {
-            self.remove_free(start + len, after_len);
-            len += after_len;
-        }
-        self.insert_free(start, len);
     }
 
     /// Lengthens a block in place. Returns false, and changes nothing, if the pages behind it are not free.
@@ -88,10 +68,9 @@ impl Blocks {
         let Some(len) = self.len_at(start) else { return false };
         let Some(more) = pages.checked_sub(len) else { return false };
         if more > 0 {
-            let behind = start + len;
-            let Some(&free) = self.free.get(&behind).filter(|free| **free >= more) else { return false };
-            self.remove_free(behind, free);
-            self.insert_free(behind + more, free - more);
+            if !self.free.take_at(start + len, more) {
+                return false;
+            }
             self.used.insert(start, pages);
             self.used_pages += more;
         }
@@ -105,17 +84,5 @@ impl Blocks {
         let less = len.checked_sub(pages)?;
         self.used.insert(start, pages);
         Some((start + pages, less))
-    }
-
-    fn insert_free(&mut self, start: u64, len: u64) {
-        if len > 0 {
-            self.free.insert(start, len);
-            self.by_len.insert((len, start));
-        }
-    }
-
-    fn remove_free(&mut self, start: u64, len: u64) {
-        self.free.remove(&start);
-        self.by_len.remove(&(len, start));
     }
 }

@@ -1,7 +1,7 @@
 //! `Budget`: a limit that several regions share, and the argument `memory` of everything that makes a region.
 
-use crate::arguments::Size;
 use crate::errors;
+use crate::sizes::Size;
 use pagefold_memory::{PressurePolicy, ResidentBudget};
 use pagefold_page::size::Human;
 use pagefold_sys::forkmark::ForkMark;

@@ -4,8 +4,8 @@
 //! held. It therefore opens the image again when it first uses it, and forgets its copy of the parent's. Positions in the
 //! image that the parent has found are valid in the same file only, so another file at the path is refused.
 
-use crate::arguments::Size;
 use crate::errors;
+use crate::sizes::Size;
 use pagefold_image::backing::{ByteSource, FileBacking, open_for_reading};
 use pagefold_image::{Image, Node, Options};
 use pagefold_sys::forkmark::ForkMark;

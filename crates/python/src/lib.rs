@@ -3,9 +3,10 @@
 //! | module | what is in it |
 //! |---|---|
 //! | `errors` | the exceptions, and how errors of the other crates become exceptions |
-//! | `arguments` | sizes and settings that Python passes |
+//! | `sizes` | sizes that Python passes or prints |
 //! | `report` | statistics as an object, as a line of text, and as HTML |
 //! | `budget` | `Budget`, a limit that regions share, and the argument `memory` |
+//! | `arguments` | settings of regions that Python passes |
 //! | `region` | `Region`, an object with the buffer protocol |
 //! | `blocks` | which pages of a range are in use: an allocator without memory |
 //! | `freed` | freed blocks that keep their memory for the next arrays |
@@ -34,6 +35,7 @@ mod numpy_handler;
 mod parts;
 mod region;
 mod report;
+mod sizes;
 mod store;
 
 use pyo3::prelude::*;
@@ -51,8 +53,8 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<image::PyImage>()?;
     m.add_class::<image::PyNode>()?;
     m.add_class::<store::PyStore>()?;
-    m.add_function(wrap_pyfunction!(arguments::parse_size, m)?)?;
-    m.add_function(wrap_pyfunction!(arguments::format_size, m)?)?;
+    m.add_function(wrap_pyfunction!(sizes::parse_size, m)?)?;
+    m.add_function(wrap_pyfunction!(sizes::format_size, m)?)?;
     m.add_function(wrap_pyfunction!(parts::is_compressed, m)?)?;
     m.add_function(wrap_pyfunction!(parts::read_part, m)?)?;
     m.add_function(wrap_pyfunction!(parts::write_part, m)?)?;

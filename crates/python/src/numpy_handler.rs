@@ -11,10 +11,11 @@
 //! version since 1.22 has at the same positions.
 
 use crate::arena::Arena;
-use crate::arguments::{Settings, Size};
+use crate::arguments::Settings;
 use crate::budget::Limit;
 use crate::errors;
 use crate::report::PyRegionStats;
+use crate::sizes::Size;
 use pyo3::exceptions::{PyImportError, PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;

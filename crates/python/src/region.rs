@@ -3,11 +3,12 @@
 //! Buffers that are exported (memoryviews, NumPy arrays) hold a reference to the object, so a region lives as long as any
 //! view of it, wherever the view went. While there are buffers, the region can neither be closed nor change its size.
 
-use crate::arguments::{Settings, Size};
+use crate::arguments::Settings;
 use crate::budget::Limit;
 use crate::errors;
 use crate::parts::{self, Owner};
 use crate::report::PyRegionStats;
+use crate::sizes::Size;
 use pagefold_memory::{Advice, RangeError, Region};
 use pagefold_sys::forkmark::ForkMark;
 use parking_lot::RwLock;

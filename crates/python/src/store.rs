@@ -1,7 +1,7 @@
 //! `Store`: an array of pages that are kept compressed.
 
-use crate::arguments::Size;
 use crate::errors;
+use crate::sizes::Size;
 use pagefold_codec::CodecSpec;
 use pagefold_page::PAGE_SIZE;
 use pagefold_page::size::Human;

@@ -60,10 +60,14 @@ fn split_path(path: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
+/// The operation in the error of an invalid name.
+const MAKING: &str = "making";
+
 /// Checks that `name` is a single file name: not empty, not `.` or `..`, without `/` and NUL.
-fn one_name(name: &[u8]) -> Result<&[u8], SysError> {
+pub(crate) fn one_name<'a>(name: &'a [u8], operation: &str) -> Result<&'a [u8], SysError> {
     let bad = matches!(name, b"" | b"." | b"..") || name.iter().any(|b| matches!(b, 0 | b'/'));
-    if bad { Err(SysError::new("making a file with an invalid name", libc::EINVAL)) } else { Ok(name) }
+    let failed = || SysError::new(format!("{operation} a file with an invalid name"), libc::EINVAL);
+    if bad { Err(failed()) } else { Ok(name) }
 }
 
 impl Folder {
@@ -109,7 +113,7 @@ impl Folder {
     /// Makes a directory that only its owner may use, and opens it. Fails if another process replaced it meanwhile by a
     /// directory that is not empty.
     pub fn make_folder(&self, name: &[u8]) -> Result<Self, SysError> {
-        let name = one_name(name)?;
+        let name = one_name(name, MAKING)?;
         fs::mkdirat(&self.0, name, Mode::RWXU).map_err(failed("making the directory"))?;
         let made = self.open_folder(name)?;
         match made.is_empty()? {
@@ -125,20 +129,20 @@ impl Folder {
     pub fn make_file(&self, name: &[u8], mode: u16) -> Result<File, SysError> {
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(u32::from(mode) & 0o777);
-        let opened = fs::openat2(&self.0, one_name(name)?, flags, mode, RESOLVE);
+        let opened = fs::openat2(&self.0, one_name(name, MAKING)?, flags, mode, RESOLVE);
         opened.map(File::from).map_err(failed("making the file"))
     }
 
     /// Makes a symbolic link.
     pub fn make_symlink(&self, name: &[u8], target: &[u8]) -> Result<PathHandle, SysError> {
-        let name = one_name(name)?;
+        let name = one_name(name, MAKING)?;
         fs::symlinkat(target, &self.0, name).map_err(failed("making the symbolic link"))?;
         PathHandle::of_new(self.as_fd(), name, FileType::Symlink, 0)
     }
 
     /// Makes a special file that only its owner may use.
     pub fn make_special(&self, name: &[u8], special: Special) -> Result<PathHandle, SysError> {
-        let name = one_name(name)?;
+        let name = one_name(name, MAKING)?;
         let (kind, device) = match special {
             Special::Fifo => (FileType::Fifo, 0),
             Special::Socket => (FileType::Socket, 0),
@@ -153,13 +157,14 @@ impl Folder {
     /// Makes a hard link in this directory to the file `old` in `from`. If that is a symbolic link, the link itself is
     /// linked.
     pub fn make_link(&self, name: &[u8], from: &Folder, old: &[u8]) -> Result<(), SysError> {
-        let made = fs::linkat(&from.0, one_name(old)?, &self.0, one_name(name)?, AtFlags::empty());
+        let made =
+            fs::linkat(&from.0, one_name(old, MAKING)?, &self.0, one_name(name, MAKING)?, AtFlags::empty());
         made.map_err(failed("making the hard link"))
     }
 
     /// Removes a file that is not a directory. A missing file is no error.
     pub fn remove(&self, name: &[u8]) -> Result<(), SysError> {
-        match fs::unlinkat(&self.0, one_name(name)?, AtFlags::empty()) {
+        match fs::unlinkat(&self.0, one_name(name, MAKING)?, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(e) => Err(failed("removing the existing file")(e)),
         }
@@ -167,7 +172,7 @@ impl Folder {
 
     /// Gives a file another name, in place of the file that had it.
     pub fn rename(&self, name: &[u8], new_name: &[u8]) -> Result<(), SysError> {
-        let renamed = fs::renameat(&self.0, one_name(name)?, &self.0, one_name(new_name)?);
+        let renamed = fs::renameat(&self.0, one_name(name, MAKING)?, &self.0, one_name(new_name, MAKING)?);
         renamed.map_err(failed("renaming the file"))
     }
 

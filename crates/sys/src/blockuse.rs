@@ -45,14 +45,6 @@ pub enum BlockUse {
     },
 }
 
-impl BlockUse {
-    /// Whether this use prevents the removal of the device. An open file does not: its reads and writes fail from then
-    /// on.
-    pub fn is_claim(&self) -> bool {
-        !matches!(self, BlockUse::Open { .. })
-    }
-}
-
 impl std::fmt::Display for BlockUse {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -185,11 +177,5 @@ mod tests {
     fn only_block_devices_have_a_number() {
         assert_eq!(device_number(Path::new("/dev/null")).unwrap_err().errno, libc::ENOTBLK);
         assert_eq!(device_number(Path::new("/nonexistent")).unwrap_err().errno, libc::ENOENT);
-    }
-
-    #[test]
-    fn an_open_file_is_no_claim() {
-        assert!(!BlockUse::Open { pid: 1, command: "init".into() }.is_claim());
-        assert!(BlockUse::Claimed.is_claim());
     }
 }

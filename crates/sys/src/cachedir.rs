@@ -8,17 +8,17 @@
 //! This module does not know what the files contain, nor which of them to remove.
 
 use crate::SysError;
-use crate::beneath::{Folder, FreeSpace};
-use rustix::fs::{self, AtFlags, FallocateFlags, FileType, Mode, OFlags};
+use crate::beneath::{Folder, FreeSpace, one_name};
+use rustix::fs::{self, AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::{DirBuilder, File};
-use std::ops::Range;
-use std::os::fd::AsFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 /// Most names that [`CacheDir::names`] returns.
 const MAX_NAMES: usize = 1 << 20;
+/// The operation in the error of an invalid name.
+const OPENING: &str = "opening";
 
 /// Why a directory is not used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -98,7 +98,8 @@ impl CacheDir {
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let failed = |e: Errno| SysError::new("opening a file of the cache", e.raw_os_error());
         let file =
-            fs::openat(&self.folder, one_name(name)?, flags, Mode::RUSR | Mode::WUSR).map_err(failed)?;
+            fs::openat(&self.folder, one_name(name.as_bytes(), OPENING)?, flags, Mode::RUSR | Mode::WUSR)
+                .map_err(failed)?;
         match FileType::from_raw_mode(fs::fstat(&file).map_err(failed)?.st_mode) {
             FileType::RegularFile => Ok(file.into()),
             _ => Err(failed(Errno::INVAL)),
@@ -107,7 +108,7 @@ impl CacheDir {
 
     /// Removes a file. A missing file is no error.
     pub fn remove(&self, name: &str) -> Result<(), SysError> {
-        match fs::unlinkat(&self.folder, one_name(name)?, AtFlags::empty()) {
+        match fs::unlinkat(&self.folder, one_name(name.as_bytes(), OPENING)?, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(e) => Err(SysError::new("removing a file of the cache", e.raw_os_error())),
         }
@@ -131,19 +132,6 @@ impl CacheDir {
     pub fn free_space(&self) -> Result<FreeSpace, SysError> {
         self.folder.free_space()
     }
-}
-
-/// Deallocates a range of a file, which reads as zeroes afterwards; the length of the file stays. Not all file systems can
-/// do that (EOPNOTSUPP).
-pub fn punch_hole(file: impl AsFd, range: Range<u64>) -> Result<(), SysError> {
-    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    fs::fallocate(file, flags, range.start, range.end.saturating_sub(range.start))
-        .map_err(|e| SysError::new("deallocating a range of a file", e.raw_os_error()))
-}
-
-fn one_name(name: &str) -> Result<&str, SysError> {
-    let is_bad = matches!(name, "" | "." | "..") || name.contains(['/', '\0']);
-    if is_bad { Err(SysError::new("opening a file with an invalid name", libc::EINVAL)) } else { Ok(name) }
 }
 
 #[cfg(test)]
@@ -206,7 +194,7 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         file.write_all_at(&[7; 3 << 16], 0).unwrap();
         let before = file.metadata().unwrap().blocks();
-        match punch_hole(&file, 1 << 16..2 << 16) {
+        match crate::blockdev::punch_hole(&file, 1 << 16..2 << 16) {
             Err(e) if e.errno == libc::EOPNOTSUPP => {
                 pagefold_testkit::skipped!("a_hole_reads_as_zeroes_and_takes_no_room: {e}");
             }

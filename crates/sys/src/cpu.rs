@@ -1,38 +1,8 @@
-//! The CPU that runs this thread, the CPUs on which it may run, the number of CPUs, the CPU time of a thread, and how often
-//! threads stopped running.
+//! The CPU that runs this thread, the CPUs on which it may run, the number of CPUs, and the CPU time of a thread.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
-
-/// How often threads stopped running.
-pub(crate) struct Switches {
-    /// Because they waited for something.
-    pub(crate) sleeps: u64,
-    /// Because another thread got their CPU.
-    pub(crate) preemptions: u64,
-}
-
-impl Switches {
-    /// Those of the calling thread.
-    pub(crate) fn of_thread() -> Self {
-        Self::of(libc::RUSAGE_THREAD)
-    }
-
-    /// Those of all threads of this process.
-    pub(crate) fn of_process() -> Self {
-        Self::of(libc::RUSAGE_SELF)
-    }
-
-    fn of(whose: libc::c_int) -> Self {
-        // SAFETY: zero is a value of every field.
-        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-        // SAFETY: the kernel writes to the structure, which lives until after the call. It cannot fail for this process.
-        unsafe { libc::getrusage(whose, &raw mut usage) };
-        let [sleeps, preemptions] = [usage.ru_nvcsw, usage.ru_nivcsw].map(|n| u64::try_from(n).unwrap_or(0));
-        Switches { sleeps, preemptions }
-    }
-}
 
 /// The index of the CPU that runs the calling thread. A hint: the thread may move at any moment.
 #[inline]
@@ -48,13 +18,6 @@ pub fn current() -> usize {
 pub fn count() -> usize {
     // SAFETY: sysconf takes a constant and touches no memory of ours.
     let n = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
-    usize::try_from(n).unwrap_or(1).max(1)
-}
-
-/// The number of CPUs of this machine that are online, at least 1.
-pub fn online() -> usize {
-    // SAFETY: sysconf takes a constant and touches no memory of ours.
-    let n = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
     usize::try_from(n).unwrap_or(1).max(1)
 }
 

@@ -14,7 +14,7 @@
 //! The ranges are in tables of atomics, because a child of a process with threads may not take locks. The tables form a
 //! list that only grows. Reference: pthread_atfork(3), sigaction(2), rt_sigqueueinfo(2).
 
-use crate::{SysError, lastwords};
+use crate::{SysError, panic_line};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
@@ -174,7 +174,7 @@ extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, _context: *mut
     if !is_sent && ranges().any(|(start, len_bytes)| address.wrapping_sub(start) < len_bytes) {
         let message = "pagefold: this process was forked and does not have the compressed memory of its parent: use \
             shared memory, or make the region after the fork\n";
-        lastwords::write_line(message);
+        panic_line::write_line(message);
         // SAFETY: a structure of zeroes is the default action, which is valid; it ends the process.
         unsafe {
             let mut default: libc::sigaction = std::mem::zeroed();

@@ -69,15 +69,15 @@ fn count(list: &str) -> Option<usize> {
 pub struct StopEvent(OwnedFd);
 
 impl StopEvent {
-    /// Makes an event that has not happened.
+    /// Makes an event that was not signalled.
     pub fn new() -> Result<Self, SysError> {
         let made = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         made.map(StopEvent).map_err(|e| SysError::new("making an eventfd", e.raw_os_error()))
     }
 
-    /// Lets it happen. Everything that waits for it continues, now and later.
-    pub fn happen(&self) {
-        // It fails only if it has happened very often.
+    /// Wakes all waiters; later waits return at once.
+    pub fn signal(&self) {
+        // It fails only if it was signalled very often.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 }
@@ -127,7 +127,7 @@ struct Entry {
     /// Both areas, as the kernel reads them when the entry is registered.
     areas: Box<[libc::iovec; 2]>,
     /// Whether it contains a request that was not committed: then the kernel does not touch it.
-    is_ours: bool,
+    belongs_to_server: bool,
 }
 
 impl Entry {
@@ -137,12 +137,12 @@ impl Entry {
             libc::iovec { iov_base: headers.start().cast(), iov_len: HEADERS },
             libc::iovec { iov_base: payload.start().cast(), iov_len: payload_bytes },
         ]);
-        Entry { headers, payload, payload_bytes, areas, is_ours: false }
+        Entry { headers, payload, payload_bytes, areas, belongs_to_server: false }
     }
 
     /// The headers and the payload, unless the kernel has the entry.
     fn ours(&mut self) -> Option<(&mut [u8], &mut [u8])> {
-        if !self.is_ours {
+        if !self.belongs_to_server {
             return None;
         }
         // SAFETY: both areas are initialised bytes that the entry owns, and have these lengths. The kernel touches them
@@ -188,7 +188,7 @@ impl<'a> Exchange<'a> {
 pub enum Event {
     /// The entry with this number contains a request.
     Request(usize),
-    /// The mount has ended, or the stop event has happened.
+    /// The mount has ended, or the stop event was signalled.
     Ended,
     /// The kernel refused a registration or a commit with this error number.
     Refused(i32),
@@ -284,17 +284,6 @@ impl FuseRing {
         }
     }
 
-    /// Returns whether something has happened, without waiting. Hands all commits to the kernel.
-    pub fn look(&mut self) -> Result<bool, SysError> {
-        if !self.early.is_empty() {
-            return Ok(true);
-        }
-        if !self.ring.submission().is_empty() || self.ring.submission().taskrun() {
-            self.submit()?;
-        }
-        Ok(!self.ring.completion().is_empty())
-    }
-
     /// Hands all commits to the kernel now, without waiting for anything.
     pub fn submit(&mut self) -> Result<(), SysError> {
         let submitted = self.ring.submit();
@@ -312,7 +301,7 @@ impl FuseRing {
             (STOP, _) => Event::Ended,
             (number, 0) => match self.entries.get_mut(number as usize) {
                 Some(entry) => {
-                    entry.is_ours = true;
+                    entry.belongs_to_server = true;
                     Event::Request(number as usize)
                 }
                 None => Event::Refused(libc::EIO),
@@ -343,7 +332,7 @@ impl FuseRing {
         let mut id = [0; 8];
         id.copy_from_slice(&exchange[8..16]);
         exchange[16..20].copy_from_slice(&(payload_bytes as u32).to_ne_bytes());
-        entry.is_ours = false;
+        entry.belongs_to_server = false;
         let command = self.command(COMMIT_AND_FETCH, number, u64::from_ne_bytes(id), None);
         self.push(command).map_err(failed)
     }
@@ -404,7 +393,7 @@ mod tests {
         };
         assert!(ring.exchange(0).is_none() && ring.commit(0, 0).is_err());
         assert!(ring.register().is_err());
-        stop.happen();
+        stop.signal();
         ring.wait().unwrap();
         assert_eq!(std::iter::from_fn(|| ring.next_event()).last(), Some(Event::Ended));
     }

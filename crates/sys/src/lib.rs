@@ -16,20 +16,17 @@
 //! safe wrapper, and through `libc` otherwise.
 //!
 //! Which memory to lock, which pages to drop and which process to signal is decided by callers. A failure is returned with
-//! the operation that failed and the kernel's error number; limits are the kernel's. Three modules hold policy, which
-//! all servers share: [`spin`] and [`awake`] decide from the requests that they see whether a thread tries again before it
-//! sleeps, and whether idle CPUs stay awake; [`polling`] chooses between both.
+//! the operation that failed and the kernel's error number; limits are the kernel's.
 //!
 //! Few modules use others, and no circle arises: most of these use `mounts` or `mem`.
 //!
-//! [`awake`] starts a thread while a server polls, and [`signal`] starts masked threads for its callers. The locks are
-//! leaves: the installation of the handler of SIGBUS, the states of [`awake`] and of each [`spool::Spool`]. Functions
-//! that a signal handler may call say so; they allocate nothing and take no locks.
+//! [`signal`] starts masked threads for its callers. The locks are leaves: the installation of the handler of SIGBUS and
+//! the state of each [`spool::Spool`]. Functions that a signal handler may call say so; they allocate nothing and take no
+//! locks.
 
 // Printing panics when it cannot write. Only the binary prints, in one file.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
-pub mod awake;
 pub mod beneath;
 pub mod blockdev;
 pub mod blockuse;
@@ -46,7 +43,6 @@ pub mod fusermount;
 pub mod futex;
 pub mod handover;
 pub mod harden;
-pub mod lastwords;
 pub mod lease;
 pub mod loopdev;
 pub mod malloc;
@@ -58,10 +54,10 @@ pub mod mountns;
 pub mod mounts;
 pub mod ownmem;
 pub mod pagemap;
+pub mod panic_line;
 pub mod pathhandle;
 pub mod peer;
 pub mod pidfd;
-pub mod polling;
 pub mod prefetch;
 pub mod pressure;
 pub mod privileges;
@@ -73,7 +69,6 @@ pub mod rundir;
 pub mod sigbus;
 pub mod signal;
 pub mod source_tree;
-pub mod spin;
 pub mod spool;
 pub mod swap;
 pub mod timer;

@@ -371,7 +371,7 @@ impl Available {
 }
 
 /// Parses the line `MemAvailable:     1234 kB`, which is among the first lines.
-fn available_kib(meminfo: &[u8]) -> Option<u64> {
+pub(crate) fn available_kib(meminfo: &[u8]) -> Option<u64> {
     const NAME: &[u8] = b"MemAvailable:";
     let at = meminfo.windows(NAME.len()).position(|window| window == NAME)? + NAME.len();
     let digits = meminfo[at..].trim_ascii_start();

@@ -20,7 +20,7 @@
 
 pub mod thread;
 
-use crate::{Errno, SysError, lastwords};
+use crate::{Errno, SysError, panic_line};
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, Once, PoisonError};
@@ -91,7 +91,7 @@ pub unsafe fn install(serve: Serve) -> Result<(), SysError> {
 fn warn_of_later_handler() {
     static WARNED: Once = Once::new();
     WARNED.call_once(|| {
-        lastwords::write_line(
+        panic_line::write_line(
             "pagefold: this program has installed a handler of SIGBUS after that of compressed memory: it must call the \
              handler that it has replaced, or the next access to a page that is not resident ends the program\n",
         );

@@ -44,28 +44,6 @@ pub fn ignore_file_size_signal() {
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
-/// A guard that blocks SIGTERM, SIGINT and SIGHUP in the calling thread.
-///
-/// Dropping it restores the old mask, which delivers signals that have arrived meanwhile. It stays on its thread (not
-/// `Send`).
-pub struct Held {
-    old: libc::sigset_t,
-    not_send: std::marker::PhantomData<*const ()>,
-}
-
-/// Blocks termination signals in the calling thread, for an operation that must not be interrupted halfway.
-pub fn hold_termination() -> Result<Held, SysError> {
-    let old = change_mask(libc::SIG_BLOCK, &termination_set())?;
-    Ok(Held { old, not_send: std::marker::PhantomData })
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        // Restoring a mask that the kernel returned cannot fail.
-        let _ = change_mask(libc::SIG_SETMASK, &self.old);
-    }
-}
-
 /// A guard that blocks all signals in the calling thread except synchronous ones.
 ///
 /// Dropping it restores the old mask, which delivers signals that have arrived meanwhile. It stays on its thread (not

@@ -3,8 +3,8 @@
 //! swapoff reads every page of the area back into memory. If there is too little memory, it fails late, after the
 //! kernel has reclaimed everything else; so callers check [`room_without`] first.
 
-use crate::SysError;
 use crate::mounts::{DeviceNumber, unescape};
+use crate::{SysError, mem};
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -113,10 +113,9 @@ pub fn room_without(area: &SwapArea) -> Result<SwapRoom, SysError> {
 /// The kernel's estimate of the memory that is available without swapping (`MemAvailable`), bytes.
 pub fn memory_available_bytes() -> Result<u64, SysError> {
     const PATH: &str = "/proc/meminfo";
-    let text = std::fs::read_to_string(PATH).map_err(|e| SysError::io(format!("reading {PATH}"), &e))?;
-    let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"));
-    let kib = line.and_then(|l| l.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
-    kib.map(|k| k << 10)
+    let text = std::fs::read(PATH).map_err(|e| SysError::io(format!("reading {PATH}"), &e))?;
+    mem::available_kib(&text)
+        .map(|kib| kib << 10)
         .ok_or_else(|| SysError::new(format!("finding MemAvailable in {PATH}"), libc::ENODATA))
 }
 

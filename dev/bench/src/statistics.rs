@@ -98,7 +98,6 @@ fn disk(size_bytes: u64) -> anyhow::Result<Disk> {
         uncompressed: false,
         fuse_uring: Default::default(),
         sector_size: Default::default(),
-        poll_us: None,
         listen: None,
         backing: None,
     };

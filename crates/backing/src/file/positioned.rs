@@ -169,7 +169,7 @@ pub(super) fn discard(
 ) -> Result<(), BackingError> {
     let done = match is_block_device {
         true => discard_blocks(file, offset, len_bytes),
-        false => punch_hole(file, offset, len_bytes),
+        false => blockdev::punch_hole(file, offset..offset + len_bytes).map_err(|e| e.errno),
     };
     match done {
         Err(libc::EOPNOTSUPP | libc::ENOSYS | libc::ENOTTY) => Ok(()),
@@ -186,11 +186,4 @@ fn discard_blocks(file: &File, offset: u64, len_bytes: u64) -> Result<(), i32> {
         start if start < end => blockdev::discard(file, start, end - start).map_err(|e| e.errno),
         _ => Ok(()),
     }
-}
-
-fn punch_hole(file: &File, offset: u64, len_bytes: u64) -> Result<(), i32> {
-    if len_bytes == 0 {
-        return Ok(());
-    }
-    blockdev::punch_hole(file, offset, len_bytes).map_err(|e| e.errno)
 }

@@ -11,8 +11,7 @@
 //! that the device has, which only makes the kernel cache it. Other sizes are refused.
 
 use super::warmup::ThreadWarmup;
-use super::{FILE_NAME, MAX_IO_BYTES};
-use crate::metered::Operation;
+use crate::operation::Operation;
 use crate::{BlockDevice, BlockError};
 use pagefold_fuse::{
     Attr, CachedAttr, Changes, Entries, Entry, Errno, FOREVER, Features, FileSystem, FileType, Handle, Inode,
@@ -22,6 +21,11 @@ use pagefold_page::PAGE_SIZE;
 use std::ffi::OsStr;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// The name of the one file.
+pub const FILE_NAME: &str = "disk";
+/// The largest read or write request, bytes. By default the kernel allows no larger one.
+pub const MAX_IO_BYTES: usize = 1 << 20;
 
 /// Limit of background requests in flight, above which the kernel queues. It is twice the depth of a loop device's
 /// queue, 128, because the kernel may split each of its requests in two.

@@ -16,6 +16,7 @@ mod warmup;
 use crate::BlockDevice;
 use crate::export_error::{ExportError, Unavailable};
 use fs::OneFile;
+pub use fs::{FILE_NAME, MAX_IO_BYTES};
 use pagefold_fuse::{
     FuseError, FuseMount, MOUNT_NAME, Mounter, Serving, SessionEnd, Transport, free_directory,
 };
@@ -26,11 +27,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 pub use warmup::ThreadReport;
 use warmup::ThreadWarmup;
-
-/// The name of the one file.
-pub const FILE_NAME: &str = "disk";
-/// The largest read or write request, bytes. By default the kernel allows no larger one.
-pub const MAX_IO_BYTES: usize = 1 << 20;
 
 /// The mounted file and the threads that serve it. Dropping it takes both down.
 pub struct FuseDisk {
@@ -95,11 +91,6 @@ impl FuseDisk {
     /// How requests reach the session threads.
     pub fn transport(&self) -> &Transport {
         self.mount.transport()
-    }
-
-    /// Whether the session threads keep idle CPUs from sleeping while requests follow each other closely.
-    pub fn keeps_cpus_awake(&self) -> bool {
-        self.mount.keeps_cpus_awake()
     }
 
     /// The end of the session threads, or of the first one; `None` while all serve.

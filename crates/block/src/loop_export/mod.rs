@@ -26,7 +26,6 @@ pub use cleanup::{CleanUp, clean_up};
 use pagefold_fuse::{Rings, Serving, SessionEnd, Transport};
 use pagefold_page::PAGE_SIZE;
 use pagefold_sys::loopdev::{self, AttachError, AttachedLoop, Detach, Detached, LoopIdentity};
-use pagefold_sys::polling::Polling;
 use pagefold_sys::privileges::{self, CapabilitySet};
 use pagefold_sys::{SysError, blockuse, fusedev, fusering};
 use std::fs::{File, OpenOptions};
@@ -61,8 +60,6 @@ pub struct LoopOptions {
     pub ring_bytes: u64,
     /// The size of the loop device's sectors, bytes: 512 to 4096. A write of a part of a page reads the rest.
     pub sector_bytes: u32,
-    /// How threads wait for requests that follow each other closely ([`Serving::polling`]).
-    pub polling: Polling,
     /// The kernel's readahead for sequential buffered readers, KiB.
     pub read_ahead_kib: u64,
     /// Drop every capability of the calling thread but these once the file is mounted; the session threads inherit the
@@ -78,7 +75,6 @@ impl Default for LoopOptions {
             uring: false,
             ring_bytes: RING_BYTES_MAX,
             sector_bytes: PAGE_SIZE as u32,
-            polling: Polling::Never,
             read_ahead_kib: 128,
             keep_capabilities: None,
         }
@@ -142,11 +138,6 @@ impl LoopExport {
     /// How requests reach the session threads.
     pub fn transport(&self) -> &Transport {
         self.disk.transport()
-    }
-
-    /// Whether the session threads keep idle CPUs from sleeping while requests follow each other closely.
-    pub fn keeps_cpus_awake(&self) -> bool {
-        self.disk.keeps_cpus_awake()
     }
 
     /// The end of the session threads, or of the first one; `None` while all serve. When all have ended, every request
@@ -221,7 +212,7 @@ fn serving(options: LoopOptions) -> Serving {
         entries,
         request_bytes: io_bytes,
     });
-    Serving { threads, rings, polling: options.polling }
+    Serving { threads, rings }
 }
 
 /// The longest request of a transport, bytes. Without rings, short requests would save nothing.

@@ -10,7 +10,7 @@
 //! The table has no sockets, threads, locks or clock. `server` calls it under its lock, and disconnects the clients
 //! that the table evicts.
 
-use super::server::Limits;
+use super::limits::Limits;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 

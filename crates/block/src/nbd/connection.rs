@@ -17,12 +17,10 @@ use super::ProtocolError;
 use super::buffer::Buffer;
 use super::export::Export;
 use super::handshake::{self, Handshake, Negotiated, Step, TlsPolicy};
-use super::server::Limits;
+use super::limits::Limits;
 use super::tls::{TlsConfig, TlsTransport};
 use super::transmission::{self, Session, Status};
 use super::transport::{Awaited, Transport};
-use pagefold_sys::polling::Poller;
-use pagefold_sys::spin::Attempt;
 use pagefold_sys::timer;
 use std::io;
 use std::time::{Duration, Instant};
@@ -75,7 +73,6 @@ pub fn serve<T: Transport>(
     export: &Export,
     tls: Option<&TlsConfig>,
     limits: &Limits,
-    poller: &Poller,
     access: &impl ExportAccess,
 ) -> Result<(), ConnectionError> {
     let deadline = timer::deadline(Instant::now(), limits.handshake_time);
@@ -86,7 +83,7 @@ pub fn serve<T: Transport>(
     machine.greet(&mut greeting);
     match (negotiate(&mut transport, &mut machine, &mut input, greeting, deadline, access)?, tls) {
         (Negotiation::Complete(negotiated, last_reply), _) => {
-            transmit(transport, Session::new(export, negotiated), input, &last_reply, poller, access)
+            transmit(transport, Session::new(export, negotiated), input, &last_reply, access)
         }
         (Negotiation::StartTls, Some(config)) => {
             if !input.is_empty() {
@@ -95,7 +92,7 @@ pub fn serve<T: Transport>(
             let mut tls = TlsTransport::accept(transport, config, deadline)?;
             match negotiate(&mut tls, &mut machine, &mut input, Vec::new(), deadline, access)? {
                 Negotiation::Complete(negotiated, last_reply) => {
-                    transmit(tls, Session::new(export, negotiated), input, &last_reply, poller, access)
+                    transmit(tls, Session::new(export, negotiated), input, &last_reply, access)
                 }
                 _ => {
                     tls.finish(deadline);
@@ -170,7 +167,6 @@ fn transmit<T: Transport>(
     mut session: Session<'_>,
     mut input: Buffer,
     last_handshake_reply: &[u8],
-    poller: &Poller,
     access: &impl ExportAccess,
 ) -> Result<(), ConnectionError> {
     let mut output = Buffer::new(transmission::OUTPUT_LEN);
@@ -178,7 +174,6 @@ fn transmit<T: Transport>(
     let mut has_begun = false;
     // The client has shut down the sending half of its connection.
     let mut input_ended = false;
-    let mut spinner = poller.spinner();
     loop {
         let result = session.run(&mut input, &mut output);
         if !has_begun && session.has_begun() {
@@ -229,13 +224,8 @@ fn transmit<T: Transport>(
         if !receives {
             continue;
         }
-        let received = match drained && !session.is_deferring() {
-            true => spinner
-                .wait(|attempt| receive(&mut transport, &mut input, attempt == Attempt::Sleep))
-                .map(Some),
-            false => receive(&mut transport, &mut input, false),
-        };
-        match received? {
+        let waits = drained && !session.is_deferring();
+        match receive(&mut transport, &mut input, waits)? {
             Some(0) => input_ended = true,
             Some(n) => {
                 input.advance(n);

@@ -1,7 +1,7 @@
 //! [`Export`], a device under a name.
 
 use super::NbdError;
-use super::proto::can;
+use super::proto::{MAX_DATA, can};
 use super::room::SharedRoom;
 use crate::BlockDevice;
 use std::sync::Arc;
@@ -9,8 +9,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The block sizes that clients see: smallest and preferred request, and most data in a request, bytes.
 pub const BLOCK_SIZES: [u32; 3] = [1, 4096, MAX_DATA];
-/// The most bytes one read or write request may carry.
-pub const MAX_DATA: u32 = 32 << 20;
 /// The protocol's limit for an export name or description, bytes.
 const MAX_STRING: usize = 4096;
 

@@ -5,6 +5,9 @@
 //! description of the NBD project (`doc/proto.md` in the NetworkBlockDevice/nbd repository) without the `NBD_`
 //! prefix. All numbers on the wire are big-endian.
 
+/// The most bytes one read or write request may carry.
+pub const MAX_DATA: u32 = 32 << 20;
+
 /// `NBDMAGIC`, the first 8 bytes that the server sends.
 pub const MAGIC: u64 = 0x4e42_444d_4147_4943;
 /// `IHAVEOPT`, the magic number of an option.

@@ -3,7 +3,7 @@
 
 use super::proto::cmd;
 use crate::BlockDevice;
-use crate::metered::Operation;
+use crate::operation::Operation;
 use std::collections::VecDeque;
 use std::time::Instant;
 

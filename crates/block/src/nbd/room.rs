@@ -4,7 +4,7 @@
 //! one request of the greatest length. So no client can take all memory for waiting requests from the others, and their
 //! total is bounded. Room is refused, never waited for.
 
-use super::export::MAX_DATA;
+use super::proto::MAX_DATA;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 

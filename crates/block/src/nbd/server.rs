@@ -10,54 +10,21 @@
 
 use super::client_table::{ClientTable, HandshakeSlot, OpenResult};
 use super::connection::{self, ConnectionError, ExportAccess};
+use super::limits::Limits;
 use super::listen::{Acceptor, UnixSocket, is_loopback, may_connect};
 use super::report::{Event, Reporter};
 use super::tls::TlsConfig;
 use super::transport::Socket;
 use super::{Export, NbdError};
-use pagefold_sys::polling::{Poller, Polling};
 use rustix::net::{Shutdown, shutdown};
 use std::cell::Cell;
 use std::io::ErrorKind;
 use std::net::TcpListener;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
-
-/// Limits of a server's clients. Each client has a thread, up to 16 more for reads that wait for the medium, and at
-/// most [`CONNECTION_MEMORY`] bytes of buffers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
-    /// Clients that have the export open at once. Another one is refused, unless a client that has never sent a request
-    /// can be disconnected instead.
-    pub max_connections: usize,
-    /// Clients in their handshake at once. Another one waits until one of them has ended its handshake or is
-    /// disconnected.
-    pub max_handshakes: usize,
-    /// Time limit of a handshake, from the connection to the open export.
-    pub handshake_time: Duration,
-    /// Age from which a handshake may be ended if another client waits to begin its own.
-    pub handshake_grace: Duration,
-    /// How long a client that has sent no request keeps the export open at the limit of connections.
-    pub unused_grace: Duration,
-    /// How threads of connections wait for requests that follow each other closely.
-    pub polling: Polling,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Limits {
-            max_connections: 128,
-            max_handshakes: 32,
-            handshake_time: Duration::from_secs(15),
-            handshake_grace: Duration::from_secs(1),
-            unused_grace: Duration::from_secs(10),
-            polling: Polling::Never,
-        }
-    }
-}
+use std::time::Instant;
 
 /// The most bytes of buffers that one connection holds for itself, TLS and requests that wait for the medium included. For
 /// such requests all connections of a server together hold up to [`MAX_DATA`](super::MAX_DATA) bytes more.
@@ -102,8 +69,6 @@ pub struct Server {
 struct Shared {
     export: Export,
     limits: Limits,
-    /// Started with the first listener.
-    poller: OnceLock<Poller>,
     connections: Mutex<Connections>,
     /// A handshake has ended, or the server is to stop.
     changed: Condvar,
@@ -148,7 +113,6 @@ impl Server {
         let shared = Arc::new(Shared {
             export: export.of_server(),
             limits,
-            poller: OnceLock::new(),
             connections: Mutex::new(connections),
             changed: Condvar::new(),
             counts: AtomicCounters::default(),
@@ -242,7 +206,6 @@ impl Server {
         if self.shared.lock().stopping {
             return Err(NbdError::Stopped);
         }
-        self.shared.poller();
         acceptors.push(start()?);
         Ok(())
     }
@@ -261,11 +224,6 @@ impl Drop for Server {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Connections> {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The poller, whose thread has the privileges of the thread that adds the first listener.
-    fn poller(&self) -> &Poller {
-        self.poller.get_or_init(|| Poller::start(self.limits.polling))
     }
 
     /// Counts an event and reports it.
@@ -350,7 +308,7 @@ struct ConnectionGuard {
 impl ConnectionGuard {
     fn serve(&self, socket: Socket, tls: Option<TlsConfig>) {
         let Shared { export, limits, .. } = &*self.shared;
-        match connection::serve(socket, export, tls.as_ref(), limits, self.shared.poller(), self) {
+        match connection::serve(socket, export, tls.as_ref(), limits, self) {
             Ok(()) => {}
             Err(ConnectionError::Io(e)) if e.kind() == ErrorKind::TimedOut && !self.opened.get() => {
                 self.shared.count_and_report(Event::SlowHandshake, || {

@@ -13,10 +13,10 @@
 
 use super::buffer::Buffer;
 use super::deferred::{Answer, Deferred, Job};
-use super::export::{Export, MAX_DATA};
+use super::export::Export;
 use super::handshake::Negotiated;
 use super::pieces::{MAX_CHUNK_DATA, Reading, Writing, zeroing_waits};
-use super::proto::{self, Request, chunk, cmd, err, flag};
+use super::proto::{self, MAX_DATA, Request, chunk, cmd, err, flag};
 use super::replies::{MAX_MESSAGE, Refusal, put_data_header, put_error};
 use super::reply_times::{Arrival, ReplyTimes};
 use super::{ProtocolError, meta};

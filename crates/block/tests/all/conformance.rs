@@ -13,7 +13,6 @@ use pagefold_block::{BlockDevice, BlockError, RamDevice};
 use pagefold_fuse::Transport;
 use pagefold_page::{AlignedBytes, PageIndex};
 use pagefold_sys::fusering;
-use pagefold_sys::polling::Polling;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -21,7 +20,6 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 const PAGE: usize = 4096;
 const LEN: usize = 8 << 20;
@@ -72,52 +70,27 @@ impl BlockDevice for Tested {
 enum Access {
     LoopThroughDevice,
     LoopThroughRings,
-    LoopThroughSpinningRings,
-    /// Rings whose threads keep idle CPUs awake, where they may.
-    LoopWithAwakeCpus,
     /// Rings for requests of 128 KiB, the shortest limit.
     LoopThroughShortRings,
     NbdSimple,
     NbdStructured,
-    NbdSpinning,
-    /// Threads that keep idle CPUs awake, where they may.
-    NbdWithAwakeCpus,
     NbdTcp,
     NbdTls,
 }
 
 impl Access {
-    const ALL: [Access; 11] = [
+    const ALL: [Access; 7] = [
         Access::LoopThroughDevice,
         Access::LoopThroughRings,
-        Access::LoopThroughSpinningRings,
-        Access::LoopWithAwakeCpus,
         Access::LoopThroughShortRings,
         Access::NbdSimple,
         Access::NbdStructured,
-        Access::NbdSpinning,
-        Access::NbdWithAwakeCpus,
         Access::NbdTcp,
         Access::NbdTls,
     ];
 
-    fn polling(self) -> Polling {
-        let soon = Duration::from_micros(50);
-        match self {
-            Access::LoopThroughSpinningRings | Access::NbdSpinning => Polling::Spin(soon),
-            Access::LoopWithAwakeCpus | Access::NbdWithAwakeCpus => Polling::AwakeCpus(soon),
-            _ => Polling::Never,
-        }
-    }
-
     fn has_rings(self) -> bool {
-        matches!(
-            self,
-            Access::LoopThroughRings
-                | Access::LoopThroughSpinningRings
-                | Access::LoopWithAwakeCpus
-                | Access::LoopThroughShortRings
-        )
+        matches!(self, Access::LoopThroughRings | Access::LoopThroughShortRings)
     }
 }
 
@@ -154,12 +127,11 @@ fn client<S: Stream + 'static>(client: Client<S>) -> User {
 
 impl Open {
     fn new(test: &str, access: Access, device: Arc<dyn BlockDevice>) -> Option<Open> {
-        let polling = access.polling();
         let uring = access.has_rings();
         match access {
-            Access::NbdSimple | Access::NbdStructured | Access::NbdSpinning | Access::NbdWithAwakeCpus => {
+            Access::NbdSimple | Access::NbdStructured => {
                 let export = Export::new(NAME, "a test disk", device).unwrap();
-                let served = Served::with(export, Limits { polling, ..Limits::default() });
+                let served = Served::with(export, Limits::default());
                 Some(Open::Nbd { served, structured: access != Access::NbdSimple })
             }
             Access::NbdTcp | Access::NbdTls => {
@@ -170,12 +142,8 @@ impl Open {
                 server.serve_tcp(listener, pki.as_ref().map(Pki::server_config)).unwrap();
                 Some(Open::NbdAt { addr, pki, server })
             }
-            Access::LoopThroughDevice
-            | Access::LoopThroughRings
-            | Access::LoopThroughSpinningRings
-            | Access::LoopWithAwakeCpus
-            | Access::LoopThroughShortRings => {
-                let usual = LoopOptions { uring, polling, ..LoopOptions::default() };
+            Access::LoopThroughDevice | Access::LoopThroughRings | Access::LoopThroughShortRings => {
+                let usual = LoopOptions { uring, ..LoopOptions::default() };
                 let options = match access {
                     Access::LoopThroughShortRings => {
                         LoopOptions { ring_bytes: fusering::queues().unwrap() as u64 * (256 << 10), ..usual }

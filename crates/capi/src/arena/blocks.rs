@@ -2,8 +2,9 @@
 
 use super::freed::CACHED_MAX_BYTES;
 use super::sizes::{alignment, usable_size};
-use super::{Inner, LARGE_BYTES, PAGE_SIZE, caches, jemalloc};
+use super::{Inner, LARGE_BYTES, caches, jemalloc};
 use crate::error::{Code, Error};
+use pagefold_page::PAGE_SIZE;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 use tikv_jemalloc_sys::{

@@ -3,8 +3,8 @@
 //! jemalloc may hold its locks when it calls them. They take the lock of the runs and, after that is released,
 //! those inside a discard, and touch no page. None of them can panic.
 
-use super::runs::Runs;
 use crate::shared::Shared;
+use pagefold_page::Runs;
 use parking_lot::Mutex;
 use std::ffi::{c_uint, c_void};
 use std::ops::Range;
@@ -36,7 +36,7 @@ impl Hooks {
             split: Some(split),
             merge: Some(merge),
         };
-        let runs = Mutex::new(Runs::new(shared.start + part.start, part.len()));
+        let runs = Mutex::new(Runs::new((shared.start + part.start) as u64, part.len() as u64));
         Box::new(Hooks { table, shared, runs, is_closing: AtomicBool::new(false) })
     }
 
@@ -75,8 +75,8 @@ unsafe extern "C" fn alloc(
     // SAFETY: jemalloc passes the table of the arena, which lives as long as the arena.
     let mut runs = unsafe { hooks(table) }.runs.lock();
     let start = match wanted.is_null() {
-        true => runs.take(size, alignment),
-        false => runs.take_at(wanted.addr(), size).then_some(wanted.addr()),
+        true => runs.take(size as u64, alignment as u64).map(|start| start as usize),
+        false => runs.take_at(wanted.addr() as u64, size as u64).then_some(wanted.addr()),
     };
     let Some(start) = start else { return std::ptr::null_mut() };
     // SAFETY: jemalloc passes the addresses of two flags. Free runs are zero and can be accessed.
@@ -104,7 +104,7 @@ unsafe extern "C" fn dalloc(
     if !hooks.discard(start.addr(), size) {
         return true;
     }
-    hooks.runs.lock().put(start.addr(), size);
+    hooks.runs.lock().put(start.addr() as u64, size as u64);
     false
 }
 

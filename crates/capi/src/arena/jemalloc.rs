@@ -1,6 +1,7 @@
 //! Calls of jemalloc's control interface, whose names are paths.
 
 use crate::error::{Code, Error};
+use pagefold_page::PAGE_SIZE;
 use std::ffi::{CString, c_uint, c_void};
 use std::mem::size_of;
 use tikv_jemalloc_sys::{extent_hooks_t, mallctl};
@@ -46,7 +47,7 @@ pub(crate) fn set_up_arena(arena: u32, keep_ms: isize) -> Result<(), Error> {
     };
     set("dirty_decay_ms", keep_ms)?;
     set("muzzy_decay_ms", 0)?;
-    set("retain_grow_limit", super::PAGE_SIZE as isize)?;
+    set("retain_grow_limit", PAGE_SIZE as isize)?;
     Ok(())
 }
 

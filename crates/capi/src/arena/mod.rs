@@ -8,16 +8,16 @@ mod caches;
 mod freed;
 mod hooks;
 mod jemalloc;
-mod runs;
 mod sizes;
 
 use crate::error::{Code, Error};
 use crate::guard;
-use crate::region::{pf_region, put, shared};
+use crate::region::{pf_region, shared};
 use crate::shared::Shared;
 use blocks::no_room;
 use caches::CachePool;
 use hooks::Hooks;
+use pagefold_page::PAGE_SIZE;
 use sizes::BlockSizes;
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
@@ -26,7 +26,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use tikv_jemalloc_sys::MALLOCX_ZERO;
 
-const PAGE_SIZE: usize = 4096;
 /// The least part: jemalloc's first piece has this size.
 const LEN_MIN_BYTES: usize = 2 << 20;
 /// Memory of freed blocks of this size is released at once if memory is tight. Otherwise, and for smaller ones,
@@ -149,7 +148,7 @@ pub unsafe extern "C" fn pf_arena_create(
         Ok(pf_arena { inner: Arc::new(Inner::new(shared, start.addr(), len_bytes)?) })
     };
     // SAFETY: the caller guarantees a place for the handle.
-    guard::call(|| unsafe { put(arena, make) })
+    guard::call(|| unsafe { guard::put(arena, make) })
 }
 
 /// See the header.

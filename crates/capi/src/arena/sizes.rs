@@ -6,6 +6,7 @@
 //! belongs to one slab or to one large block. So two bytes for each page are enough.
 
 use crate::error::{Code, Error};
+use pagefold_page::PAGE_SIZE;
 use pagefold_sys::mem::Reservation;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
@@ -28,7 +29,7 @@ pub(crate) struct BlockSizes {
 impl BlockSizes {
     /// Makes the table of a part at `start`, which takes memory as the part is used.
     pub(crate) fn new(start: usize, len_bytes: usize) -> Result<Self, Error> {
-        let pages = len_bytes.div_ceil(super::PAGE_SIZE);
+        let pages = len_bytes.div_ceil(PAGE_SIZE);
         let table = Reservation::new(pages * size_of::<AtomicU16>());
         let table = table.map_err(|error| Error::new(Code::NoMemory, error))?;
         Ok(BlockSizes { table, start, pages })
@@ -36,7 +37,7 @@ impl BlockSizes {
 
     #[inline]
     fn units(&self, block: usize) -> &AtomicU16 {
-        let page = block.wrapping_sub(self.start) / super::PAGE_SIZE;
+        let page = block.wrapping_sub(self.start) / PAGE_SIZE;
         assert!(page < self.pages);
         // SAFETY: the index is below the count that the reservation was made for (asserted), whose base is aligned to a
         // page; its memory begins as zeroes, is only accessed through this, as atomics, and lives as long as `self`.

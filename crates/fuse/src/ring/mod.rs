@@ -14,27 +14,22 @@ use crate::abi::{InHeader, OutHeader};
 use crate::answer::Answer;
 use crate::filesystem::FileSystem;
 use crate::request::{self, Arguments, Malformed};
-use crate::session::{Received, Session};
+use crate::state::{Received, Session};
 use crate::types::{Errno, error_in_reply};
 use affinity::{QueueAffinity, ThreadAffinity};
 use pagefold_sys::SysError;
 use pagefold_sys::fusering::{self, Event, Exchange, FuseRing, StopEvent};
-use pagefold_sys::spin::{Attempt, Spinner};
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, JoinHandle};
-use unsent::Unsent;
 pub(crate) use unsent::is_long;
+use unsent::{LONG_BYTES, Unsent};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Room for the replies to requests that come with names or data: all of them are short.
 const SHORT_REPLY_BYTES: usize = 256;
-
-/// A reply of this length, or to so much data, is handed to the kernel at once, and does not wait for the other requests
-/// that the ring has received: it took longer than the system call takes.
-const LONG_BYTES: usize = 32 << 10;
 
 /// How many rings there are. The kernel has one queue for each CPU that there may ever be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,7 +56,7 @@ pub(crate) struct StopAll(pub(crate) Arc<StopEvent>);
 
 impl Drop for StopAll {
     fn drop(&mut self) {
-        self.0.happen();
+        self.0.signal();
     }
 }
 
@@ -181,27 +176,17 @@ impl<F: FileSystem> RingThread<F> {
             return Ok(());
         }
         // Inside of `_stop`: the reason is noted before the other threads end because of this one.
-        session.ending.watch(|| session.serve_ring(&mut ring, &mut affinity, session.poller.spinner()))
+        session.ending.watch(|| session.serve_ring(&mut ring, &mut affinity))
     }
 }
 
 impl<F: FileSystem> Session<F> {
     /// Serves the requests of a ring until the file system is unmounted, or another thread has ended.
-    fn serve_ring(
-        &self,
-        ring: &mut FuseRing,
-        affinity: &mut ThreadAffinity<'_>,
-        mut spinner: Spinner,
-    ) -> io::Result<()> {
+    fn serve_ring(&self, ring: &mut FuseRing, affinity: &mut ThreadAffinity<'_>) -> io::Result<()> {
         let failed = |e: SysError| io::Error::other(e);
         let mut unsent = Unsent::new(ring.entries());
         loop {
-            spinner
-                .wait(|attempt| match attempt {
-                    Attempt::Look => ring.look().map(|is_there| is_there.then_some(())),
-                    Attempt::Sleep => ring.wait().map(Some),
-                })
-                .map_err(failed)?;
+            ring.wait().map_err(failed)?;
             affinity.begin();
             let mut received = Received::now::<F>();
             while let Some(event) = ring.next_event() {

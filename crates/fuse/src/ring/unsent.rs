@@ -4,12 +4,15 @@
 //! waits for the next ones. Until then their callers wait, so the time of a reply ends there, and a long request is begun
 //! only after the replies before it were handed over.
 
-use super::LONG_BYTES;
 use crate::abi::{InHeader, ReadIn, opcode};
 use crate::filesystem::FileSystem;
-use crate::session::Received;
+use crate::state::Received;
 use pagefold_sys::fusering::Exchange;
 use zerocopy::FromBytes;
+
+/// A reply of this length, or to so much data, is handed to the kernel at once, and does not wait for the other requests
+/// that the ring has received: it took longer than the system call takes.
+pub(super) const LONG_BYTES: usize = 32 << 10;
 
 /// The opcodes of replies that the kernel has not got yet.
 #[derive(Debug, Default)]

@@ -5,7 +5,6 @@ use crate::abi::{InHeader, OpenOut, OutHeader, opcode};
 use crate::request::Range;
 use crate::types::{Attr, CachedAttr, FileType, Handle, Inode};
 use pagefold_sys::fusering::Exchange;
-use pagefold_sys::polling::Poller;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::sync::Mutex;
@@ -284,9 +283,8 @@ fn an_entry_of_a_ring_has_the_data_of_reads_and_writes_without_a_copy() {
     let settings = Settings::for_requests_of(READ_BYTES, 16);
     let file_system = Places(Mutex::default());
     let (access, ending) = (Access::Anybody, Ending::new().unwrap());
-    let poller = Poller::default();
     let interrupts = Interrupts::new();
-    let session = Session { file_system, access, settings, ending: ending.into(), interrupts, poller };
+    let session = Session { file_system, access, settings, ending: ending.into(), interrupts };
     let mut payload = vec![7; READ_BYTES];
     let place = payload.as_ptr().addr();
     for (number, payload_bytes, len) in [(opcode::READ, 0, READ_BYTES), (opcode::WRITE, READ_BYTES, 8)] {

@@ -5,7 +5,7 @@ use super::install::Put;
 use crate::counters::Counter;
 use crate::page::{FaultClaim, Frame};
 use pagefold_page::{PAGE_SIZE, PageIndex};
-use pagefold_sys::lastwords;
+use pagefold_sys::panic_line;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
@@ -72,7 +72,7 @@ impl Pager {
         if HAS_REPORTED.swap(true, Relaxed) {
             return;
         }
-        lastwords::write_line(match self.is_file_changed() {
+        panic_line::write_line(match self.is_file_changed() {
             true => {
                 "pagefold: the file of a compressed region was changed or made shorter, so a page of the region cannot be \
                  read: the file must not change while the region exists\n"

@@ -80,13 +80,6 @@ pub struct CreateArgs {
     /// images and FAT; a write of less than a page then reads the rest of it. Clients of NBD can read and write any bytes
     #[arg(long, value_parser = sector_size(), value_name = "BYTES", default_value = "4096")]
     pub sector_size: SectorSize,
-    /// Most microseconds between requests for which the disk is kept responsive, at most 1000; 0: none. While requests come
-    /// within this time, idle CPUs of the machine poll or sleep lightly (/dev/cpu_dma_latency); not on a busy machine. This
-    /// takes power, and while CPUs poll, time from the other threads of their cores. Where that device cannot be opened, or
-    /// the kernel has no driver of idle CPUs, a thread of a ring or of NBD looks for its next request for so long before it
-    /// sleeps [default: 50 where idle CPUs can be kept awake and the machine has at most 8 CPUs; else 0]
-    #[arg(long, value_name = "US", value_parser = clap::value_parser!(u64).range(..=1000))]
-    pub poll_us: Option<u64>,
     /// Serve NBD over TCP on this address, or the first one of this host name, instead of a unix socket; port 0 for any.
     /// An address that other machines can reach needs the three TLS files. Without TLS, every user of this machine can
     /// read and write the disk

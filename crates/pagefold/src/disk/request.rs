@@ -81,7 +81,6 @@ impl CreateRequest {
             uncompressed: args.uncompressed,
             fuse_uring,
             sector_size: args.sector_size,
-            poll_us: args.poll_us,
             listen,
             backing: None,
         };

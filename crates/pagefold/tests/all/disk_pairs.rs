@@ -17,7 +17,7 @@ const REQUESTS: u64 = 60;
 const LONGEST: Duration = Duration::from_secs(50);
 
 /// The options with their values. `BACKING` stands for a path.
-const OPTIONS: [&[&str]; 9] = [
+const OPTIONS: [&[&str]; 8] = [
     &["--size 1M", "--size 2000000", "--size 8G"],
     &["", "--codec zstd:1", "--codec numbers", "--codec deflate:6", "--codec lzo-rle"],
     &["", "--memory 0", "--memory 512K", "--memory 64M"],
@@ -31,7 +31,6 @@ const OPTIONS: [&[&str]; 9] = [
     &["--export nbd", "--export loop"],
     &["", "--sector-size 512"],
     &["", "--fuse-uring off", "--fuse-uring on"],
-    &["", "--poll-us 0", "--poll-us 20"],
 ];
 
 /// The choice of a value for each option.

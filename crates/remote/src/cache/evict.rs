@@ -11,7 +11,8 @@
 use super::format::{HEADER_BYTES, HEADER_USED_BYTES, Layout, RECORD_BYTES, Record};
 use super::object::{read_header, read_record};
 use super::{Cache, Key, max_unchecked_bytes, now_s};
-use pagefold_sys::cachedir::{Access, punch_hole};
+use pagefold_sys::blockdev::punch_hole;
+use pagefold_sys::cachedir::Access;
 use std::fs::{File, TryLockError};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::atomic::Ordering;

@@ -67,7 +67,6 @@ fn target(medium: Option<Medium>) -> TestTarget {
         uncompressed: false,
         fuse_uring: Default::default(),
         sector_size: Default::default(),
-        poll_us: None,
         listen: None,
         backing: None,
     };

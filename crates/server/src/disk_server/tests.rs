@@ -84,7 +84,6 @@ fn server(users: &Arc<AtomicUsize>) -> (Server, tempfile::TempDir) {
         uncompressed: false,
         fuse_uring: Default::default(),
         sector_size: Default::default(),
-        poll_us: None,
         listen: None,
         backing: None,
     };

@@ -3,7 +3,6 @@
 //! The server cannot unmount: it dropped the capability before it began to serve. Commands unmount after it has exited
 //! (`pagefold_control::instance::loop_device`).
 
-use super::polling::polling;
 use super::{Export, Opening, Users};
 use crate::log;
 use pagefold_block::loop_export::{LoopExport, LoopOptions, RING_BYTES_MAX};
@@ -13,9 +12,8 @@ use pagefold_control::export_kind::ExportKind;
 use pagefold_control::instance::loop_device::describe_use;
 use pagefold_control::instance::state::{ExportState, LoopBackingFile};
 use pagefold_control::report::disk::RingsReport;
-use pagefold_fuse::{SessionEnd, Transport};
+use pagefold_fuse::SessionEnd;
 use pagefold_store::MemLimit;
-use pagefold_sys::awake;
 use pagefold_sys::blockuse;
 use pagefold_sys::fusering;
 use pagefold_sys::harden;
@@ -41,8 +39,6 @@ pub struct Loop {
     sector_bytes: u32,
     /// Whether the administrator wants to know that rings do not serve.
     wants_rings: bool,
-    /// Whether the user wants CPUs to be kept awake, or threads to look for their next request before they sleep.
-    wants_polling: bool,
 }
 
 impl Loop {
@@ -71,7 +67,6 @@ impl Loop {
             uring: uses_rings,
             ring_bytes: ring_bytes(crate::disk::memory_limit(&disk.setup())),
             sector_bytes: config.sector_size.bytes(),
-            polling: polling(config.poll_us),
             keep_capabilities: Some(keep),
             ..usual
         };
@@ -81,7 +76,6 @@ impl Loop {
             mount_point,
             sector_bytes: options.sector_bytes,
             wants_rings: uring == FuseUring::On || uses_rings && fusering::is_enabled(),
-            wants_polling: config.poll_us.is_some_and(|us| us > 0),
         })
     }
 }
@@ -109,18 +103,8 @@ impl Export for Loop {
     }
 
     fn warnings(&self) -> Vec<String> {
-        let transport = self.export.transport();
-        let no_rings = crate::transport::warning(transport).filter(|_| self.wants_rings);
-        let is_device = matches!(transport, Transport::Device { .. });
-        let no_polling = (self.wants_polling && is_device && !self.export.keeps_cpus_awake()).then(|| {
-            let why = if awake::has_idle_driver() {
-                format!("{} cannot be opened", awake::DEVICE)
-            } else {
-                "the kernel has no driver of idle CPUs (cpuidle)".to_string()
-            };
-            format!("--poll-us has no effect on requests that come through /dev/fuse: {why}")
-        });
-        no_rings.into_iter().chain(no_polling).collect()
+        let no_rings = crate::transport::warning(self.export.transport()).filter(|_| self.wants_rings);
+        no_rings.into_iter().collect()
     }
 
     fn end(&self) -> Option<SessionEnd> {

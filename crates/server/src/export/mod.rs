@@ -5,7 +5,6 @@
 
 mod loop_device;
 mod nbd;
-mod polling;
 
 pub use loop_device::{PreparedForSwap, prepare_for_swap};
 pub use pagefold_block::loop_export::Users;

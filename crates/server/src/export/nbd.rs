@@ -1,6 +1,5 @@
 //! The NBD export: on a unix socket in the disk's folder, or on TCP.
 
-use super::polling::polling;
 use super::{Export, Opening, Users};
 use crate::errors::of_nbd;
 use crate::log;
@@ -27,9 +26,8 @@ impl Nbd {
         let name = disk.name().as_str();
         let export =
             nbd::Export::new(name, "pagefold: volatile compressed memory", disk.device()).map_err(of_nbd)?;
-        let limits = Limits { polling: polling(config.poll_us), ..Limits::default() };
         // It starts its threads when it begins to serve, without capabilities.
-        let server = Server::with_log(export, limits, log_warning);
+        let server = Server::with_log(export, Limits::default(), log_warning);
         let uri = match &config.listen {
             None => {
                 let socket = UnixSocket::bind(&dir.nbd_path()).map_err(of_nbd)?;

@@ -210,7 +210,6 @@ fn config_without_size() -> DiskConfig {
         uncompressed: false,
         fuse_uring: Default::default(),
         sector_size: Default::default(),
-        poll_us: None,
         listen: None,
         backing: None,
     }
