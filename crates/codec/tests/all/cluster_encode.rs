@@ -58,8 +58,8 @@ fn sources(zeroes: usize) -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// Fills a cluster of this length, and checks the stream.
-fn fit(encoder: &mut Encoder, src: &[u8], cluster: usize, label: &str) -> (Fit, Vec<u8>) {
+/// Fills a cluster of this length.
+fn fill(encoder: &mut Encoder, src: &[u8], cluster: usize, label: &str) -> (Fit, Vec<u8>) {
     const GUARD: usize = 64;
     let mut dst = vec![0x44; cluster + GUARD];
     let fit = encoder.fit(src, &mut dst[..cluster]).unwrap_or_else(|e| panic!("{label}: {e}"));
@@ -70,6 +70,12 @@ fn fit(encoder: &mut Encoder, src: &[u8], cluster: usize, label: &str) -> (Fit, 
     // more.
     assert!(fit.consumed_bytes >= src.len().min(cluster / 4), "{label}: {fit:?}");
     dst.truncate(fit.written_bytes);
+    (fit, dst)
+}
+
+/// Fills a cluster of this length, and checks the stream.
+fn fit(encoder: &mut Encoder, src: &[u8], cluster: usize, label: &str) -> (Fit, Vec<u8>) {
+    let (fit, dst) = fill(encoder, src, cluster, label);
     check_stream(encoder.config(), &dst, &src[..fit.consumed_bytes], label);
     (fit, dst)
 }
@@ -78,15 +84,15 @@ fn fit(encoder: &mut Encoder, src: &[u8], cluster: usize, label: &str) -> (Fit, 
 /// behind the cluster is enough for lz4hc.
 #[test]
 fn a_part_fits_as_the_whole_source_does() {
-    let mut random = Random(5);
+    let (mut random, sources) = (Random(5), sources(100_000));
     for (window_bytes, level) in [(65535, 1), (65535, 9), (4096, 3)] {
         let mut encoder = Encoder::new(&EncoderConfig::Lz4Hc { window_bytes, level }).unwrap();
         assert!(encoder.fits_parts());
-        for (name, src) in sources(100_000) {
+        for (name, src) in &sources {
             for cluster in [64, 4096, 64 << 10] {
                 let label = format!("{window_bytes}, {level}, {name}, {cluster}");
                 let (mut dst, mut part_dst) = (vec![0; cluster], vec![0; cluster]);
-                let whole = encoder.fit(&src, &mut dst).unwrap();
+                let whole = encoder.fit(src, &mut dst).unwrap();
                 let enough = whole.consumed_bytes.max(2 * cluster) + (8 << 10);
                 let mut lens: Vec<_> = (0..3).map(|_| random.next() as usize % (src.len() + 1)).collect();
                 lens.extend(
@@ -99,7 +105,7 @@ fn a_part_fits_as_the_whole_source_does() {
                         part == whole && part_dst[..part.written_bytes] == dst[..part.written_bytes]
                     };
                     assert!(part.is_none_or(is_as_whole), "{label}: {len}, {part:?}");
-                    let is_plain = ["program", "text", "mixed", "noise"].contains(&name);
+                    let is_plain = ["program", "text", "mixed", "noise"].contains(name);
                     assert!(part.is_some() || !is_plain || len != enough, "{label}: {len} of {}", src.len());
                 }
             }
@@ -133,16 +139,17 @@ fn check_stream(config: EncoderConfig, stream: &[u8], plain: &[u8], label: &str)
 
 #[test]
 fn every_encoder_fills_clusters_of_every_length() {
+    let sources = sources(1 << 20);
     for config in configs() {
         let mut used = Encoder::new(&config).unwrap();
-        for (kind, src) in sources(1 << 20) {
+        for (kind, src) in &sources {
             for cluster in CLUSTERS.into_iter().filter(|cluster| *cluster < 1 << 20 || src.len() >= 1 << 20) {
                 let label = format!("{config:?}, {kind}, {cluster}");
-                let filled = fit(&mut used, &src, cluster, &label);
+                let filled = fit(&mut used, src, cluster, &label);
                 if matches!(cluster, 512 | 65536) && src.len() < 1 << 20 {
                     let mut fresh = Encoder::new(&config).unwrap();
                     assert!(
-                        filled == fit(&mut fresh, &src, cluster, &label),
+                        filled == fill(&mut fresh, src, cluster, &label),
                         "{label}: depends on earlier calls"
                     );
                 }
@@ -153,12 +160,15 @@ fn every_encoder_fills_clusters_of_every_length() {
 
 #[test]
 fn clusters_are_full_if_the_source_is_longer() {
+    let sources = sources(13 << 20);
     for config in configs() {
         let mut encoder = Encoder::new(&config).unwrap();
-        for (kind, src) in sources(13 << 20) {
+        for (kind, src) in &sources {
             for cluster in [4096, 64 << 10] {
                 let label = format!("{config:?}, {kind}, {cluster}");
-                let (fit, _) = fit(&mut encoder, &src, cluster, &label);
+                // The test above checks the streams of all but the longest source.
+                let is_new = *kind == "zeroes" && cluster == 64 << 10;
+                let (fit, _) = (if is_new { fit } else { fill })(&mut encoder, src, cluster, &label);
                 let is_full = fit.written_bytes >= cluster - cluster / 20;
                 assert!(is_full || fit.consumed_bytes == src.len().min(12 << 20), "{label}: {fit:?}");
             }
@@ -168,13 +178,14 @@ fn clusters_are_full_if_the_source_is_longer() {
 
 #[test]
 fn sources_are_compressed_less_than_twice_on_average() {
+    let sources = sources(1 << 20);
     // An image's writer goes through a source cluster by cluster.
     for config in configs() {
         for cluster in [4096, 64 << 10] {
             let mut encoder = Encoder::new(&config).unwrap();
             let (mut consumed, mut dst) = (0, vec![0; cluster]);
             for (kind, src) in
-                sources(1 << 20).into_iter().filter(|(kind, _)| matches!(*kind, "text" | "program" | "mixed"))
+                sources.iter().filter(|(kind, _)| matches!(*kind, "text" | "program" | "mixed"))
             {
                 let mut rest = &src[..];
                 while !rest.is_empty() {
@@ -196,9 +207,10 @@ fn sources_are_compressed_less_than_twice_on_average() {
 
 #[test]
 fn whole_sources_fit_or_not() {
+    let sources = sources(1 << 20);
     for config in configs() {
         let mut encoder = Encoder::new(&config).unwrap();
-        for (kind, src) in sources(1 << 20) {
+        for (kind, src) in &sources {
             let label = format!("{config:?}, {kind}");
             let src = &src[..src.len().min(100_000)];
             let mut dst = vec![0; src.len() + src.len() / 16 + 1000];

@@ -76,7 +76,7 @@ fn unpack() -> PathBuf {
 
 /// The folder of the fixtures, for all crates whose tests use this file.
 fn fixtures() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../image/tests/fixtures")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates/image/tests/fixtures")
 }
 
 /// An entry of a tree.

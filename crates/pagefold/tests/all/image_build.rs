@@ -11,7 +11,9 @@ fn sandbox() -> (Sandbox, PathBuf) {
     let s = Sandbox::new();
     let source = s.path("source");
     std::fs::create_dir_all(source.join("bin")).unwrap();
-    std::fs::copy(std::env::current_exe().unwrap(), source.join("bin/program")).unwrap();
+    // Machine code in two segments, which several threads compress.
+    let program = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+    std::fs::write(source.join("bin/program"), &program[..program.len().min(6 << 20)]).unwrap();
     std::fs::write(source.join("text"), "a line of text\n".repeat(10_000)).unwrap();
     std::os::unix::fs::symlink("bin/program", source.join("link")).unwrap();
     (s, source)

@@ -70,7 +70,7 @@ pub fn make_source(root: &Path) {
     fs::create_dir(root).unwrap();
     make_tree(root);
     let program = fs::read(std::env::current_exe().unwrap()).unwrap();
-    fs::write(root.join("program"), &program[..program.len().min(9 << 20)]).unwrap();
+    fs::write(root.join("program"), &program[..program.len().min(5 << 20)]).unwrap();
     let mut mixed = program[..200_000].to_vec();
     mixed.extend((0..100_000u64).map(|i| (i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8));
     mixed.extend(&program[..77_777]);
@@ -78,7 +78,7 @@ pub fn make_source(root: &Path) {
     fs::write(root.join("mixed"), mixed).unwrap();
     fs::write(root.join("text"), (0..20_000).map(|i| format!("line {i}\n")).collect::<String>()).unwrap();
     let mostly_hole = fs::File::create(root.join("mostly-hole")).unwrap();
-    mostly_hole.set_len((64 << 20) + 5).unwrap();
+    mostly_hole.set_len((40 << 20) + 5).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&mostly_hole, &program[..10_000], 20 << 20).unwrap();
 }
 

@@ -32,7 +32,7 @@ fn files(count: u64) -> Files {
 
 #[test]
 fn small_files_and_ends_are_packed() {
-    let (work, files) = (tempfile::tempdir().unwrap(), files(20));
+    let (work, files) = (tempfile::tempdir().unwrap(), files(10));
     let path = work.path().join("image");
     for compression in ["lz4", "lz4hc:9", "zstd:1", "deflate:3", "lzma:0"] {
         for cluster_bytes in [4096, 65536, 1 << 20] {
