@@ -152,10 +152,10 @@ impl S3Settings {
             names.iter().find_map(|name| env(name)).or_else(|| profile.get(key).map(String::from))
         };
         let endpoint = setting(&["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"], "endpoint_url");
-        if let Some(endpoint) = &endpoint {
-            if parse_url("the endpoint of S3", endpoint)?.as_str().contains('?') {
-                return Err(value("the endpoint of S3", "has a query"));
-            }
+        if let Some(endpoint) = &endpoint
+            && parse_url("the endpoint of S3", endpoint)?.as_str().contains('?')
+        {
+            return Err(value("the endpoint of S3", "has a query"));
         }
         let region = setting(&["AWS_REGION", "AWS_DEFAULT_REGION"], "region");
         let region = region.unwrap_or_else(|| DEFAULT_REGION.to_string());
