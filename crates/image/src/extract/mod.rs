@@ -185,7 +185,7 @@ pub fn extract(
         root: rustix::process::geteuid().is_root(),
         made_as: (!target.is_set_group_id()?)
             .then(|| (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())),
-        work: SharedWork::of_image(image),
+        work: SharedWork::of_image(image.stored_bytes()),
         findings: Mutex::default(),
         files: AtomicU64::new(0),
         bytes: AtomicU64::new(0),

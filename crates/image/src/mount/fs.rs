@@ -109,7 +109,7 @@ impl ImageFs {
 
     /// The work that the request may cost. A program waits for it, and perhaps no longer.
     fn work(&self) -> WorkLimit {
-        WorkLimit::of_request(&self.nodes.image().0.core, pagefold_fuse::is_interrupted)
+        WorkLimit::of_request(self.nodes.image().stored_bytes(), pagefold_fuse::is_interrupted)
     }
 
     fn superblock(&self) -> &Superblock {

@@ -30,7 +30,7 @@ use std::ops::ControlFlow;
 const MAX_LOADED_BLOCKS: usize = 8;
 
 /// Levels of directories below the root that are entered, or recorded. The builder makes no more.
-pub(crate) const DEPTH_MAX: usize = 1024;
+pub const DEPTH_MAX: usize = 1024;
 
 /// Limits of a walk.
 #[derive(Debug, Clone, Copy)]
@@ -134,11 +134,11 @@ pub fn walk_from(
     limits: &Limits,
     visitor: &mut dyn Visitor,
 ) -> Result<WalkSummary, ImageError> {
-    walk_within(node, path, limits, &WorkLimit::of_image(&node.image().0.core), visitor)
+    walk_within(node, path, limits, &WorkLimit::of_image(node.image().stored_bytes()), visitor)
 }
 
 /// As [`walk_from`], with a limit of work that the visitor shares.
-pub(crate) fn walk_within(
+pub fn walk_within(
     node: &Node,
     path: &[u8],
     limits: &Limits,

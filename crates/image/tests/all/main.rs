@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod build;
+#[path = "../support/built.rs"]
+mod built;
 mod faults;
 mod features;
 mod hostile;
@@ -11,16 +13,12 @@ mod mount;
 mod mount_hostile;
 mod oracles;
 mod reading;
+mod set_id;
 #[path = "../support/source.rs"]
 mod source;
 mod startup;
-mod strict;
 #[path = "../support/mod.rs"]
 mod support;
-mod tools;
-mod tools_hostile;
-mod tools_limits;
 mod usage;
 mod verity;
-mod work;
 mod zmap;

@@ -1,6 +1,6 @@
 //! Compares this crate with the kernel's reading of the same images. (`crates/oracle` compares it with `erofs-rs`.)
 
-use crate::support::built::{build_at, tree, ways};
+use crate::built::{build_at, tree, ways};
 use crate::support::features::features;
 use crate::support::walk::{assert_same, contents, sha256, walk};
 use crate::support::{Entry, reference_image, reference_names};

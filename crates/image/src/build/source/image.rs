@@ -4,13 +4,13 @@
 //! read: an image that is built is complete.
 
 use super::{OnEntry, Scanned};
+use crate::Severity;
 use crate::build::BuildError;
 use crate::build::content::{Content, Contents, Reader, Stored};
 use crate::build::error::path_of;
 use crate::build::rules::Pattern;
 use crate::build::table::{Hashes, Spill};
 use crate::build::tree::{Body, Directory, InodeId, Metadata, Tree, Xattr};
-use crate::finding::Severity;
 use crate::format::xattr::xattr_area_len_max;
 use crate::image::Node;
 use crate::read::inode::DeviceNumber;
@@ -48,10 +48,10 @@ pub fn scan_watched(
         content_bytes: 0,
         failed: None,
     };
-    repack
-        .scanned
-        .tree
-        .set_contents(Arc::new(Nodes { image: image.clone(), work: SharedWork::of_image(image).into() }));
+    repack.scanned.tree.set_contents(Arc::new(Nodes {
+        image: image.clone(),
+        work: SharedWork::of_image(image.stored_bytes()).into(),
+    }));
     walk::walk(image, &Limits::default(), &mut repack).map_err(|e| failed(b"/", e))?;
     match repack.failed {
         Some(error) => Err(error),

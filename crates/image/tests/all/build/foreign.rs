@@ -3,9 +3,9 @@
 //! The programs are those in `bin` of the folder that `PAGEFOLD_EROFS_UTILS` names (`tests/guest/erofs-utils.sh` makes
 //! one), or else those in `PATH`.
 
+use crate::built::{build_at, tree, ways};
 use crate::oracles::kernel_walk;
 use crate::support::Entry;
-use crate::support::built::{build_at, tree, ways};
 use crate::support::walk::{assert_same, walk};
 use pagefold_image::{Image, Options};
 use pagefold_testkit::skipped;

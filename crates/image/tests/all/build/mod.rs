@@ -24,8 +24,8 @@ mod windows;
 
 use crate::support::walk::contents;
 use pagefold_image::build::{Compression, Metadata, Options, Summary, Target, Tree, build, verify};
-use pagefold_image::check::{CheckOptions, check};
 use pagefold_image::{Image, Options as ReadOptions};
+use pagefold_image_check::{CheckOptions, check};
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::Path;

@@ -3,7 +3,7 @@
 mod hostile;
 mod twin;
 
-use crate::support::built::{build_at, tree, ways};
+use crate::built::{build_at, tree, ways};
 use crate::support::features::{features, memory};
 use crate::support::{reference_image, reference_names};
 use pagefold_backing::ByteSource;
