@@ -1,5 +1,4 @@
-//! Reads EROFS images (compressed read-only file systems) in a fixed memory budget, and builds them. Images that are read
-//! may be untrusted.
+//! Reads EROFS images (compressed read-only file systems), which may be untrusted, in a fixed memory budget.
 //!
 //! [`Image`] opens a file, a block device, or any other [`ByteSource`](pagefold_backing::ByteSource); [`Node`] is a file or
 //! directory in it:
@@ -65,8 +64,9 @@
 //! ```
 //!
 //! [`extract`] and [`tar`] write the tree, [`tree_stats`] counts it, [`usage`] has the uses of its stored bytes,
-//! [`kernel_needs`] says what Linux needs to mount it, and [`mount`] makes it a file system by FUSE. `pagefold-image-check`
-//! decodes everything and judges all [`rules`] of the format.
+//! [`kernel_needs`] says what Linux needs to mount it, and [`mount`] makes it a file system by FUSE. The crate
+//! `pagefold-image-check` decodes everything and judges all [`rules`] of the format, and `pagefold-image-build` builds
+//! images.
 //!
 //! **A memory budget** covers everything that reading needs: compressed and decompressed data, decompressors, cache. If
 //! the budget is too small for any read, opening fails; otherwise reads wait for memory, and are slower but never
@@ -94,8 +94,6 @@
 //!
 //! # Limits
 //!
-//! - [`build`](mod@build) stores equal files and equal parts of files once, unless its options say otherwise. Tables that
-//!   exceed the memory of the options go to a file without a name.
 //! - Images have no checksums of contents: damage is found if it contradicts the format or does not decode.
 //! - At the limit of the budget, the cache is evicted first; then read-ahead skips clusters, and readers wait for
 //!   memory.
@@ -125,7 +123,6 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 pub mod account;
-pub mod build;
 pub mod byte_runs;
 mod clusters;
 mod core;

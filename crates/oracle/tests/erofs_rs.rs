@@ -3,7 +3,7 @@
 //! A separate workspace, because `erofs-rs` and its dependencies take longer to build than most crates of pagefold.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-#[path = "../../image/tests/support/built.rs"]
+#[path = "../../image-build/tests/support/built.rs"]
 mod built;
 #[path = "../../image/tests/support/mod.rs"]
 mod support;

@@ -1,9 +1,6 @@
 //! All tests of the crate that need no separate process, in one program, because one program builds faster than many.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-mod build;
-#[path = "../support/built.rs"]
-mod built;
 mod faults;
 mod features;
 mod hostile;
@@ -11,14 +8,11 @@ mod metadata;
 mod mkfs_images;
 mod mount;
 mod mount_hostile;
-mod oracles;
 mod reading;
-mod set_id;
 #[path = "../support/source.rs"]
 mod source;
 mod startup;
 #[path = "../support/mod.rs"]
 mod support;
-mod usage;
 mod verity;
 mod zmap;

@@ -8,7 +8,6 @@
 
 pub mod features;
 pub mod handmade;
-pub mod tarball;
 pub mod tree;
 pub mod walk;
 

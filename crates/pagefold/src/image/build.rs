@@ -11,12 +11,12 @@ use pagefold_backing::FileBacking;
 use pagefold_control::error::{CliError, Result};
 use pagefold_control::media::Location;
 use pagefold_control::text;
-use pagefold_image::build::source::Scanned;
-use pagefold_image::build::{
+use pagefold_image::{Image, Options as ReadOptions};
+use pagefold_image_build::source::Scanned;
+use pagefold_image_build::{
     BuildError, CLUSTER_BYTES_MAX, Compression, Dedupe, Options, Preset, RunningKernel, Sort, Summary,
     Target, Tree, build, verify,
 };
-use pagefold_image::{Image, Options as ReadOptions};
 use pagefold_page::size::{self, Human};
 use std::cell::RefCell;
 use std::collections::BTreeSet;

@@ -2,9 +2,9 @@
 
 use crate::cli::{numbers, output};
 use pagefold_control::error::Result;
-use pagefold_image::build::source::Scanned;
-use pagefold_image::build::{Compression, Listed, RunningKernel, Stored, Summary};
 use pagefold_image::format::features::KernelVersion;
+use pagefold_image_build::source::Scanned;
+use pagefold_image_build::{Compression, Listed, RunningKernel, Stored, Summary};
 use pagefold_page::size::Human;
 use serde_json::json;
 use std::path::Path;

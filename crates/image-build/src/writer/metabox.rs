@@ -1,0 +1,185 @@
+//! The metabox: a compressed file that has the inodes of an image.
+//!
+//! Inodes are placed in it as in the uncompressed area. Some stay outside:
+//!
+//! - the root, which an old field of the superblock names, the packed file, and the metabox itself;
+//! - files with contents or chunks behind the inode: the programs of erofs-utils 1.9.4 and earlier do not find them in a
+//!   metabox, not even in images that `mkfs.erofs` of the same version has made.
+//!
+//! The blocks of directories are outside too. A reader decodes a cluster for the first inode of it; so clusters are short,
+//! and images with few inodes have no metabox.
+
+use super::{OpenFile, Writer};
+use crate::BuildError;
+use crate::compress::buffers::Rooms;
+use crate::compress::segment::Cut;
+use crate::compress::workers::{Queue, ToCompress, Turn, Workers, compressor};
+use crate::memory::Division;
+use crate::metadata::space::Space;
+use crate::options::{Compression, Options};
+use crate::table::{Spill, Table};
+use std::ops::Range;
+use std::time::Duration;
+
+/// Largest cluster of the metabox, bytes. Twice as much makes the metabox smaller by a twentieth, and slower to read.
+const CLUSTER_BYTES_MAX: u32 = 8 << 10;
+/// Bytes that a thread compresses at once.
+const SEGMENT_BYTES: usize = 1 << 20;
+
+/// The inodes in the metabox while they are placed.
+pub(super) struct Metabox {
+    space: Space,
+    compression: Compression,
+}
+
+/// A position as the tables of the writer have it.
+const METABOX_BIT: u64 = 1 << 63;
+
+/// Where an inode is placed: its position in the area, bytes.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Position {
+    /// In the area that is not compressed.
+    Plain(u64),
+    /// In the metabox.
+    Metabox(u64),
+}
+
+impl Position {
+    /// The position as a number.
+    pub(super) fn encode(self) -> u64 {
+        match self {
+            Position::Plain(at) => at,
+            Position::Metabox(at) => at | METABOX_BIT,
+        }
+    }
+
+    /// The position of a number.
+    pub(super) fn decode(number: u64) -> Self {
+        match number & METABOX_BIT {
+            0 => Position::Plain(number),
+            bit => Position::Metabox(number & !bit),
+        }
+    }
+
+    /// The position.
+    pub(super) fn at(self) -> u64 {
+        match self {
+            Position::Plain(at) | Position::Metabox(at) => at,
+        }
+    }
+}
+
+impl Metabox {
+    /// Begins the metabox of an image of so many inodes, with the table of prefixes of attribute names, at the first inode's
+    /// position; `None` if the image has none. Images of 16 TiB and more have none.
+    pub(super) fn new(
+        options: &Options,
+        inodes: usize,
+        is_large: bool,
+        prefixes: &[u8],
+        spill: &Spill,
+    ) -> Result<Option<Self>, BuildError> {
+        let is_wanted = options.compress_metadata && options.target.has_metabox() && !is_large;
+        let is_worth = inodes > 1 && inodes >= options.metadata_inodes_min;
+        let Some(compression) = options.compression.filter(|_| is_wanted && is_worth) else {
+            return Ok(None);
+        };
+        let mut space = Space::new(spill);
+        if !prefixes.is_empty() {
+            let at = space.reserve(prefixes.len() as u64, 0..0)?;
+            space.write(at, prefixes);
+        }
+        Ok(Some(Metabox { space, compression }))
+    }
+
+    /// Whether neither inodes nor prefixes are in it.
+    pub(super) fn is_empty(&self) -> bool {
+        self.space.is_empty()
+    }
+}
+
+impl Writer<'_> {
+    /// Finds room for an inode with what follows it, `len_bytes`, of which the bytes `inline` lie within a block.
+    /// `is_plain`: not in the metabox.
+    pub(super) fn reserve(
+        &mut self,
+        len_bytes: u64,
+        inline: Range<u64>,
+        is_plain: bool,
+    ) -> Result<Position, BuildError> {
+        Ok(match &mut self.metabox {
+            Some(metabox) if !is_plain => Position::Metabox(metabox.space.reserve(len_bytes, inline)?),
+            _ => Position::Plain(self.space.reserve(len_bytes, inline)?),
+        })
+    }
+
+    /// Writes a part of an inode, `within` bytes behind its beginning.
+    pub(super) fn write_at(&mut self, place: Position, within: u64, bytes: &[u8]) {
+        match (place, &mut self.metabox) {
+            (Position::Metabox(at), Some(metabox)) => metabox.space.write(at + within, bytes),
+            _ => self.space.write(place.at() + within, bytes),
+        }
+    }
+
+    /// Appends the metabox, if there is one, and then the other inodes. Returns the first block of these, from which their
+    /// numbers count, and the position of the metabox's inode.
+    pub(super) fn put_inodes(&mut self) -> Result<(u64, Option<u64>), BuildError> {
+        let metabox_place = match self.metabox.take() {
+            Some(Metabox { space, compression }) => {
+                let inodes = space.into_bytes()?;
+                let file = self.compress_inodes(&inodes, compression)?;
+                self.used.metabox = true;
+                Some(self.put_hidden(inodes.len() as u64, compression, &file)?)
+            }
+            None => None,
+        };
+        let block = self.out.next_block();
+        let space = std::mem::replace(&mut self.space, Space::new(self.tree.spill()));
+        self.out.append_table(&space.into_bytes()?)?;
+        Ok((block, metabox_place))
+    }
+
+    fn compress_inodes(
+        &mut self,
+        inodes: &Table<u8>,
+        compression: Compression,
+    ) -> Result<OpenFile, BuildError> {
+        let cluster_bytes = self.options.cluster_bytes.min(CLUSTER_BYTES_MAX) as usize;
+        let threads = Division::of(self.options)?.threads.min(inodes.len().div_ceil(SEGMENT_BYTES));
+        let room_bytes = 4 * threads * SEGMENT_BYTES;
+        let (options, queue, rooms) = (self.options, &Queue::default(), &Rooms::new(0));
+        let mut file = OpenFile::new(inodes.spill());
+        std::thread::scope(|scope| {
+            let compressor = move || compressor(options, queue, rooms);
+            let mut workers = Workers::start(scope, queue, threads, room_bytes, compressor)?;
+            let mut tickets = std::collections::VecDeque::new();
+            for start in (0..inodes.len() as u64).step_by(SEGMENT_BYTES) {
+                let segment = inodes.read_at(start..(inodes.len() as u64).min(start + SEGMENT_BYTES as u64));
+                let cut = Cut {
+                    start,
+                    is_last: start + segment.len() as u64 == inodes.len() as u64,
+                    cluster_bytes,
+                    tail_packing: false,
+                    may_be_plain: false,
+                    fragment_bytes_max: 0,
+                    in_blocks: 0,
+                    cuts: Box::default(),
+                };
+                while let Some(ticket) = tickets.pop_front_if(|_| !workers.has_room(segment.len())) {
+                    let done = workers.take(ticket, || self.report(0))?;
+                    self.append_segment(&mut file, done.output, Duration::ZERO)?;
+                }
+                tickets.push_back(workers.submit(
+                    segment.into(),
+                    ToCompress { cut, compression: Some(compression) },
+                    Turn::Last,
+                ));
+            }
+            for ticket in tickets {
+                let done = workers.take(ticket, || self.report(0))?;
+                self.append_segment(&mut file, done.output, Duration::ZERO)?;
+            }
+            Ok(file)
+        })
+    }
+}
