@@ -6,10 +6,10 @@
 //!
 //! The kernel checks modes, owners and access control lists; it reads the lists as extended attributes.
 
-use super::MountOptions;
 use super::attr::{self, directory_errno, errno};
 use super::buffer::DECODING_SCRATCH_BYTES;
 use super::nodes::NodeCache;
+use super::options::MountOptions;
 use crate::read::inode::Inode;
 use crate::read::{FileKind, Superblock};
 use crate::startup::Recorder;
