@@ -17,7 +17,7 @@ pub struct ByteRuns(BTreeMap<(Space, u64), u64>);
 
 impl ByteRuns {
     /// Number of runs.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.0.len()
     }
 
@@ -71,7 +71,7 @@ mod tests {
                 bytes.extend(range);
                 prop_assert_eq!(runs.insert(at, start + len), (bytes.len() - before) as u64);
                 let starts = bytes.iter().filter(|(d, byte)| *byte == 0 || !bytes.contains(&(*d, byte - 1)));
-                prop_assert_eq!(runs.len(), starts.count());
+                prop_assert_eq!(runs.count(), starts.count());
             }
         }
     }

@@ -94,7 +94,7 @@ impl Spaces {
     }
 
     fn record(&mut self, kind: Kind, at: Address, end: u64, len_bytes: u32) {
-        let runs: usize = self.runs.iter().map(ByteRuns::len).sum();
+        let runs: usize = self.runs.iter().map(ByteRuns::count).sum();
         if runs as u64 >= self.charged_runs {
             let more = (self.charged_runs / 2).max(64);
             if self.is_over_budget || !self.account.try_charge(more * RUN_BYTES) {
@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(claim(Kind::Plain, 400, 600), Claim::Shared);
         assert_eq!(claim(Kind::Plain, 310, 400), Claim::New);
         assert_eq!(claim(Kind::Metadata, 50, 101), Claim::Overlaps(Kind::Metadata, 100));
-        assert_eq!(spaces.runs.each_ref().map(ByteRuns::len), [1, 1, 0, 1]);
+        assert_eq!(spaces.runs.each_ref().map(ByteRuns::count), [1, 1, 0, 1]);
         let elsewhere = Address { space: Space::Metabox, offset: 100 };
         assert_eq!(spaces.claim(Kind::Metadata, elsewhere, 200), Claim::New);
     }
