@@ -9,7 +9,8 @@
 //! Parts of files are not compared.
 
 use super::BuildError;
-use super::options::{Compression, Dedupe, Options};
+use super::compression::Compression;
+use super::options::{Dedupe, Options};
 use super::plan::Plan;
 use super::table::{HASH_BYTES, Hashes, Spill};
 use super::tree::{InodeId, Tree};

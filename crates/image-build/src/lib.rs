@@ -28,7 +28,7 @@
 //! |---|---|
 //! | `tree`, `content` | what an image is built from |
 //! | `source` | trees from directories, tar archives and images |
-//! | `options`, `rules`, `preset`, `target` | what the caller chooses |
+//! | `options`, `compression`, `rules`, `preset`, `target` | what the caller chooses |
 //! | `running_kernel` | the options for the kernel that runs here |
 //! | `memory` | the division of memory |
 //! | `plan` | the order of inodes |
@@ -60,6 +60,7 @@
 
 mod chunks;
 mod compress;
+mod compression;
 pub mod content;
 mod content_hash;
 mod contents;
@@ -87,8 +88,9 @@ mod writer;
 
 use memory::Division;
 
+pub use compression::{Compression, Method};
 pub use error::BuildError;
-pub use options::{BLOCK_BYTES, CLUSTER_BYTES_MAX, Compression, Dedupe, Method, Options};
+pub use options::{BLOCK_BYTES, CLUSTER_BYTES_MAX, Dedupe, Options};
 pub use output::ImageFile;
 pub use preset::Preset;
 pub use progress::{OnProgress, Phase, Progress, Stored, Summary};

@@ -102,7 +102,7 @@ fn least_bytes(threads: usize, room_bytes: usize, encoder_bytes: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::Compression;
+    use crate::compression::Compression;
     use crate::target::Target;
 
     fn options(memory_mib: u64, compression: &str) -> Options {

@@ -1,7 +1,7 @@
 //! The order of inodes in an image, their numbers of names, and the times that most of them have.
 
 use super::BuildError;
-use super::options::Compression;
+use super::compression::Compression;
 use super::rules::Rules;
 use super::table::{Spill, Table};
 use super::tree::{InodeId, Name, Tree};

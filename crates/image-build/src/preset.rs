@@ -3,7 +3,8 @@
 //! A preset sets what decides about size and speed, and nothing else. `docs/image.md` has a table with measured sizes and
 //! times.
 
-use super::options::{BLOCK_BYTES, CLUSTER_BYTES_MAX, Compression, Dedupe, Method, Options};
+use super::compression::{Compression, Method};
+use super::options::{BLOCK_BYTES, CLUSTER_BYTES_MAX, Dedupe, Options};
 use pagefold_image::format::config::Algorithm;
 
 /// Clusters of [`Preset::Fast`], bytes.

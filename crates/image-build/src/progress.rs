@@ -1,7 +1,7 @@
 //! The builder's reports: progress while it works, and a summary at the end.
 
 use super::BuildError;
-use super::options::Compression;
+use super::compression::Compression;
 use super::sort::Listed;
 use super::table::Spill;
 use super::target::Target;

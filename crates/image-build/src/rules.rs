@@ -5,7 +5,7 @@
 //! `./` at the beginning stands for the root, and a slash at the end has no meaning: a pattern matches directories and
 //! files alike.
 
-use super::options::Compression;
+use super::compression::Compression;
 use globset::{GlobBuilder, GlobMatcher};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

@@ -5,7 +5,8 @@
 //! of installed modules, the list of registered file systems, and the features in `/sys/fs/erofs`. If no source
 //! contains the configuration, the rule for the version decides ([`Target::default_algorithm`]).
 
-use super::options::{BLOCK_BYTES, Compression, Method, Options};
+use super::compression::{Compression, Method};
+use super::options::{BLOCK_BYTES, Options};
 use super::target::Target;
 use flate2::read::MultiGzDecoder;
 use pagefold_image::format::config::Algorithm;

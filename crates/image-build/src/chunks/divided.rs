@@ -3,12 +3,24 @@
 //! They are filled while files are compared (`references`), and read when the files are written, a reference at a time.
 
 use super::cuts::{Cuts, SortedCuts};
-use super::references::Reference;
 use crate::BuildError;
 use crate::table::{Hashes, Spill, Table};
 use crate::tree::InodeId;
 use std::ops::Range;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// A part of a file that another file has, or the same file has before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reference {
+    /// Its beginning in the file, bytes.
+    pub start: u64,
+    /// Its end, bytes; a multiple of the block size.
+    pub end: u64,
+    /// The file that has the contents.
+    pub source: InodeId,
+    /// Their beginning in it, bytes.
+    pub source_start: u64,
+}
 
 /// The division of a file that has references, or to which others refer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

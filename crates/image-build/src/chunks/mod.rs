@@ -17,7 +17,7 @@ mod gear;
 mod index;
 mod references;
 
-pub use divided::Divided;
+pub use divided::{Divided, Reference};
 pub use gear::ChunkSizes;
 pub use index::{ChunkIndex, FoundChunk, chunk_sizes};
-pub use references::{Divisions, File, Reference};
+pub use references::{Divisions, File};

@@ -11,7 +11,7 @@
 //!   half a block, so one that is near is used again.
 
 use super::cuts::Cuts;
-use super::divided::{Divided, NumberedDivisions, References};
+use super::divided::{Divided, NumberedDivisions, Reference, References};
 use super::index::{Run, Runs};
 use crate::BuildError;
 use crate::options::BLOCK_BYTES;
@@ -32,19 +32,6 @@ const REFERENCES_STEP: u64 = 1 << 15;
 
 /// Least length of a reference, bytes.
 const LEN_BYTES_MIN: u64 = 2 * BLOCK;
-
-/// A part of a file that another file has, or the same file has before.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Reference {
-    /// Its beginning in the file, bytes.
-    pub start: u64,
-    /// Its end, bytes; a multiple of the block size.
-    pub end: u64,
-    /// The file that has the contents.
-    pub source: InodeId,
-    /// Their beginning in it, bytes.
-    pub source_start: u64,
-}
 
 /// A file whose runs become references.
 #[derive(Debug, Clone, Copy)]

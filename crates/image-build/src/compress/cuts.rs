@@ -106,7 +106,7 @@ fn is_gain(fit: Fit) -> bool {
 #[cfg(test)]
 mod tests {
     use crate::compress::buffers::Buffer;
-    use crate::compress::segment::Cut;
+    use crate::compress::cutter::Cut;
     use crate::compress::stored::{Extent, Segment, Stored};
     use pagefold_codec::cluster::encode::{Encoder, EncoderConfig};
     use proptest::prelude::*;

@@ -3,7 +3,6 @@
 //! A cluster has a fixed size, and the encoder finds how much of the file fits into it. So extents begin at any byte.
 //! Data that does not get smaller is stored plain, a block an extent.
 
-use super::segment::Cut;
 use super::stored::{BLOCK, Extent, INLINE_BYTES_MAX, Segment, Stored};
 use crate::BuildError;
 use pagefold_codec::cluster::encode::{Encoder, Fit};
@@ -13,6 +12,27 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const UNUSED_BYTES_MIN: usize = BLOCK / 8;
 /// A part of a segment with fewer bytes than this many clusters is not compressed while the segment goes on.
 const REST_CLUSTERS_MIN: usize = 8;
+
+/// How to cut.
+#[derive(Debug, Clone, Default)]
+pub struct Cut {
+    /// Position of the segment in its file, bytes.
+    pub start: u64,
+    /// Whether the file ends with the segment.
+    pub is_last: bool,
+    /// Largest cluster, bytes.
+    pub cluster_bytes: usize,
+    /// Whether the last extent may be stored with the metadata.
+    pub tail_packing: bool,
+    /// Whether a file without gain may have no extents, and be stored plain.
+    pub may_be_plain: bool,
+    /// The end of the file becomes a fragment if this many bytes or fewer are left; 0: never.
+    pub fragment_bytes_max: usize,
+    /// Bytes of the file before this are in blocks, because other files refer to them.
+    pub in_blocks: u64,
+    /// Positions in the file, ascending, at which extents should begin, because others refer to what follows there.
+    pub cuts: Box<[u64]>,
+}
 
 /// A segment that is being cut.
 pub(super) struct Cutter<'a> {

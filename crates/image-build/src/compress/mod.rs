@@ -16,7 +16,7 @@
 
 pub mod buffers;
 mod cuts;
-mod cutter;
+pub mod cutter;
 pub mod extents;
 pub mod index;
 pub mod input;

@@ -4,7 +4,7 @@
 //! the image does not depend on the number of threads. `cutter` compresses a segment, or a part of it.
 
 use super::buffers::Buffer;
-use super::cutter::Cutter;
+use super::cutter::{Cut, Cutter};
 use super::stored::{BLOCK, Segment};
 use super::unread::Unread;
 use crate::BuildError;
@@ -20,27 +20,6 @@ const SHORT_SEGMENT_BYTES: u64 = 4 << 20;
 const SEGMENTS_LEFT_MIN: u64 = 4;
 /// Segments begin at multiples of this, bytes.
 const SEGMENT_ALIGN_BYTES: u64 = 64 << 10;
-
-/// How to cut.
-#[derive(Debug, Clone, Default)]
-pub struct Cut {
-    /// Position of the segment in its file, bytes.
-    pub start: u64,
-    /// Whether the file ends with the segment.
-    pub is_last: bool,
-    /// Largest cluster, bytes.
-    pub cluster_bytes: usize,
-    /// Whether the last extent may be stored with the metadata.
-    pub tail_packing: bool,
-    /// Whether a file without gain may have no extents, and be stored plain.
-    pub may_be_plain: bool,
-    /// The end of the file becomes a fragment if this many bytes or fewer are left; 0: never.
-    pub fragment_bytes_max: usize,
-    /// Bytes of the file before this are in blocks, because other files refer to them.
-    pub in_blocks: u64,
-    /// Positions in the file, ascending, at which extents should begin, because others refer to what follows there.
-    pub cuts: Box<[u64]>,
-}
 
 impl Cut {
     /// Compresses the segment `src`, which is not empty. The result has the memory of `room`, which is empty.

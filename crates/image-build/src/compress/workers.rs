@@ -9,11 +9,13 @@
 //! come: memory that serves for the next segment at once is still in the processor's caches.
 
 use super::buffers::{Buffer, Rooms};
+use super::cutter::Cut;
 use super::input::{Input, Src};
-use super::segment::{self, Cut};
+use super::segment;
 use super::stored::Segment;
 use crate::BuildError;
-use crate::options::{Compression, Method, Options};
+use crate::compression::{Compression, Method};
+use crate::options::Options;
 use pagefold_codec::cluster::Format;
 use pagefold_codec::cluster::encode::{Encoder, EncoderConfig};
 use std::collections::{BTreeMap, HashMap, VecDeque};

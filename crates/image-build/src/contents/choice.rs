@@ -5,8 +5,9 @@
 
 use super::sample::{Gain, SAMPLED_BYTES_MIN, Sampler};
 use crate::BuildError;
+use crate::compression::Compression;
 use crate::content::Content;
-use crate::options::{Compression, Options};
+use crate::options::Options;
 use crate::plan::Planned;
 use crate::table::{Spill, Table};
 use crate::writer::Writer;

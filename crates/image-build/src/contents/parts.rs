@@ -9,12 +9,14 @@ use super::{Filler, Pending, PendingSegment, Source};
 use crate::BuildError;
 use crate::chunks::Reference;
 use crate::compress::buffers::Buffer;
+use crate::compress::cutter::Cut;
 use crate::compress::input::Src;
-use crate::compress::segment::{Cut, SEGMENT_BYTES_MAX, next_segment_bytes};
+use crate::compress::segment::{SEGMENT_BYTES_MAX, next_segment_bytes};
 use crate::compress::workers::{ToCompress, Turn};
+use crate::compression::Compression;
 use crate::content_hash::ContentHash;
 use crate::error::path_of;
-use crate::options::{BLOCK_BYTES, Compression};
+use crate::options::BLOCK_BYTES;
 use crate::plan::Planned;
 use std::ops::Range;
 

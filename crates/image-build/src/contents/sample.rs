@@ -12,8 +12,8 @@
 use super::Filled;
 use crate::BuildError;
 use crate::compress::buffers::Buffer;
+use crate::compression::Compression;
 use crate::content::Content;
-use crate::options::Compression;
 use pagefold_codec::cluster::encode::{Encoder, EncoderConfig};
 use pagefold_image::format::config::{Algorithm, LZ4_WINDOW_BYTES_DEFAULT};
 
@@ -152,8 +152,8 @@ fn sample(content: &dyn Content) -> Result<Vec<u8>, BuildError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::compression::Method;
     use crate::content::Bytes;
-    use crate::options::Method;
 
     /// Bytes that do not compress (SplitMix64).
     fn noise(len: usize) -> Vec<u8> {

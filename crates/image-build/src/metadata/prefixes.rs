@@ -4,9 +4,9 @@
 //! The table stands behind the configuration records, in the room that the first block has left. So a prefix costs
 //! nothing but its share of that room, and the choice is which ones save most. It depends on the attributes alone.
 
-use super::xattr::split;
 use pagefold_image::format::xattr::{
-    ALIGN, INDEX_LONG_PREFIX, LONG_PREFIX_COUNT_MAX, LONG_PREFIX_HEADER_LEN,
+    ALIGN, INDEX_LONG_PREFIX, LONG_PREFIX_COUNT_MAX, LONG_PREFIX_HEADER_LEN, SHORT_PREFIX_INDEXES,
+    short_prefix,
 };
 use std::collections::BTreeSet;
 
@@ -194,6 +194,15 @@ impl OpenNames {
             }
         }
     }
+}
+
+/// Splits a name into the number of its prefix and the rest. `None`: the format has no number for the prefix.
+pub fn split(name: &[u8]) -> Option<(u8, &[u8])> {
+    SHORT_PREFIX_INDEXES.iter().find_map(|&index| {
+        let rest = name.strip_prefix(short_prefix(index)?.as_bytes())?;
+        // The names of access lists are prefixes without a rest.
+        (rest.is_empty() == matches!(index, 2 | 3)).then_some((index, rest))
+    })
 }
 
 #[cfg(test)]

@@ -1,14 +1,12 @@
 //! Extended attributes: those that several inodes share stand once in a pool, the others behind their inode.
 
-use super::prefixes::LongPrefixes;
+use super::prefixes::{LongPrefixes, split};
 use crate::BuildError;
 use crate::options::BLOCK_BYTES;
 use crate::plan::Planned;
 use crate::table::Table;
 use crate::tree::{InodeId, Tree, XATTR_VALUE_LEN_MAX, Xattr};
-use pagefold_image::format::xattr::{
-    ALIGN, RawXattrEntry, RawXattrHeader, SHORT_PREFIX_INDEXES, filter_bit, short_prefix, xattr_area_len_max,
-};
+use pagefold_image::format::xattr::{ALIGN, RawXattrEntry, RawXattrHeader, filter_bit, xattr_area_len_max};
 
 /// An attribute that at least this many inodes have is shared: it takes 4 bytes in each, and once its length.
 const SHARED_MIN: u32 = 3;
@@ -117,15 +115,6 @@ impl Pool {
 
 /// Longest name of an attribute, with its prefix, bytes: `XATTR_NAME_MAX` of Linux's limits.h.
 const XATTR_NAME_LEN_MAX: usize = 255;
-
-/// Splits a name into the number of its prefix and the rest. `None`: the format has no number for the prefix.
-pub fn split(name: &[u8]) -> Option<(u8, &[u8])> {
-    SHORT_PREFIX_INDEXES.iter().find_map(|&index| {
-        let rest = name.strip_prefix(short_prefix(index)?.as_bytes())?;
-        // The names of access lists are prefixes without a rest.
-        (rest.is_empty() == matches!(index, 2 | 3)).then_some((index, rest))
-    })
-}
 
 /// Checks whether an inode may have these attributes. `path` is for errors.
 pub fn check(xattrs: &[Xattr], path: &[u8]) -> Result<(), BuildError> {

@@ -4,10 +4,10 @@
 //! is read, and a file that is no longer the same when its contents are read is an error.
 
 mod contents;
+mod root;
 
 use crate::BuildError;
-use crate::error::path_of;
-use crate::metadata::xattr;
+use crate::metadata::prefixes;
 use crate::rules::Pattern;
 use crate::source::{OnEntry, Scanned};
 use crate::table::{Hashes, Spill, Table};
@@ -18,8 +18,9 @@ use pagefold_image::read::inode::{DeviceNumber, Timestamp};
 use pagefold_sys::SysError;
 use pagefold_sys::beneath::Folder;
 use pagefold_sys::source_tree::{self, SourceFile, SourceStat};
+use root::Root;
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 /// The choice of what is taken from a directory.
@@ -91,21 +92,6 @@ pub fn scan_watched(
         scan.directory(id, &mut stack)?;
     }
     Ok(scan.scanned)
-}
-
-/// The directory that a tree is made from.
-#[derive(Debug)]
-struct Root {
-    folder: Folder,
-    /// For messages.
-    path: PathBuf,
-}
-
-impl Root {
-    fn shown(&self, path: &[u8]) -> PathBuf {
-        // Joining an empty path would append a slash.
-        if path.is_empty() { self.path.clone() } else { self.path.join(path_of(path)) }
-    }
 }
 
 struct Scan<'o, 'f> {
@@ -215,7 +201,7 @@ impl Scan<'_, '_> {
 
     fn metadata(&mut self, stat: &SourceStat, xattrs: Vec<Xattr>) -> Metadata {
         let (known, unknown): (Vec<_>, Vec<_>) =
-            xattrs.into_iter().partition(|(name, _)| xattr::split(name).is_some());
+            xattrs.into_iter().partition(|(name, _)| prefixes::split(name).is_some());
         self.scanned.dropped_xattrs += unknown.len() as u64;
         let output_folder =
             self.options.output_folder.filter(|folder| folder.inode == (stat.device, stat.inode));

@@ -12,11 +12,12 @@
 use super::{OpenFile, Writer};
 use crate::BuildError;
 use crate::compress::buffers::Rooms;
-use crate::compress::segment::Cut;
+use crate::compress::cutter::Cut;
 use crate::compress::workers::{Queue, ToCompress, Turn, Workers, compressor};
+use crate::compression::Compression;
 use crate::memory::Division;
 use crate::metadata::space::Space;
-use crate::options::{Compression, Options};
+use crate::options::Options;
 use crate::table::{Spill, Table};
 use std::ops::Range;
 use std::time::Duration;

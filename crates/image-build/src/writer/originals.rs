@@ -5,7 +5,7 @@
 use super::open_file::OpenFile;
 use crate::BuildError;
 use crate::compress::extents::{ExtentTable, Extents, Placed, StoredExtent};
-use crate::options::Compression;
+use crate::compression::Compression;
 use crate::table::{Spill, Table};
 use crate::tree::InodeId;
 use std::ops::Range;

@@ -1,6 +1,6 @@
 //! The contents of files in a directory, which are those that were there when it was scanned, or an error.
 
-use super::Root;
+use super::root::Root;
 use crate::BuildError;
 use crate::content::{Content, Contents, RangeReader, Reader, Stored};
 use pagefold_sys::source_tree::{self, SourceStat};

@@ -1,6 +1,6 @@
 //! Access control lists as text, which tar programs write, and what a list does to a file's permissions.
 
-use super::Fault;
+use super::fault::Fault;
 use pagefold_image::read::acl::{self, Entry, Tag};
 
 /// Version of the attribute's form.

@@ -1,6 +1,6 @@
 //! The file that an archive is in: read in blocks while it is parsed, and at any position when contents are read.
 
-use super::Fault;
+use super::fault::Fault;
 use crate::BuildError;
 use std::fs::File;
 use std::io;

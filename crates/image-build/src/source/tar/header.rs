@@ -1,7 +1,7 @@
 //! The header block of a member: fixed fields of text and numbers, in the forms of v7, ustar, star and GNU tar.
 
-use super::Fault;
 use super::archive::Block;
+use super::fault::Fault;
 use std::ops::Range;
 
 const NAME: Range<usize> = 0..100;

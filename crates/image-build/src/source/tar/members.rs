@@ -1,11 +1,12 @@
 //! The members of an archive, one after another: each from its header and from what precedes that.
 
-use super::archive::{Block, Cursor};
+use super::archive::{Archive, Block, Cursor};
+use super::fault::Fault;
 use super::header::Header;
+use super::kind::{Data, Kind};
 use super::metadata;
 use super::pax::Records;
-use super::sparse::{Run, Sparse};
-use super::{Archive, Fault};
+use super::sparse::Sparse;
 use crate::tree::Metadata;
 use pagefold_image::read::inode::{DeviceNumber, Timestamp};
 
@@ -24,28 +25,6 @@ pub struct Member {
     pub dropped_xattrs: u64,
     /// Type of file, and contents.
     pub kind: Kind,
-}
-
-/// The types of members.
-pub enum Kind {
-    Regular(Data),
-    Directory,
-    Symlink(Vec<u8>),
-    /// A further name of the member with this name.
-    HardLink(Vec<u8>),
-    CharDevice(DeviceNumber),
-    BlockDevice(DeviceNumber),
-    Fifo,
-}
-
-/// Where the contents of a file are.
-pub struct Data {
-    /// First byte in the archive.
-    pub at: u64,
-    /// Length of the file, bytes.
-    pub len_bytes: u64,
-    /// The parts of a sparse file that the archive has; `None`: the file is not sparse.
-    pub runs: Option<Box<[Run]>>,
 }
 
 /// Reads members.

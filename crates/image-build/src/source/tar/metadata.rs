@@ -1,9 +1,10 @@
 //! Attributes of a member, as a file would have them after extraction.
 
-use super::members::Kind;
+use super::acl;
+use super::fault::Fault;
+use super::kind::Kind;
 use super::pax::Records;
-use super::{Fault, acl};
-use crate::metadata::xattr;
+use crate::metadata::{prefixes, xattr};
 use crate::tree::Metadata;
 use pagefold_image::read::acl as lists;
 
@@ -33,7 +34,9 @@ pub fn set_attributes(
             ACCESS_LIST => Ok(access_list(&value, metadata)?),
             DEFAULT_LIST if !matches!(kind, Kind::Directory) => Err(()),
             DEFAULT_LIST => Ok((!list(&value)?.is_empty()).then_some(value)),
-            key if xattr::split(key).is_none() || key.starts_with(b"user.") && !has_user_attributes(kind) => {
+            key if prefixes::split(key).is_none()
+                || key.starts_with(b"user.") && !has_user_attributes(kind) =>
+            {
                 Err(())
             }
             _ => Ok(Some(value)),

@@ -13,6 +13,7 @@
 //! | `archive` | the file: blocks while it is parsed, any bytes later |
 //! | `header`, `pax`, `sparse`, `acl` | headers, records, maps of sparse files, access lists as text |
 //! | `members` | the members, one after another |
+//! | `kind` | the types of members |
 //! | `metadata` | attributes of a member |
 //! | `place` | the tree |
 //! | `content` | contents of a member |
@@ -20,9 +21,12 @@
 mod acl;
 mod archive;
 mod content;
+mod fault;
 mod header;
+mod kind;
 mod members;
 mod metadata;
+mod options;
 mod pax;
 mod place;
 mod sparse;
@@ -30,53 +34,15 @@ mod sparse;
 use super::{OnEntry, Scanned};
 use crate::BuildError;
 use crate::error::path_of;
-use crate::rules::Pattern;
-use crate::table::Spill;
 use archive::Archive;
+use fault::Fault;
 use members::Members;
+pub use options::{TarOptions, Whiteouts};
 use place::Placer;
 use std::fs::File;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
-
-/// Bytes of metadata, as [`TarOptions::default`] limits them.
-const METADATA_BYTES_MAX: u64 = 4 << 30;
-
-/// The choice of members.
-#[derive(Debug, Clone)]
-pub struct TarOptions {
-    /// Names that are left out, with all below them.
-    pub exclude: Vec<Pattern>,
-    /// How files that stand for removed ones become part of the image.
-    pub whiteouts: Whiteouts,
-    /// Limit of the memory for names and metadata of all members, bytes, roughly.
-    pub metadata_bytes_max: u64,
-    /// Where the tree goes if it is large.
-    pub spill: Spill,
-}
-
-impl Default for TarOptions {
-    fn default() -> Self {
-        TarOptions {
-            exclude: Vec::new(),
-            whiteouts: Whiteouts::Files,
-            metadata_bytes_max: METADATA_BYTES_MAX,
-            spill: Spill::none(),
-        }
-    }
-}
-
-/// The meaning of members `.wh.NAME`, by which layers of containers remove files of the layers below.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Whiteouts {
-    /// They are files like others.
-    #[default]
-    Files,
-    /// They become what overlayfs understands: the character device 0:0 with the name that is removed, and of
-    /// `.wh..wh..opq` the attribute `trusted.overlay.opaque` of the directory.
-    Overlay,
-}
 
 /// Reads the names and metadata of the archive in `file`, which is not compressed and can be read at any position.
 /// `path` is for messages.
@@ -122,35 +88,4 @@ pub fn scan_watched(
 /// Whether bytes of the beginning of a file are that of an archive with a member.
 pub fn is_archive(beginning: &[u8]) -> bool {
     beginning.first_chunk().is_some_and(members::is_header)
-}
-
-/// Why a member is not taken.
-#[derive(Debug)]
-enum Fault {
-    /// The archive's fault.
-    Refused(String),
-    /// The archive cannot be read.
-    Build(BuildError),
-}
-
-impl Fault {
-    fn refused(what: impl Into<String>) -> Self {
-        Fault::Refused(what.into())
-    }
-
-    fn in_record(self, key: &[u8]) -> Self {
-        match self {
-            Fault::Refused(what) => Fault::Refused(format!("pax record {}: {what}", key.escape_ascii())),
-            fault => fault,
-        }
-    }
-}
-
-impl From<BuildError> for Fault {
-    fn from(error: BuildError) -> Self {
-        match error {
-            BuildError::Refused { what, .. } => Fault::Refused(what),
-            error => Fault::Build(error),
-        }
-    }
 }

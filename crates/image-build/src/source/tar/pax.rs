@@ -2,7 +2,7 @@
 //!
 //! A record is `LENGTH KEY=VALUE\n`. An empty value takes back a record of the same key; only an attribute may be empty.
 
-use super::Fault;
+use super::fault::Fault;
 use super::header::id;
 use pagefold_image::read::inode::Timestamp;
 use std::collections::BTreeMap;

@@ -1,9 +1,12 @@
 //! Puts members into a tree, as extraction into an empty directory would.
 
+use super::archive::Archive;
 use super::content::Members;
-use super::members::{Data, Kind, Member};
+use super::fault::Fault;
+use super::kind::{Data, Kind};
+use super::members::Member;
+use super::options::{TarOptions, Whiteouts};
 use super::sparse::Run;
-use super::{Archive, Fault, TarOptions, Whiteouts};
 use crate::BuildError;
 use crate::content::Stored;
 use crate::source::Scanned;

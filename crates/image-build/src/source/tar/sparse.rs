@@ -1,7 +1,7 @@
 //! Maps of sparse members: GNU's old headers, and its pax forms 0.0, 0.1 and 1.0.
 
-use super::Fault;
 use super::archive::{BLOCK_BYTES, Block, Cursor};
+use super::fault::Fault;
 use super::header::Header;
 use super::pax::SparseRecords;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
