@@ -6,9 +6,9 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use pagefold_image::build::source::tar::{TarOptions, Whiteouts, scan};
-use pagefold_image::build::{Compression, InodeId, Options, Target, Tree, build};
-use pagefold_image::check::{CheckOptions, check};
+use pagefold_image_build::source::tar::{TarOptions, Whiteouts, scan};
+use pagefold_image_build::{Compression, InodeId, Options, Target, Tree, build};
+use pagefold_image_check::{CheckOptions, check};
 use pagefold_image::{Image, Options as ReadOptions};
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::fs::File;

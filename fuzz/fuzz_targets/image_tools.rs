@@ -10,7 +10,7 @@ mod hostile;
 
 use hostile::{Choices, WHOLE, counted, within};
 use libfuzzer_sys::fuzz_target;
-use pagefold_image::check::{CheckOptions, check};
+use pagefold_image_check::{CheckOptions, check};
 use pagefold_image::extract::{ExtractOptions, extract};
 use pagefold_image::startup::{PrefetchCounters, StartList, prefetch};
 use pagefold_image::tar::{TarOptions, write};

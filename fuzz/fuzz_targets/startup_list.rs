@@ -4,7 +4,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use pagefold_image::build::SortList;
+use pagefold_image_build::SortList;
 use pagefold_image::startup::list::{LIST_ENTRIES_MAX, lines};
 use pagefold_image::startup::{StartEntry, StartList};
 

@@ -3,7 +3,7 @@
 # as packages.sh does. PAGEFOLD_EROFS_SUITE names another suite than sid.
 #
 # usage: erofs-utils.sh [FOLDER]     prints FOLDER, by default target/guest/erofs-utils; for the tests that use it:
-#     PAGEFOLD_EROFS_UTILS=$(tests/guest/erofs-utils.sh) cargo test -p pagefold-image --test all build::foreign
+#     PAGEFOLD_EROFS_UTILS=$(tests/guest/erofs-utils.sh) cargo test -p pagefold-image-build --test all build::foreign
 #
 # Leaves FOLDER/bin with mkfs.erofs, fsck.erofs, dump.erofs and erofsfuse. Exit status 2 when they cannot be downloaded,
 # with the reason on stderr.

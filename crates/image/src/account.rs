@@ -20,7 +20,7 @@ const CHARGE_STEP_BYTES: u64 = 256 << 10;
 
 /// The memory use of one tool. Clones share it; dropping the last clone returns all charges to the budget.
 #[derive(Clone)]
-pub(crate) struct Account(Arc<Shared>);
+pub struct Account(Arc<Shared>);
 
 struct Shared {
     budget: Budget,
@@ -36,13 +36,13 @@ struct Usage {
 
 impl Account {
     /// An account without any use.
-    pub(crate) fn new(budget: &Budget) -> Self {
+    pub fn new(budget: &Budget) -> Self {
         Account(Arc::new(Shared { budget: budget.clone(), usage: Mutex::default() }))
     }
 
     /// Counts `len_bytes` as used, charging the budget if needed; false, with nothing counted, if the budget has no
     /// room.
-    pub(crate) fn try_charge(&self, len_bytes: u64) -> bool {
+    pub fn try_charge(&self, len_bytes: u64) -> bool {
         let mut usage = self.0.usage.lock().unwrap_or_else(PoisonError::into_inner);
         let wanted = usage.used_bytes.saturating_add(len_bytes);
         let missing = wanted.saturating_sub(UNCHARGED_BYTES + usage.charged_bytes);
@@ -59,14 +59,14 @@ impl Account {
 
     /// Counts `len_bytes` as unused. The charge stays, and later calls of [`try_charge`](Self::try_charge) use it
     /// first.
-    pub(crate) fn uncharge(&self, len_bytes: u64) {
+    pub fn uncharge(&self, len_bytes: u64) {
         let mut usage = self.0.usage.lock().unwrap_or_else(PoisonError::into_inner);
         usage.used_bytes = usage.used_bytes.saturating_sub(len_bytes);
     }
 }
 
 /// Charges the memory of one growing hash table of the standard library to an [`Account`].
-pub(crate) struct TableAccount {
+pub struct TableAccount {
     account: Account,
     entry_bytes: u64,
     buckets: u64,
@@ -74,14 +74,14 @@ pub(crate) struct TableAccount {
 
 impl TableAccount {
     /// For an empty table with entries of type `T`.
-    pub(crate) fn new<T>(account: &Account) -> Self {
+    pub fn new<T>(account: &Account) -> Self {
         // The table has a control byte for each entry.
         TableAccount { account: account.clone(), entry_bytes: size_of::<T>() as u64 + 1, buckets: 0 }
     }
 
     /// Charges the growth that inserting one more entry may cause; false if the budget has no room for it. Call it
     /// before inserting, with the table's `len` and `capacity`.
-    pub(crate) fn reserve_one(&mut self, len: usize, capacity: usize) -> bool {
+    pub fn reserve_one(&mut self, len: usize, capacity: usize) -> bool {
         // A table that is at most half full of entries, the rest being tombstones, is rehashed in place and does not
         // grow.
         let full = self.buckets / 8 * 7;

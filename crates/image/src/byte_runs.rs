@@ -9,20 +9,20 @@ use crate::{Address, Space};
 use std::collections::BTreeMap;
 
 /// Bytes that a run is charged with; the nodes of the tree are at least half full.
-pub(crate) const RUN_BYTES: u64 = 64;
+pub const RUN_BYTES: u64 = 64;
 
 /// A set of bytes: ranges in ascending order that neither overlap nor touch, first byte to end.
 #[derive(Default)]
-pub(crate) struct ByteRuns(BTreeMap<(Space, u64), u64>);
+pub struct ByteRuns(BTreeMap<(Space, u64), u64>);
 
 impl ByteRuns {
     /// Number of runs.
-    pub(crate) fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.0.len()
     }
 
     /// The first byte that a range has in common with the set.
-    pub(crate) fn overlap(&self, at: Address, end: u64) -> Option<u64> {
+    pub fn overlap(&self, at: Address, end: u64) -> Option<u64> {
         let before = self.0.range(..=(at.space, at.offset)).next_back();
         match before {
             Some(((space, _), run_end)) if *space == at.space && *run_end > at.offset => Some(at.offset),
@@ -34,7 +34,7 @@ impl ByteRuns {
     }
 
     /// Adds a range, which is not empty, and returns the number of its bytes that the set did not have.
-    pub(crate) fn insert(&mut self, at: Address, mut end: u64) -> u64 {
+    pub fn insert(&mut self, at: Address, mut end: u64) -> u64 {
         let (mut start, mut had_bytes) = (at.offset, 0);
         if let Some((&(space, before), &run_end)) = self.0.range(..=(at.space, start)).next_back()
             && space == at.space
@@ -71,7 +71,7 @@ mod tests {
                 bytes.extend(range);
                 prop_assert_eq!(runs.insert(at, start + len), (bytes.len() - before) as u64);
                 let starts = bytes.iter().filter(|(d, byte)| *byte == 0 || !bytes.contains(&(*d, byte - 1)));
-                prop_assert_eq!(runs.len(), starts.count());
+                prop_assert_eq!(runs.count(), starts.count());
             }
         }
     }

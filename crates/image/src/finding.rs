@@ -4,29 +4,10 @@
 //! [`MAX_RECORDED_BYTES`](Findings::MAX_RECORDED_BYTES), and counts the rest, because an image can provoke any number
 //! of them. It has no lock: tools with several threads put it into a mutex.
 
-use crate::rules::Rule;
+use crate::rules::{Rule, Severity};
 use crate::{Address, ImageError};
 use pagefold_sys::SysError;
 use std::fmt;
-
-/// The severity of a finding.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Severity {
-    /// Unusual, but no data is lost.
-    Warning,
-    /// Something cannot be read, or contradicts the format.
-    Error,
-}
-
-impl Severity {
-    /// Its name in output: `warning` or `error`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Severity::Warning => "warning",
-            Severity::Error => "error",
-        }
-    }
-}
 
 /// One fault of an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,7 +54,7 @@ impl Finding {
     }
 
     /// A finding of an image that breaks `rule`, with the rule's severity.
-    pub(crate) fn breaks(rule: &Rule, path: &[u8], at: Option<Address>, what: impl Into<String>) -> Self {
+    pub fn breaks(rule: &Rule, path: &[u8], at: Option<Address>, what: impl Into<String>) -> Self {
         Finding { severity: rule.severity, ..Finding::error(path, at, what).named(rule) }
     }
 
@@ -83,7 +64,7 @@ impl Finding {
     }
 
     /// The same finding, for the file's contents from byte `offset` on.
-    pub(crate) fn starting_at(self, offset: u64) -> Self {
+    pub fn starting_at(self, offset: u64) -> Self {
         Finding { offset: Some(offset), ..self }
     }
 
@@ -94,7 +75,7 @@ impl Finding {
     }
 
     /// The same finding, with a description made from the present one.
-    pub(crate) fn described(self, describe: impl FnOnce(&str) -> String) -> Self {
+    pub fn described(self, describe: impl FnOnce(&str) -> String) -> Self {
         Finding { what: describe(&self.what), ..self }
     }
 

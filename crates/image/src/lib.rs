@@ -1,5 +1,4 @@
-//! Reads EROFS images (compressed read-only file systems) in a fixed memory budget, and builds them. Images that are read
-//! may be untrusted.
+//! Reads EROFS images (compressed read-only file systems), which may be untrusted, in a fixed memory budget.
 //!
 //! [`Image`] opens a file, a block device, or any other [`ByteSource`](pagefold_backing::ByteSource); [`Node`] is a file or
 //! directory in it:
@@ -64,9 +63,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! [`check`] reads and decodes everything, and with [`CheckOptions::strict`](check::CheckOptions::strict) judges all
-//! [`rules`] of the format; [`extract`] and [`tar`] write the tree, [`tree_stats`] counts it, [`usage`] has the uses of
-//! its stored bytes, [`kernel_needs`] says what Linux needs to mount it, and [`mount`] makes it a file system by FUSE.
+//! [`extract`] and [`tar`] write the tree, [`tree_stats`] counts it, [`usage`] has the uses of its stored bytes,
+//! [`kernel_needs`] says what Linux needs to mount it, and [`mount`] makes it a file system by FUSE. The crate
+//! `pagefold-image-check` decodes everything and judges all [`rules`] of the format, and `pagefold-image-build` builds
+//! images.
 //!
 //! **A memory budget** covers everything that reading needs: compressed and decompressed data, decompressors, cache. If
 //! the budget is too small for any read, opening fails; otherwise reads wait for memory, and are slower but never
@@ -94,8 +94,6 @@
 //!
 //! # Limits
 //!
-//! - [`build`](mod@build) stores equal files and equal parts of files once, unless its options say otherwise. Tables that
-//!   exceed the memory of the options go to a file without a name.
 //! - Images have no checksums of contents: damage is found if it contradicts the format or does not decode.
 //! - At the limit of the budget, the cache is evicted first; then read-ahead skips clusters, and readers wait for
 //!   memory.
@@ -117,16 +115,15 @@
 //! for a few operations on a list or table and never while a thread decodes, does I/O or waits for memory; `clusters`
 //! and `mount` list them. Only the account of a tool charges the budget under its lock, which may evict from the cache.
 //!
-//! [`walk`] serves [`check`], [`extract`] and [`tar`]; `runs` and `pieces` cut files for them, and `queue` distributes
-//! work to threads. The crate has no global state: many images may be open in one process.
+//! *Tools on images*, here and in other crates, are made of [`walk`], of [`runs`] and [`pieces`], which cut files, of
+//! [`queue`], which distributes work to threads, and of [`work`] and [`account`], which bound the time and the memory that
+//! an untrusted image can cost. The crate has no global state: many images may be open in one process.
 
 // Printing panics when it cannot write. Only the binary prints, in one file.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
-mod account;
-pub mod build;
-mod byte_runs;
-pub mod check;
+pub mod account;
+pub mod byte_runs;
 mod clusters;
 mod core;
 mod error;
@@ -136,12 +133,12 @@ pub mod format;
 mod image;
 pub mod kernel_needs;
 pub mod mount;
-mod pieces;
-mod queue;
+pub mod pieces;
+pub mod queue;
 pub mod read;
 mod resolve;
 pub mod rules;
-mod runs;
+pub mod runs;
 mod source;
 pub mod startup;
 mod streams;
@@ -150,15 +147,16 @@ pub mod tree_stats;
 pub mod usage;
 pub mod verity;
 pub mod walk;
-mod work;
+pub mod work;
 
 // Its types are media of images and counters of the budget.
 pub use pagefold_backing as backing;
 
 pub use clusters::ReadStats;
 pub use error::{Address, ImageError, Nid, Space};
-pub use finding::{Finding, Findings, Severity, with_causes};
+pub use finding::{Finding, Findings, with_causes};
 pub use image::{
     DirEntry, Entries, Extents, Image, ImageStats, MAX_LINK_BYTES, Node, Options, ReadAhead, ShortDevice,
 };
 pub use resolve::{Located, MAX_LINKS};
+pub use rules::Severity;

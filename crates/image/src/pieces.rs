@@ -9,13 +9,13 @@ use crate::{ImageError, Node, runs};
 
 /// A run of a file's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Piece {
+pub struct Piece {
     /// First byte.
-    pub(crate) start: u64,
+    pub start: u64,
     /// The first byte behind it.
-    pub(crate) end: u64,
+    pub end: u64,
     /// Whether the piece is a hole: zeroes for which nothing is stored.
-    pub(crate) hole: bool,
+    pub hole: bool,
 }
 
 /// Whether a file may have holes between its data. Compressed files without 48-bit addresses have none, except for a
@@ -31,7 +31,7 @@ fn may_have_holes(node: &Node) -> bool {
 /// inside an extent that began in it. A hole may be longer. Fails if the index at `start` is corrupt; errors further
 /// on end the piece.
 /// A cursor serves the pieces of one file.
-pub(crate) fn next(
+pub fn next(
     node: &Node,
     (start, end): (u64, u64),
     most: u64,

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Tasks that wait for a worker thread.
-pub(crate) struct Queue<T> {
+pub struct Queue<T> {
     state: Mutex<State<T>>,
     changed: Condvar,
     capacity: usize,
@@ -21,7 +21,7 @@ struct State<T> {
 
 impl<T> Queue<T> {
     /// Makes a queue of at most `capacity` tasks.
-    pub(crate) fn new(capacity: usize) -> Self {
+    pub fn new(capacity: usize) -> Self {
         let state = State { tasks: VecDeque::new(), closed: false };
         Queue { state: Mutex::new(state), changed: Condvar::new(), capacity }
     }
@@ -31,7 +31,7 @@ impl<T> Queue<T> {
     }
 
     /// Adds a task, or returns it if the queue is full.
-    pub(crate) fn push(&self, task: T) -> Option<T> {
+    pub fn push(&self, task: T) -> Option<T> {
         let mut state = self.lock();
         if state.tasks.len() >= self.capacity {
             return Some(task);
@@ -43,12 +43,12 @@ impl<T> Queue<T> {
     }
 
     /// Takes a task, if there is one.
-    pub(crate) fn try_next(&self) -> Option<T> {
+    pub fn try_next(&self) -> Option<T> {
         self.lock().tasks.pop_front()
     }
 
     /// Takes a task, and waits for one if the queue is empty; `None` if it is closed and empty.
-    pub(crate) fn next(&self) -> Option<T> {
+    pub fn next(&self) -> Option<T> {
         let mut state = self.lock();
         loop {
             if let Some(task) = state.tasks.pop_front() {
@@ -62,24 +62,24 @@ impl<T> Queue<T> {
     }
 
     /// Drops the queued tasks, and returns their number.
-    pub(crate) fn clear(&self) -> usize {
+    pub fn clear(&self) -> usize {
         self.lock().tasks.drain(..).len()
     }
 
     /// Makes the workers end after the tasks in the queue.
-    pub(crate) fn close(&self) {
+    pub fn close(&self) {
         self.lock().closed = true;
         self.changed.notify_all();
     }
 
     /// Returns a guard that closes the queue when it is dropped, after an error or a panic too.
-    pub(crate) fn close_on_drop(&self) -> CloseOnDrop<'_, T> {
+    pub fn close_on_drop(&self) -> CloseOnDrop<'_, T> {
         CloseOnDrop(self)
     }
 }
 
 /// Closes the queue on drop.
-pub(crate) struct CloseOnDrop<'a, T>(&'a Queue<T>);
+pub struct CloseOnDrop<'a, T>(&'a Queue<T>);
 
 impl<T> Drop for CloseOnDrop<'_, T> {
     fn drop(&mut self) {

@@ -1,9 +1,26 @@
 //! The rules of the format, by name: findings of a check carry the name of the rule that the image breaks.
 //!
-//! Most rules are those of the [strict check](crate::check::CheckOptions::strict), which judges bytes that readers
-//! ignore. The source of each rule is a section of `docs/formats/erofs.md`, and `image check --help` lists all rules.
+//! Most rules are those of the strict check in `pagefold-image-check`, which judges bytes that readers ignore. The source
+//! of each rule is a section of `docs/formats/erofs.md`, and `image check --help` lists all rules.
 
-use crate::Severity;
+/// The severity of a finding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Severity {
+    /// Unusual, but no data is lost.
+    Warning,
+    /// Something cannot be read, or contradicts the format.
+    Error,
+}
+
+impl Severity {
+    /// Its name in output: `warning` or `error`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Severity::Warning => "warning",
+            Severity::Error => "error",
+        }
+    }
+}
 
 /// A rule of the format.
 #[derive(Debug, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use crate::{Address, ImageError, Node};
 
 /// The kind of storage of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stored {
+pub enum Stored {
     /// Nothing is stored: the bytes are zeroes.
     Nothing,
     /// The bytes are stored unchanged, from this address on.
@@ -23,30 +23,26 @@ pub(crate) enum Stored {
 
 /// A run of a file's bytes that are stored in one way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Run {
+pub struct Run {
     /// First byte: the one that the caller passed.
-    pub(crate) start: u64,
+    pub start: u64,
     /// The first byte behind it.
-    pub(crate) end: u64,
-    pub(crate) stored: Stored,
+    pub end: u64,
+    /// How they are stored.
+    pub stored: Stored,
 }
 
 /// A run of plain bytes that lies behind the end of its device.
-pub(crate) struct Beyond {
+pub struct Beyond {
     /// The address of its first byte.
-    pub(crate) at: Address,
+    pub at: Address,
     /// The lengths, in words.
-    pub(crate) what: String,
+    pub what: String,
 }
 
 /// Returns the run that begins at byte `start`; `None` at or behind the end of the file. Fails if an index is corrupt. A
 /// cursor serves the runs of one file.
-pub(crate) fn at(
-    node: &Node,
-    start: u64,
-    cursor: &mut Cursor,
-    work: &WorkLimit,
-) -> Result<Option<Run>, ImageError> {
+pub fn at(node: &Node, start: u64, cursor: &mut Cursor, work: &WorkLimit) -> Result<Option<Run>, ImageError> {
     let Some(extent) = node.extent_near(start, cursor, work)? else { return Ok(None) };
     let (within, end) = (start - extent.start, extent.end());
     let Mapping::Fragment { offset } = extent.mapping else {
@@ -72,13 +68,13 @@ fn stored(node: &Node, mapping: Mapping, within: u64) -> Result<Stored, ImageErr
 
 impl Run {
     /// Whether the run is a hole.
-    pub(crate) fn is_hole(&self) -> bool {
+    pub fn is_hole(&self) -> bool {
         self.stored == Stored::Nothing
     }
 
     /// Checks whether plain bytes lie behind the end of their device. An inode may claim any length for plain bytes;
     /// encoded extents have a limited length.
-    pub(crate) fn beyond(&self, node: &Node) -> Option<Beyond> {
+    pub fn beyond(&self, node: &Node) -> Option<Beyond> {
         let (Stored::Plain(at), len) = (self.stored, self.end - self.start) else { return None };
         let room = node.image().0.core.room_at(at).ok()?;
         let what = || format!("{len} bytes at {at}, of which {room} are there");

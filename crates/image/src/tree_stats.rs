@@ -133,7 +133,7 @@ impl TreeStats {
     pub fn of(node: &Node, path: &[u8], limits: &Limits) -> Result<Self, ImageError> {
         let (image, is_whole) = (node.image(), path == b"/");
         let usage = Collector::new(image, &Account::new(image.budget()));
-        let work = WorkLimit::of_image(&image.0.core);
+        let work = WorkLimit::of_image(image.stored_bytes());
         let mut visitor = StatsVisitor { work: &work, stats: TreeStats::default(), usage };
         if is_whole {
             visitor.hidden_files(image);

@@ -17,9 +17,8 @@
 //!
 //! The counter belongs to one thread and is no atomic. Threads that share a limit take steps from it in batches.
 
-use crate::core::Core;
 use crate::read::Bytes;
-use crate::{Address, Image, ImageError};
+use crate::{Address, ImageError};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -42,7 +41,7 @@ const BATCH_STEPS: u64 = 1 << 12;
 
 /// The steps that a walk, a call or a request may still take. Reaching it is [`ImageError::TooMuchWork`], now and later.
 #[derive(Debug)]
-pub(crate) struct WorkLimit {
+pub struct WorkLimit {
     /// Steps that were taken from the rest and are not used yet.
     batch: Cell<u64>,
     rest: Rest,
@@ -67,27 +66,27 @@ impl WorkLimit {
         WorkLimit { batch: Cell::new(0), rest, max }
     }
 
-    /// The limit of a walk over an image, or of a call.
-    pub(crate) fn of_image(core: &Core) -> Self {
-        WorkLimit::of_steps(steps_of(core.stored_bytes()))
+    /// The limit of a walk over an image of [so many bytes](crate::Image::stored_bytes), or of a call.
+    pub fn of_image(stored_bytes: u64) -> Self {
+        WorkLimit::of_steps(steps_of(stored_bytes))
     }
 
     /// The limit of a request of the kernel. An interruption of the request ends its work too, but not before it took a
     /// batch of steps, which ordinary requests do not take: programs do not expect EINTR of files.
-    pub(crate) fn of_request(core: &Core, is_interrupted: fn() -> bool) -> Self {
-        let max = FREE_STEPS + core.stored_bytes() / BYTES_PER_REQUEST_STEP;
+    pub(crate) fn of_request(stored_bytes: u64, is_interrupted: fn() -> bool) -> Self {
+        let max = FREE_STEPS + stored_bytes / BYTES_PER_REQUEST_STEP;
         let max = max.min(REQUEST_STEPS_MAX);
         let rest = Rest::Own { left: Cell::new(max), is_interrupted };
         WorkLimit { batch: Cell::new(0), rest, max }
     }
 
     /// Takes a step.
-    pub(crate) fn step(&self) -> Result<(), ImageError> {
+    pub fn step(&self) -> Result<(), ImageError> {
         self.steps(1)
     }
 
     /// Takes `n` steps.
-    pub(crate) fn steps(&self, n: u64) -> Result<(), ImageError> {
+    pub fn steps(&self, n: u64) -> Result<(), ImageError> {
         match self.batch.get().checked_sub(n) {
             Some(left) => {
                 self.batch.set(left);
@@ -98,7 +97,7 @@ impl WorkLimit {
     }
 
     /// Takes the steps for decoding contents that nobody wants.
-    pub(crate) fn decoded(&self, len_bytes: u64) -> Result<(), ImageError> {
+    pub fn decoded(&self, len_bytes: u64) -> Result<(), ImageError> {
         self.steps(len_bytes / DECODED_BYTES_PER_STEP)
     }
 
@@ -143,19 +142,20 @@ impl Drop for WorkLimit {
 
 /// The limit of a walk whose work several threads do.
 #[derive(Debug)]
-pub(crate) struct SharedWork {
+pub struct SharedWork {
     left: Arc<AtomicU64>,
     max: u64,
 }
 
 impl SharedWork {
-    pub(crate) fn of_image(image: &Image) -> Self {
-        let max = steps_of(image.0.core.stored_bytes());
+    /// The limit of a walk over an image of [so many bytes](crate::Image::stored_bytes).
+    pub fn of_image(stored_bytes: u64) -> Self {
+        let max = steps_of(stored_bytes);
         SharedWork { left: Arc::new(AtomicU64::new(max)), max }
     }
 
     /// A part of the limit for one thread.
-    pub(crate) fn limit(&self) -> WorkLimit {
+    pub fn limit(&self) -> WorkLimit {
         WorkLimit { batch: Cell::new(0), rest: Rest::Shared(self.left.clone()), max: self.max }
     }
 }
@@ -165,9 +165,11 @@ fn steps_of(stored_bytes: u64) -> u64 {
 }
 
 /// Bytes each of whose readings is a step, for parsers that read one structure after the other.
-pub(crate) struct CountedBytes<'a> {
-    pub(crate) bytes: &'a dyn Bytes,
-    pub(crate) work: &'a WorkLimit,
+pub struct CountedBytes<'a> {
+    /// The bytes.
+    pub bytes: &'a dyn Bytes,
+    /// The limit that the readings count against.
+    pub work: &'a WorkLimit,
 }
 
 impl Bytes for CountedBytes<'_> {

@@ -3,16 +3,18 @@
 //! A separate workspace, because `erofs-rs` and its dependencies take longer to build than most crates of pagefold.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+#[path = "../../../crates/image-build/tests/support/built.rs"]
+mod built;
 #[path = "../../../crates/image/tests/support/mod.rs"]
 mod support;
 
+use built::{build_at, tree, ways};
 use erofs_rs::EroFS;
 use erofs_rs::backend::SliceImage;
 use pagefold_image::{Image, Options};
 use std::fs;
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
-use support::built::{build_at, tree, ways};
 use support::features::features;
 use support::walk::{assert_same, sha256, walk};
 use support::{Entry, reference_image, reference_names};

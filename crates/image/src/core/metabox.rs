@@ -28,7 +28,7 @@ impl Core {
         if is_compressed && !metabox.has_byte_addresses() && !self.packed_may_have_holes() {
             return Ok(());
         }
-        let (mut at, mut cursor, work) = (0, Cursor::default(), WorkLimit::of_image(self));
+        let (mut at, mut cursor, work) = (0, Cursor::default(), WorkLimit::of_image(self.stored_bytes));
         while at < size {
             let extent = self.extent_near(metabox, at, &mut cursor, &work)?;
             self.check_metabox_extent(metabox, &extent, &work)?;

@@ -119,7 +119,7 @@ impl Core {
             (PrefixPlace::Packed, Some(packed)) => {
                 Prefixes::read(table, |offset, buf| match offset.checked_add(buf.len() as u64) {
                     Some(end) if end <= packed.inode.size => {
-                        self.read(packed, offset, buf, false, &WorkLimit::of_image(self))
+                        self.read(packed, offset, buf, false, &WorkLimit::of_image(self.stored_bytes))
                     }
                     _ => Err(ImageError::corrupt(
                         packed.inode.address,

@@ -8,7 +8,8 @@
 //! A file whose contents cannot be read or written is removed, so that every file that exists is complete.
 
 use super::pending_dir::PendingDir;
-use super::{Shared, metadata, zeroes};
+use super::shared::Shared;
+use super::{metadata, zeroes};
 use crate::finding::FileError;
 use crate::queue::Queue;
 use crate::read::Cursor;

@@ -3,7 +3,7 @@
 //! All threads charge the same atomic counters. When one is exhausted, the extraction stops, and fails with the limit's
 //! name.
 
-use super::ExtractOptions;
+use super::options::ExtractOptions;
 use pagefold_page::size::Human;
 use pagefold_sys::beneath::FreeSpace;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -7,7 +7,7 @@
 //! A step that fails is recorded, and the other steps still run: a file that lacks an attribute has its mode and times.
 //! Attributes that the target's file system does not support are counted, and reported once for all files.
 
-use super::Shared;
+use super::shared::Shared;
 use crate::Node;
 use crate::finding::FileError;
 use crate::read::FileKind;

@@ -22,7 +22,9 @@
 mod files;
 mod limits;
 mod metadata;
+mod options;
 mod pending_dir;
+mod shared;
 mod tree;
 mod zeroes;
 
@@ -30,59 +32,12 @@ use crate::walk::{self, Limits};
 use crate::work::SharedWork;
 use crate::{Findings, Image, ImageError};
 use limits::ExtractLimits;
+pub use options::{ExtractOptions, Progress};
 use pagefold_sys::SysError;
 use pagefold_sys::beneath::{self, Folder};
+use shared::Shared;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
-
-/// Options of an extraction.
-#[derive(Debug, Clone)]
-pub struct ExtractOptions {
-    /// Threads that write files, the calling one included.
-    pub threads: usize,
-    /// Create devices, set-id bits and system attributes (`security.`, `trusted.`).
-    pub privileged: bool,
-    /// Set owners and groups.
-    pub owners: bool,
-    /// Set extended attributes and access control lists.
-    pub xattrs: bool,
-    /// Set times.
-    pub times: bool,
-    /// Limit of bytes of contents written; `None`: nine tenths of the free space of the target's file system.
-    pub max_bytes: Option<u64>,
-    /// Limit of files of all kinds. The free inodes of the target's file system are a limit too.
-    pub max_inodes: u64,
-    /// Accept a directory that is not empty, and replace files in it.
-    pub overwrite: bool,
-}
-
-impl Default for ExtractOptions {
-    fn default() -> Self {
-        ExtractOptions {
-            threads: 2,
-            privileged: false,
-            owners: true,
-            xattrs: true,
-            times: true,
-            max_bytes: None,
-            max_inodes: Limits::default().inodes,
-            overwrite: false,
-        }
-    }
-}
-
-/// Progress of an extraction.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Progress {
-    /// Files of all kinds created.
-    pub files: u64,
-    /// Bytes of contents written.
-    pub bytes: u64,
-    /// Bytes of contents that are done: those written, and holes and zeroes that need not be.
-    pub content_bytes: u64,
-    /// Files of the image, as its super block says; 0 if it does not say.
-    pub of_files: u64,
-}
 
 /// Result of an extraction.
 #[derive(Debug, Clone, Default)]
@@ -128,38 +83,6 @@ pub enum ExtractError {
     },
 }
 
-/// State that all threads of an extraction share.
-struct Shared<'a> {
-    options: &'a ExtractOptions,
-    limits: ExtractLimits,
-    cancelled: &'a AtomicBool,
-    umask: u16,
-    /// Whether the user is root, who may change owners.
-    root: bool,
-    /// Owner and group of created files; `None` if the target's set-group-id bit makes them inherit a group.
-    made_as: Option<(u32, u32)>,
-    work: SharedWork,
-    findings: Mutex<Findings>,
-    files: AtomicU64,
-    bytes: AtomicU64,
-    content_bytes: AtomicU64,
-    skipped_set_id: AtomicU64,
-    skipped_xattrs: AtomicU64,
-    /// Attributes that the target's file system does not support.
-    unsupported_xattrs: AtomicU64,
-}
-
-impl Shared<'_> {
-    fn finding(&self, finding: crate::Finding) {
-        self.findings.lock().unwrap_or_else(PoisonError::into_inner).push(finding);
-    }
-
-    /// Whether the extraction was cancelled or exceeded a limit: no thread begins further work.
-    fn stopped(&self) -> bool {
-        self.cancelled.load(Ordering::Relaxed) || self.limits.exceeded().is_some()
-    }
-}
-
 /// Extracts `paths` (the whole image if there are none) into `target`, an empty directory. Symbolic links in the paths
 /// are followed; a file is extracted at its real path.
 ///
@@ -185,7 +108,7 @@ pub fn extract(
         root: rustix::process::geteuid().is_root(),
         made_as: (!target.is_set_group_id()?)
             .then(|| (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())),
-        work: SharedWork::of_image(image),
+        work: SharedWork::of_image(image.stored_bytes()),
         findings: Mutex::default(),
         files: AtomicU64::new(0),
         bytes: AtomicU64::new(0),

@@ -11,7 +11,8 @@
 //!
 //! Each directory has a lock for its descriptor. A thread holds one of these at a time, and no other lock under it.
 
-use super::{Shared, metadata};
+use super::metadata;
+use super::shared::Shared;
 use crate::finding::FileError;
 use crate::{Finding, Node};
 use pagefold_sys::SysError;

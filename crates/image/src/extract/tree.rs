@@ -4,8 +4,10 @@
 //! empty the queue.
 
 use super::files::{self, Completion, OpenFile, PART_BYTES, Task};
+use super::metadata;
+use super::options::Progress;
 use super::pending_dir::PendingDir;
-use super::{Progress, Shared, metadata};
+use super::shared::Shared;
 use crate::finding::FileError;
 use crate::queue::Queue;
 use crate::read::{Cursor, FileKind};

@@ -11,10 +11,11 @@ pub use node::{DirEntry, Entries, Extents, MAX_LINK_BYTES, Node};
 use crate::clusters::{Clusters, Formats, Prefetcher, ReadStats, least_bytes};
 use crate::core::Core;
 use crate::read::superblock::Superblock;
-use crate::read::{Algorithm, FileKind};
+use crate::read::xattr::Prefixes;
+use crate::read::{Algorithm, Bytes, FileKind};
 use crate::source::{Source, UnifiedRange};
 use crate::streams::Streams;
-use crate::{ImageError, Nid};
+use crate::{Address, ImageError, Nid};
 use pagefold_backing::{Budget, BufferStats, ByteSource, Demand, FileBacking};
 use pagefold_page::latency::Latency;
 use std::fmt;
@@ -232,6 +233,36 @@ impl Image {
     /// Stored size of the image and its further devices, bytes.
     pub fn media_bytes(&self) -> u64 {
         self.0.core.source.media_bytes()
+    }
+
+    /// Stored bytes of the image and its devices, as far as it uses them: what [limits of work](crate::work) grow with.
+    pub fn stored_bytes(&self) -> u64 {
+        self.0.core.stored_bytes()
+    }
+
+    /// The bytes of metadata as they are stored, decoded if they are in the metabox. They are read through the cache.
+    pub fn metadata(&self) -> &dyn Bytes {
+        &self.0.core
+    }
+
+    /// The stored bytes of contents, which the cache does not keep. An address in the metabox is an error.
+    pub fn stored(&self) -> &dyn Bytes {
+        &*self.0.core.source
+    }
+
+    /// Returns the number of bytes from `at` to the end of its device or of the metabox.
+    pub fn room_at(&self, at: Address) -> Result<u64, ImageError> {
+        self.0.core.room_at(at)
+    }
+
+    /// Whether an address belongs to the device that it names, and not to a device mapped into its address space.
+    pub fn is_own(&self, at: Address) -> bool {
+        self.0.core.source.is_own(at)
+    }
+
+    /// The prefixes of names of attributes, of which the table of long ones was read when the image was opened.
+    pub fn prefixes(&self) -> &Prefixes {
+        &self.0.core.prefixes
     }
 
     /// Devices that are shorter than the image says, the image itself among them: they are cut off.

@@ -71,7 +71,7 @@ impl Node {
 
     /// The work that a call of the library may cost.
     fn work_of_call(&self) -> WorkLimit {
-        WorkLimit::of_image(&self.image.0.core)
+        WorkLimit::of_image(self.image.stored_bytes())
     }
 
     /// Fills `buf` with the contents from `offset` on, and returns the number of bytes read, which is less than the
@@ -83,12 +83,7 @@ impl Node {
     }
 
     /// As [`Node::read_at`], within the limit of a longer piece of work.
-    pub(crate) fn read_within(
-        &self,
-        offset: u64,
-        buf: &mut [u8],
-        work: &WorkLimit,
-    ) -> Result<usize, ImageError> {
+    pub fn read_within(&self, offset: u64, buf: &mut [u8], work: &WorkLimit) -> Result<usize, ImageError> {
         self.read_with_scratch(offset, buf.len(), buf, work)
     }
 
@@ -173,7 +168,7 @@ impl Node {
         let prefetcher = self.image.0.prefetcher.as_ref().filter(|prefetcher| !prefetcher.has_ended());
         let (Some(prefetcher), core) = (prefetcher, &self.image.0.core) else { return };
         let (mut at, mut cursor) = (range.start, Cursor::default());
-        let work = WorkLimit::of_request(core, || false);
+        let work = WorkLimit::of_request(core.stored_bytes(), || false);
         while at < range.end {
             let Ok(extent) = core.extent_near(&self.contents, at, &mut cursor, &work) else { return };
             at = extent.end();
@@ -191,7 +186,7 @@ impl Node {
     }
 
     /// As [`Node::extent_at`], within the limit of a longer piece of work.
-    pub(crate) fn extent_within(&self, offset: u64, work: &WorkLimit) -> Result<Option<Extent>, ImageError> {
+    pub fn extent_within(&self, offset: u64, work: &WorkLimit) -> Result<Option<Extent>, ImageError> {
         self.extent_near(offset, &mut Cursor::default(), work)
     }
 
@@ -306,12 +301,7 @@ impl Node {
     }
 
     /// Fills `block`, which has the right length, with block `number` of the directory.
-    pub(crate) fn read_block(
-        &self,
-        number: u64,
-        block: &mut [u8],
-        work: &WorkLimit,
-    ) -> Result<(), ImageError> {
+    pub fn read_block(&self, number: u64, block: &mut [u8], work: &WorkLimit) -> Result<(), ImageError> {
         let start = number * u64::from(self.image.superblock().block_bytes());
         self.image.0.core.read(&self.contents, start, block, true, work)
     }
@@ -325,11 +315,7 @@ impl Node {
 
     /// Calls `visit` for each extended attribute, with whether the inode's name filter wrongly excludes it: a lookup
     /// by name does not find such an attribute.
-    pub(crate) fn visit_xattrs(
-        &self,
-        work: &WorkLimit,
-        visit: impl FnMut(Xattr, bool),
-    ) -> Result<(), ImageError> {
+    pub fn visit_xattrs(&self, work: &WorkLimit, visit: impl FnMut(Xattr, bool)) -> Result<(), ImageError> {
         let core = &self.image.0.core;
         let bytes = CountedBytes { bytes: core, work };
         xattr::visit_filtered(&bytes, &core.superblock, &core.prefixes, &self.contents.inode, visit)

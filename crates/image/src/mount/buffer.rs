@@ -4,7 +4,7 @@
 //! CPU has a thread or two, so there may be many buffers: then they are shorter, so that the cache keeps most of the
 //! budget.
 
-use super::MountError;
+use super::error::MountError;
 use crate::{Image, ImageError};
 use pagefold_backing::BudgetReservation;
 

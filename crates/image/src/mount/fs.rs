@@ -6,10 +6,10 @@
 //!
 //! The kernel checks modes, owners and access control lists; it reads the lists as extended attributes.
 
-use super::MountOptions;
 use super::attr::{self, directory_errno, errno};
 use super::buffer::DECODING_SCRATCH_BYTES;
 use super::nodes::NodeCache;
+use super::options::MountOptions;
 use crate::read::inode::Inode;
 use crate::read::{FileKind, Superblock};
 use crate::startup::Recorder;
@@ -109,7 +109,7 @@ impl ImageFs {
 
     /// The work that the request may cost. A program waits for it, and perhaps no longer.
     fn work(&self) -> WorkLimit {
-        WorkLimit::of_request(&self.nodes.image().0.core, pagefold_fuse::is_interrupted)
+        WorkLimit::of_request(self.nodes.image().stored_bytes(), pagefold_fuse::is_interrupted)
     }
 
     fn superblock(&self) -> &Superblock {

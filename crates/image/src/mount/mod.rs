@@ -14,24 +14,25 @@
 
 mod attr;
 mod buffer;
+mod error;
 mod fs;
 mod nodes;
+mod options;
 
-use crate::startup::Recorder;
-use crate::{Image, ImageError};
+use crate::Image;
 pub use buffer::LEAST_REPLY_BYTES;
 use buffer::ReplyMemory;
+pub use error::MountError;
 use fs::ImageFs;
+pub use options::MountOptions;
 pub use pagefold_fuse::MOUNT_NAME;
 pub use pagefold_fuse::Transport;
 use pagefold_fuse::{FuseError, FuseMount, Mounter, Rings, Serving, free_directory, rings_not_offered};
-use pagefold_sys::fusermount::HelperError;
 use pagefold_sys::{SysError, cpu};
 use pagefold_sys::{fusedev, fusering};
-use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -39,82 +40,6 @@ use std::time::Instant;
 /// Why a mount has no rings although the kernel offers them.
 const NO_ROOM: &str =
     "rings for all CPUs that this machine may have would take too much of the memory budget";
-
-/// How an image is mounted.
-#[derive(Debug, Clone)]
-pub struct MountOptions {
-    /// Threads that serve requests; 0: one for each CPU, and one more, up to 4.
-    pub threads: usize,
-    /// Whether requests come through io_uring where the kernel offers it, and a fourth of the budget has room for its
-    /// buffers: then each possible CPU has one or two threads, whatever `threads` says.
-    pub uring: bool,
-    /// Whether users other than the mounting one have access, as modes, owners and access control lists of the image
-    /// permit.
-    pub allow_other: bool,
-    /// Whether set-user-ID and set-group-ID bits take effect. Only for root.
-    pub suid: bool,
-    /// Whether device nodes of the image can be opened. Only for root.
-    pub devices: bool,
-    /// Limit of the kernel's read-ahead per file, KiB, where it can be set; 0: the kernel's default.
-    pub kernel_read_ahead_kib: u64,
-    /// Whether the image reads ahead although the kernel does, whose limit was set: for sources that are slow to reach. The
-    /// kernel's requests come early enough for others, and what the image decodes ahead is copied once more.
-    pub reads_ahead_beside_kernel: bool,
-    /// The source in the mount table.
-    pub source: OsString,
-    /// Notes what is read, until it is stopped.
-    pub recorder: Option<Arc<Recorder>>,
-}
-
-impl Default for MountOptions {
-    fn default() -> Self {
-        MountOptions {
-            threads: 0,
-            uring: false,
-            allow_other: false,
-            suid: false,
-            devices: false,
-            kernel_read_ahead_kib: 1024,
-            reads_ahead_beside_kernel: false,
-            source: MOUNT_NAME.into(),
-            recorder: None,
-        }
-    }
-}
-
-/// An error of mounting or unmounting an image.
-#[derive(Debug, thiserror::Error)]
-pub enum MountError {
-    /// Reading the image failed, or its budget is too small.
-    #[error(transparent)]
-    Image(#[from] ImageError),
-    /// Another file system is mounted on the mount point.
-    #[error("something is mounted on {} already", .path.display())]
-    Taken {
-        /// The mount point.
-        path: PathBuf,
-    },
-    /// The kernel has no FUSE, or this user may not use it.
-    #[error("FUSE cannot be used: {0}; load the module 'fuse', and let this user open /dev/fuse")]
-    NoFuse(SysError),
-    /// A privilege is missing.
-    #[error("{0}; the right to mount (CAP_SYS_ADMIN) is missing")]
-    NotPermitted(SysError),
-    /// The program that mounts for users other than root failed.
-    #[error("mounting or unmounting at {}", .path.display())]
-    Helper {
-        /// The mount point.
-        path: PathBuf,
-        /// The program's error.
-        source: HelperError,
-    },
-    /// A system call failed.
-    #[error(transparent)]
-    System(#[from] SysError),
-    /// Starting or running the threads of the mount failed.
-    #[error("serving the mount: {0}")]
-    Session(String),
-}
 
 /// A mounted image and the threads that serve it. Dropping it unmounts, and joins the threads.
 #[derive(Debug)]

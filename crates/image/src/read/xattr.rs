@@ -84,7 +84,7 @@ impl Prefixes {
     }
 
     /// Decodes a name index into its base index and infix; `None` if it is an unknown long prefix.
-    pub(crate) fn resolve(&self, name_index: u8) -> Option<(u8, &[u8])> {
+    pub fn resolve(&self, name_index: u8) -> Option<(u8, &[u8])> {
         if name_index & disk::INDEX_LONG_PREFIX == 0 {
             return Some((name_index, &[]));
         }

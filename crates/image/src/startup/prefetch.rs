@@ -101,7 +101,7 @@ pub fn prefetch(image: &Image, list: &StartList, counters: &PrefetchCounters, st
             window: Vec::new(),
             windows: 0,
             most_bytes,
-            work: WorkLimit::of_image(&image.0.core),
+            work: WorkLimit::of_image(image.stored_bytes()),
         }
         .plan(list);
     });

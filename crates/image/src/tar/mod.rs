@@ -87,7 +87,7 @@ pub fn write(
     // The limit includes the end mark.
     let bytes_left = options.max_bytes.saturating_sub(END_MARK.len() as u64);
     let buffer = vec![0; BUFFER_BYTES];
-    let work = &WorkLimit::of_image(&image.0.core);
+    let work = &WorkLimit::of_image(image.stored_bytes());
     let mut tar = Writer { out, options, work, bytes_left, paths: &paths, buffer, report, failed: None };
     // One inode more lets this module report the limit of members, instead of the walk.
     let limits = Limits { inodes: options.max_members.saturating_add(1), ..Limits::default() };

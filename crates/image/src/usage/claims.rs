@@ -83,7 +83,7 @@ impl Claims {
 
     /// Charges one more run, if it needs a charge; false if the budget has no room for it.
     fn has_room(&mut self) -> bool {
-        if self.runs.len() as u64 >= self.charged_runs && !self.is_over_budget {
+        if self.runs.count() as u64 >= self.charged_runs && !self.is_over_budget {
             let more = (self.charged_runs / 2).max(64);
             match self.account.try_charge(more * RUN_BYTES) {
                 true => self.charged_runs += more,

@@ -8,7 +8,7 @@
 //! remembers a 64-bit hash of each name. The hash has a random key, so that an image cannot provoke collisions. These
 //! tables are charged to the tool's account; at its limit the cursor reports that and skips the rest of the directory.
 
-use super::Visitor;
+use super::visitor::Visitor;
 use crate::account::{Account, TableAccount};
 use crate::read::FileKind;
 use crate::read::dir::{DirBlock, Directory};

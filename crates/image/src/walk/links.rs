@@ -5,7 +5,7 @@
 //! names of it. Both tables are charged to the tool's account. If the first cannot grow, the walk ends. If the second
 //! cannot grow, the walk goes on and reports that it did not count all names.
 
-use super::{Link, Visitor};
+use super::visitor::{Link, Visitor};
 use crate::account::{Account, TableAccount};
 use crate::read::FileKind;
 use crate::{Finding, Nid, Node, rules};

@@ -17,6 +17,7 @@
 
 mod directory;
 mod links;
+mod visitor;
 
 use crate::account::Account;
 use crate::read::FileKind;
@@ -25,12 +26,13 @@ use crate::{Finding, Image, ImageError, Nid, Node, rules};
 use directory::{DirCursor, Name};
 use links::LinkTracker;
 use std::ops::ControlFlow;
+pub use visitor::{Link, Visit, Visitor};
 
 /// The deepest levels, which hold the directory block that they are read from. Levels above read their block again.
 const MAX_LOADED_BLOCKS: usize = 8;
 
 /// Levels of directories below the root that are entered, or recorded. The builder makes no more.
-pub(crate) const DEPTH_MAX: usize = 1024;
+pub const DEPTH_MAX: usize = 1024;
 
 /// Limits of a walk.
 #[derive(Debug, Clone, Copy)]
@@ -50,57 +52,6 @@ impl Default for Limits {
     fn default() -> Self {
         Limits { depth: DEPTH_MAX, inodes: 1 << 24, names: 1 << 26, link_bytes: 64 << 20 }
     }
-}
-
-/// Whether a name is the first one of its inode that the walk meets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Link<'a> {
-    /// The first name.
-    First,
-    /// A further name, with the path of the first one if the walk has room to remember it.
-    Again(Option<&'a [u8]>),
-}
-
-/// A name of the tree and its inode.
-#[derive(Debug, Clone, Copy)]
-pub struct Visit<'a> {
-    /// The path from the root of the image, `/` first.
-    pub path: &'a [u8],
-    /// The last part of the path; empty for the root. Never `.` or `..`, and without `/` and NUL.
-    pub name: &'a [u8],
-    /// Levels below the start of the walk.
-    pub depth: usize,
-    /// The inode.
-    pub node: &'a Node,
-    /// Whether this is the first name of the inode.
-    pub link: Link<'a>,
-}
-
-/// Receives the entries of a walk. Returning [`ControlFlow::Break`] ends the whole walk.
-pub trait Visitor {
-    /// Returns whether to visit this path; called before its inode is read.
-    fn wants(&mut self, path: &[u8]) -> bool {
-        let _ = path;
-        true
-    }
-
-    /// Visits a directory before its entries. If it returns false, the walk skips the entries and
-    /// [`leave`](Self::leave).
-    fn enter(&mut self, visit: &Visit<'_>) -> ControlFlow<(), bool>;
-
-    /// Visits the same directory after its entries; `directories` is the number of directories among them.
-    fn leave(&mut self, visit: &Visit<'_>, directories: u64) -> ControlFlow<()>;
-
-    /// Visits anything that is not a directory.
-    fn file(&mut self, visit: &Visit<'_>) -> ControlFlow<()>;
-
-    /// Visits a name whose inode cannot be read, before the [finding](Self::finding) that says why.
-    fn unreadable(&mut self, nid: Nid, path: &[u8]) {
-        let _ = (nid, path);
-    }
-
-    /// Records a fault of the image.
-    fn finding(&mut self, finding: Finding);
 }
 
 /// Counts of a finished walk.
@@ -134,11 +85,11 @@ pub fn walk_from(
     limits: &Limits,
     visitor: &mut dyn Visitor,
 ) -> Result<WalkSummary, ImageError> {
-    walk_within(node, path, limits, &WorkLimit::of_image(&node.image().0.core), visitor)
+    walk_within(node, path, limits, &WorkLimit::of_image(node.image().stored_bytes()), visitor)
 }
 
 /// As [`walk_from`], with a limit of work that the visitor shares.
-pub(crate) fn walk_within(
+pub fn walk_within(
     node: &Node,
     path: &[u8],
     limits: &Limits,

@@ -1,7 +1,6 @@
 //! All tests of the crate that need no separate process, in one program, because one program builds faster than many.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-mod build;
 mod faults;
 mod features;
 mod hostile;
@@ -9,18 +8,11 @@ mod metadata;
 mod mkfs_images;
 mod mount;
 mod mount_hostile;
-mod oracles;
 mod reading;
 #[path = "../support/source.rs"]
 mod source;
 mod startup;
-mod strict;
 #[path = "../support/mod.rs"]
 mod support;
-mod tools;
-mod tools_hostile;
-mod tools_limits;
-mod usage;
 mod verity;
-mod work;
 mod zmap;

@@ -6,10 +6,8 @@
 #![allow(dead_code, reason = "every test file compiles this, and none uses all of it")]
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-pub mod built;
 pub mod features;
 pub mod handmade;
-pub mod tarball;
 pub mod tree;
 pub mod walk;
 

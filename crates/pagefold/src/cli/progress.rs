@@ -4,7 +4,7 @@ use super::output;
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use pagefold_control::report::writeback::PassProgress;
 use pagefold_control::text;
-use pagefold_image::build::{Phase, Progress};
+use pagefold_image_build::{Phase, Progress};
 use pagefold_page::size::Human;
 use std::io::IsTerminal;
 use std::time::Duration;

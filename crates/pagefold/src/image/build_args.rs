@@ -5,8 +5,8 @@ use crate::cli::values::{self, one_of};
 use clap::{Args, ValueHint};
 use pagefold_control::error::{CliError, Result};
 use pagefold_control::media::Location;
-use pagefold_image::build::source::tar::Whiteouts;
-use pagefold_image::build::{
+use pagefold_image_build::source::tar::Whiteouts;
+use pagefold_image_build::{
     CLUSTER_BYTES_MAX, Compression, Dedupe, LIST_BYTES_MAX, Options, Pattern, Preset, RunningKernel, Sort,
     SortList, Target,
 };

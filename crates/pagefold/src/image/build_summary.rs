@@ -5,9 +5,9 @@ use pagefold_control::error::Result;
 use pagefold_control::report::image::{
     BuildReport, CompressionReport, ContentsReport, ListedReport, SlowFile, StoredReport, UnreadableFile,
 };
-use pagefold_image::build::source::Scanned;
-use pagefold_image::build::{Compression, Listed, RunningKernel, Stored, Summary};
 use pagefold_image::format::features::KernelVersion;
+use pagefold_image_build::source::Scanned;
+use pagefold_image_build::{Compression, Listed, RunningKernel, Stored, Summary};
 use pagefold_page::size::Human;
 use std::path::Path;
 

@@ -9,8 +9,8 @@ use pagefold_control::error::Result;
 use pagefold_control::report::image::CheckReport;
 use pagefold_control::text;
 use pagefold_image::ReadAhead;
-use pagefold_image::check::{CheckOptions, check};
 use pagefold_image::rules;
+use pagefold_image_check::{CheckOptions, check};
 use pagefold_page::size::Human;
 use std::cell::RefCell;
 

@@ -9,7 +9,7 @@
 
 use super::open::path_failure;
 use pagefold_control::error::{CliError, Result};
-use pagefold_image::build::source::directory::OutputFolder;
+use pagefold_image_build::source::directory::OutputFolder;
 use pagefold_sys::entropy::random_u64;
 use pagefold_sys::signal::{Termination, ignore_file_size_signal};
 use std::cell::Cell;

@@ -333,7 +333,7 @@ fn prefix_table(
 }
 
 /// Returns the algorithm with this number on disk.
-pub(crate) fn algorithm(number: u8) -> Option<Algorithm> {
+pub fn algorithm(number: u8) -> Option<Algorithm> {
     match number {
         0 => Some(Algorithm::Lz4),
         1 => Some(Algorithm::MicroLzma),

@@ -4,9 +4,9 @@
 //! of a pack has the distance to the next head instead of the one back to its head, which follows from the entry
 //! before it.
 
-use super::ZMap;
+use super::entry::{Entry, Head, HeadKind};
+use super::header::IndexHeader;
 use super::index_reader::IndexReader;
-use super::lclusters::{Entry, Head, HeadKind};
 use crate::ImageError;
 use crate::format::zmap::{BLOCKS_MASK, EntryType, HEADER_BYTES, IS_BLOCKS, Pack, advise};
 
@@ -36,7 +36,7 @@ struct Position {
 }
 
 impl Packs {
-    pub(super) fn open(map: &ZMap) -> Result<Self, ImageError> {
+    pub(super) fn open(map: &IndexHeader) -> Result<Self, ImageError> {
         let header = map.header;
         let fault = |what| Err(map.corrupt(map.at, what));
         if header.advises(advise::BIG_CLUSTER_1) != header.advises(advise::BIG_CLUSTER_2) {
@@ -99,7 +99,7 @@ impl Packs {
     /// Reads the entry of logical cluster `lcluster`.
     pub(super) fn entry(
         &self,
-        map: &ZMap,
+        map: &IndexHeader,
         index: &mut IndexReader<'_>,
         lcluster: u64,
     ) -> Result<Entry, ImageError> {
@@ -121,7 +121,7 @@ impl Packs {
     /// Computes the block address of the head at logical cluster `lcluster`.
     pub(super) fn block(
         &self,
-        map: &ZMap,
+        map: &IndexHeader,
         index: &mut IndexReader<'_>,
         lcluster: u64,
     ) -> Result<u32, ImageError> {
@@ -138,7 +138,7 @@ impl Packs {
 }
 
 /// Decodes the bits of entry `i`. For the last entry of a pack, `back` may be the distance forward.
-fn decode(map: &ZMap, pack: &Pack, i: u32) -> Entry {
+fn decode(map: &IndexHeader, pack: &Pack, i: u32) -> Entry {
     let low_bits = map.lcluster_bits.max(12);
     let raw = pack.entry(i);
     let low = raw & ((1 << low_bits) - 1);
@@ -150,7 +150,7 @@ fn decode(map: &ZMap, pack: &Pack, i: u32) -> Entry {
 }
 
 /// For clusters of one block: counts the heads of the pack up to and including entry `i`.
-fn heads_to(map: &ZMap, pack: &Pack, i: u32) -> u32 {
+fn heads_to(map: &IndexHeader, pack: &Pack, i: u32) -> u32 {
     let mut heads = 1;
     let mut before = i64::from(i);
     while before > 0 {
@@ -169,7 +169,7 @@ fn heads_to(map: &ZMap, pack: &Pack, i: u32) -> u32 {
 
 /// For clusters of several blocks: counts the blocks between the pack's address and the cluster of the head at entry
 /// `i`.
-fn blocks_before(map: &ZMap, pack: &Pack, i: u32) -> Option<u32> {
+fn blocks_before(map: &IndexHeader, pack: &Pack, i: u32) -> Option<u32> {
     let mut blocks = 0;
     let mut before = i64::from(i);
     while before > 0 {

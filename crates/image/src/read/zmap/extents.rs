@@ -5,7 +5,7 @@
 //! lengths, which must be summed up, so a lookup takes time in proportion to the position; the number of such records
 //! is limited for that reason.
 
-use super::ZMap;
+use super::header::IndexHeader;
 use super::index_reader::IndexReader;
 use super::mapping::Stored;
 use crate::format::zmap::{ExtentRecord, HEADER_BYTES, StoredLength, advise};
@@ -44,7 +44,7 @@ pub(super) struct Records {
 }
 
 impl Records {
-    pub(super) fn open(map: &ZMap, bytes: &dyn Bytes) -> Result<Self, ImageError> {
+    pub(super) fn open(map: &IndexHeader, bytes: &dyn Bytes) -> Result<Self, ImageError> {
         let fault = |what| Err(map.corrupt(map.at, what));
         if map.header.advises(advise::INLINE) {
             return fault("extent records with an inline extent");
@@ -82,7 +82,7 @@ impl Records {
     /// Finds the extent that contains byte `offset`.
     pub(super) fn extent_at(
         &self,
-        map: &ZMap,
+        map: &IndexHeader,
         bytes: &dyn Bytes,
         offset: u64,
         cursor: &mut Cursor,
@@ -109,7 +109,7 @@ impl Records {
 /// One lookup.
 struct Search<'a> {
     records: Records,
-    map: &'a ZMap,
+    map: &'a IndexHeader,
     index: IndexReader<'a>,
 }
 

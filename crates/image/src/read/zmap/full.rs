@@ -1,23 +1,27 @@
 //! Entries of the full form: 8 bytes each, and independent of each other.
 
-use super::ZMap;
+use super::entry::{Entry, Head, HeadKind};
+use super::header::IndexHeader;
 use super::index_reader::IndexReader;
-use super::lclusters::{Entry, Head, HeadKind};
 use crate::ImageError;
 use crate::format::zmap::{BLOCKS_MASK, FULL_ENTRIES_OFFSET, FULL_ENTRY_BYTES, FullEntry, IS_BLOCKS};
 
 /// Offset of the entry of logical cluster `lcluster` in the index's address space, bytes. It does not overflow,
 /// because the end of the index has been checked.
-pub(super) fn entry_offset(map: &ZMap, lcluster: u64) -> u64 {
+pub(super) fn entry_offset(map: &IndexHeader, lcluster: u64) -> u64 {
     map.at.offset + FULL_ENTRIES_OFFSET + FULL_ENTRY_BYTES * lcluster
 }
 
-fn read(map: &ZMap, index: &mut IndexReader<'_>, lcluster: u64) -> Result<FullEntry, ImageError> {
+fn read(map: &IndexHeader, index: &mut IndexReader<'_>, lcluster: u64) -> Result<FullEntry, ImageError> {
     Ok(FullEntry::parse(index.array(entry_offset(map, lcluster))?))
 }
 
 /// Reads the entry of logical cluster `lcluster`.
-pub(super) fn entry(map: &ZMap, index: &mut IndexReader<'_>, lcluster: u64) -> Result<Entry, ImageError> {
+pub(super) fn entry(
+    map: &IndexHeader,
+    index: &mut IndexReader<'_>,
+    lcluster: u64,
+) -> Result<Entry, ImageError> {
     let raw = read(map, index, lcluster)?;
     Ok(match HeadKind::of(raw.kind) {
         Some(kind) => {
@@ -29,6 +33,10 @@ pub(super) fn entry(map: &ZMap, index: &mut IndexReader<'_>, lcluster: u64) -> R
 }
 
 /// Reads the block address of the head at logical cluster `lcluster`.
-pub(super) fn block(map: &ZMap, index: &mut IndexReader<'_>, lcluster: u64) -> Result<u32, ImageError> {
+pub(super) fn block(
+    map: &IndexHeader,
+    index: &mut IndexReader<'_>,
+    lcluster: u64,
+) -> Result<u32, ImageError> {
     Ok(read(map, index, lcluster)?.block)
 }

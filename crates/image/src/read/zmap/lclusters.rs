@@ -6,61 +6,36 @@
 //! checks them. Each step back reduces the number of the logical cluster. Both walks are bounded by the number of
 //! logical clusters of the longest extent.
 
+use super::compact::Packs;
+use super::entry::{Entry, Head, HeadKind};
+use super::full;
+use super::header::IndexHeader;
 use super::index_reader::IndexReader;
 use super::mapping::Stored;
-use super::{Index, ZMap, full};
-use crate::format::zmap::{EntryType, advise};
+use crate::format::zmap::{FULL_ENTRIES_OFFSET, FULL_ENTRY_BYTES, advise};
 use crate::read::extent::MAX_DECODED_BYTES;
 use crate::read::{Bytes, Extent};
 use crate::{Address, ImageError};
 
-/// The storage of an extent: plain, or compressed with the first or the second algorithm.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum HeadKind {
-    Plain,
-    First,
-    Second,
-}
-
-impl HeadKind {
-    /// Converts the type of an entry; `None` if it is not a head.
-    pub(super) fn of(kind: EntryType) -> Option<Self> {
-        match kind {
-            EntryType::Plain => Some(HeadKind::Plain),
-            EntryType::Head1 => Some(HeadKind::First),
-            EntryType::Head2 => Some(HeadKind::Second),
-            EntryType::NonHead => None,
-        }
-    }
-
-    /// The flag of the header that allows clusters of more than one block.
-    fn big_advice(self) -> u16 {
-        match self {
-            HeadKind::First => advise::BIG_CLUSTER_1,
-            HeadKind::Plain | HeadKind::Second => advise::BIG_CLUSTER_2,
-        }
-    }
-}
-
-/// A head: the entry of a logical cluster in which an extent begins.
+/// The form of the entries.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Head {
-    pub(super) kind: HeadKind,
-    /// Offset of the extent in the logical cluster, bytes.
-    pub(super) lcluster_offset: u32,
-    pub(super) partial: bool,
+pub(super) enum Entries {
+    Full,
+    Compact(Packs),
 }
 
-/// A decoded entry.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Entry {
-    Head(Head),
-    /// The entry behind a head, with the number of blocks of that head's cluster.
-    Blocks(u16),
-    /// Another entry inside an extent, with the distance back to the head or to an entry nearer to it.
-    Inside {
-        back: u16,
-    },
+impl Entries {
+    /// Offset of the end of the entries.
+    pub(super) fn end(&self, map: &IndexHeader) -> Result<u64, ImageError> {
+        let end = match self {
+            Entries::Compact(packs) => packs.end(),
+            // At most 2^54 entries: the file has less than 2^63 bytes, a block 512 or more.
+            Entries::Full => {
+                map.at.offset.checked_add(FULL_ENTRIES_OFFSET + FULL_ENTRY_BYTES * map.lclusters())
+            }
+        };
+        end.ok_or_else(|| map.corrupt(map.at, "an index beyond all addresses"))
+    }
 }
 
 /// The head of an extent, and its position.
@@ -74,7 +49,8 @@ struct Found {
 
 /// A lookup in an index of entries.
 pub(super) struct Lclusters<'a> {
-    map: &'a ZMap,
+    map: &'a IndexHeader,
+    entries: Entries,
     index: IndexReader<'a>,
     /// Number of logical clusters.
     count: u64,
@@ -82,10 +58,15 @@ pub(super) struct Lclusters<'a> {
 }
 
 impl<'a> Lclusters<'a> {
-    pub(super) fn new(map: &'a ZMap, bytes: &'a dyn Bytes) -> Result<Self, ImageError> {
-        let index_end = map.entries_end()?;
+    pub(super) fn new(
+        map: &'a IndexHeader,
+        entries: Entries,
+        bytes: &'a dyn Bytes,
+    ) -> Result<Self, ImageError> {
+        let index_end = entries.end(map)?;
         Ok(Lclusters {
             map,
+            entries,
             index: IndexReader::new(bytes, map.at, index_end),
             count: map.lclusters(),
             index_end,
@@ -120,9 +101,9 @@ impl<'a> Lclusters<'a> {
         let entry = self.address(found.lcluster);
         if header.advises(advise::FRAGMENT) {
             // Only entries of the full form have the high half of the position.
-            let high = match self.map.index {
-                Index::Full => self.block(found.lcluster)?,
-                _ => 0,
+            let high = match self.entries {
+                Entries::Full => self.block(found.lcluster)?,
+                Entries::Compact(_) => 0,
             };
             let offset = u64::from(header.fragment_offset()) | u64::from(high) << 32;
             return self.map.fragment(entry, found.start, len_bytes, offset);
@@ -199,9 +180,9 @@ impl<'a> Lclusters<'a> {
     }
 
     fn entry(&mut self, lcluster: u64) -> Result<Entry, ImageError> {
-        let entry = match self.map.index {
-            Index::Compact(packs) => packs.entry(self.map, &mut self.index, lcluster)?,
-            _ => full::entry(self.map, &mut self.index, lcluster)?,
+        let entry = match self.entries {
+            Entries::Compact(packs) => packs.entry(self.map, &mut self.index, lcluster)?,
+            Entries::Full => full::entry(self.map, &mut self.index, lcluster)?,
         };
         if let Entry::Head(head) = entry
             && (head.lcluster_offset >> self.map.lcluster_bits > 0
@@ -213,9 +194,9 @@ impl<'a> Lclusters<'a> {
     }
 
     fn block(&mut self, lcluster: u64) -> Result<u32, ImageError> {
-        match self.map.index {
-            Index::Compact(packs) => packs.block(self.map, &mut self.index, lcluster),
-            _ => full::block(self.map, &mut self.index, lcluster),
+        match self.entries {
+            Entries::Compact(packs) => packs.block(self.map, &mut self.index, lcluster),
+            Entries::Full => full::block(self.map, &mut self.index, lcluster),
         }
     }
 
@@ -233,9 +214,9 @@ impl<'a> Lclusters<'a> {
     }
 
     fn address(&self, lcluster: u64) -> Address {
-        self.map.address(match self.map.index {
-            Index::Compact(packs) => packs.pack_offset(lcluster),
-            _ => full::entry_offset(self.map, lcluster),
+        self.map.address(match self.entries {
+            Entries::Compact(packs) => packs.pack_offset(lcluster),
+            Entries::Full => full::entry_offset(self.map, lcluster),
         })
     }
 

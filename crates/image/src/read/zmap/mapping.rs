@@ -3,7 +3,7 @@
 //!
 //! All forms of indexes use these checks.
 
-use super::ZMap;
+use super::header::IndexHeader;
 use crate::format::zmap::advise;
 use crate::read::extent::{MAX_CLUSTER_BYTES, MAX_DECODED_BYTES};
 use crate::read::{Algorithm, Cluster, Extent, Mapping};
@@ -26,7 +26,7 @@ pub(super) struct Stored {
     pub(super) inline: bool,
 }
 
-impl ZMap {
+impl IndexHeader {
     /// Makes the extent of `len_bytes` bytes from `start`, after checks of `stored`.
     pub(super) fn stored(&self, start: u64, len_bytes: u64, stored: Stored) -> Result<Extent, ImageError> {
         let fault = |what| Err(self.corrupt(stored.entry, what));

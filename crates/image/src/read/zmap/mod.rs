@@ -3,7 +3,8 @@
 //! An index follows the compressed inode, in one of three forms. `full` and `compact` have an entry per logical
 //! cluster (a fixed number of bytes of the file) and differ in the encoding of an entry; `lclusters` derives extents
 //! from entries. `extents` has a record per extent. `mapping` checks the stored position and length of an extent; this
-//! file reads the header and selects the form. `index_reader` reads a part of the index at a time, onto the stack.
+//! file reads the header and selects the form; all forms need `header`. `index_reader` reads a part of the index at a time,
+//! onto the stack.
 //!
 //! Nothing is decompressed here, and neither the packed file nor devices are read. Block addresses are in the unified
 //! space of all devices, which is [`Space::Device`] 0.
@@ -11,39 +12,23 @@
 //! [`Space::Device`]: crate::Space::Device
 
 mod compact;
+mod entry;
 mod extents;
 mod full;
+mod header;
 mod index_reader;
 mod lclusters;
 mod mapping;
 
 use super::{Bytes, Extent};
-use crate::format::zmap::{FULL_ENTRIES_OFFSET, FULL_ENTRY_BYTES, HEADER_BYTES, MapHeader, advise};
-use crate::{Address, ImageError, Nid};
+use crate::format::zmap::{HEADER_BYTES, MapHeader, advise};
+use crate::{Address, ImageError};
 use compact::Packs;
 pub use extents::Cursor;
 use extents::Records;
-use lclusters::Lclusters;
-
-/// Parameters of the image and the inode that decoding an index needs.
-#[derive(Debug, Clone, Copy)]
-pub struct ZContext {
-    /// log2 of the block size.
-    pub block_bits: u8,
-    /// Whether streams end where their clusters end (incompatible feature bit 0).
-    pub zero_padding: bool,
-    /// Whether extent records may be used (incompatible feature bit 7).
-    pub extent_records: bool,
-    /// Whether fragments may be used: there is a packed file, and this inode is not it.
-    pub fragments: bool,
-    /// The algorithms of the image: bit `n` is set for the one of number `n`. Images without configuration records
-    /// have LZ4 only.
-    pub algorithms: u16,
-    /// Longest LZ4 cluster, bytes, from the configuration record; 1 MiB if there is none.
-    pub max_cluster_bytes: u32,
-    /// The inode, for messages.
-    pub nid_for_errors: Nid,
-}
+use header::IndexHeader;
+pub use header::ZContext;
+use lclusters::{Entries, Lclusters};
 
 /// The data layout of the inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,14 +54,13 @@ pub struct IndexSummary {
     pub whole_fragment: bool,
 }
 
+/// The fault of an index whose entries exclude each other.
+const CONTRADICTION: &str = "an index that contradicts itself";
+
 /// The parsed header of an index, and the last extent if it is inline or a fragment.
 #[derive(Debug, Clone, Copy)]
 pub struct ZMap {
-    context: ZContext,
-    header: MapHeader,
-    at: Address,
-    size: u64,
-    lcluster_bits: u8,
+    header: IndexHeader,
     index: Index,
     tail: Option<Extent>,
 }
@@ -85,8 +69,7 @@ pub struct ZMap {
 enum Index {
     /// No index: the file is a fragment.
     None,
-    Full,
-    Compact(Packs),
+    Entries(Entries),
     Records(Records),
 }
 
@@ -106,13 +89,13 @@ impl ZMap {
         bytes.read_at(at, &mut raw)?;
         let header = MapHeader::parse(raw);
         let lcluster_bits = context.block_bits.saturating_add(header.lcluster_shift());
-        let mut map =
-            ZMap { context: *context, header, at, size, lcluster_bits, index: Index::None, tail: None };
+        let header = IndexHeader { context: *context, header, at, size, lcluster_bits };
         if size > i64::MAX as u64 || !(9..=16).contains(&context.block_bits) {
-            return Err(map.corrupt(at, "an impossible size of the file or of a block"));
+            return Err(header.corrupt(at, "an impossible size of the file or of a block"));
         }
-        if let Some(offset) = header.whole_fragment() {
-            map.tail = Some(map.fragment(at, 0, size, offset)?);
+        let mut map = ZMap { header, index: Index::None, tail: None };
+        if let Some(offset) = header.header.whole_fragment() {
+            map.tail = Some(header.fragment(at, 0, size, offset)?);
             return Ok(map);
         }
         map.index = map.choose_index(bytes, form)?;
@@ -136,49 +119,50 @@ impl ZMap {
         offset: u64,
         cursor: &mut Cursor,
     ) -> Result<Extent, ImageError> {
-        if offset >= self.size {
-            return Err(self.corrupt(self.at, "a byte behind the end of the file was requested"));
+        if offset >= self.header.size {
+            return Err(self
+                .header
+                .corrupt(self.header.at, "a byte behind the end of the file was requested"));
         }
         if let Some(tail) = self.tail.filter(|tail| offset >= tail.start) {
             return Ok(tail);
         }
         let extent = match self.index {
-            Index::Records(records) => records.extent_at(self, bytes, offset, cursor)?,
-            _ => Lclusters::new(self, bytes)?.extent_at(offset)?,
+            Index::Records(records) => records.extent_at(&self.header, bytes, offset, cursor)?,
+            Index::Entries(entries) => Lclusters::new(&self.header, entries, bytes)?.extent_at(offset)?,
+            // The whole file is the tail.
+            Index::None => return Err(self.header.corrupt(self.header.at, CONTRADICTION)),
         };
         if extent.len_bytes == 0 || extent.start > offset || extent.end() <= offset {
-            return Err(self.corrupt(self.at, "an index that contradicts itself"));
+            return Err(self.header.corrupt(self.header.at, CONTRADICTION));
         }
         Ok(extent)
     }
 
     /// Returns the header's fields.
     pub fn header(&self) -> IndexSummary {
-        let record_bytes = match self.index {
-            Index::Records(_) => Some(1 << self.header.record_bits()),
-            _ => None,
-        };
+        let header = self.header.header;
         IndexSummary {
-            advise: self.header.advise(),
-            algorithms: [self.header.algorithm_1(), self.header.algorithm_2()],
-            lcluster_bits: self.lcluster_bits,
-            record_bytes,
-            whole_fragment: self.header.whole_fragment().is_some(),
+            advise: header.advise(),
+            algorithms: [header.algorithm_1(), header.algorithm_2()],
+            lcluster_bits: self.header.lcluster_bits,
+            record_bytes: self.has_records().then(|| 1 << header.record_bits()),
+            whole_fragment: header.whole_fragment().is_some(),
         }
     }
 
     /// Offset of the end of the index, without an inline extent behind it.
     pub(crate) fn end(&self) -> Result<u64, ImageError> {
         match self.index {
-            Index::None => Ok(self.at.offset + HEADER_BYTES),
+            Index::None => Ok(self.header.at.offset + HEADER_BYTES),
             Index::Records(records) => Ok(records.end()),
-            Index::Full | Index::Compact(_) => self.entries_end(),
+            Index::Entries(entries) => entries.end(&self.header),
         }
     }
 
     /// The last extent, if its stored bytes are behind the index.
     pub(crate) fn inline_tail(&self) -> Option<Extent> {
-        self.tail.filter(|_| !self.has_records() && self.header.advises(advise::INLINE))
+        self.tail.filter(|_| !self.has_records() && self.header.header.advises(advise::INLINE))
     }
 
     /// Whether the index has extent records, whose stored bytes may begin and end inside a block.
@@ -187,50 +171,29 @@ impl ZMap {
     }
 
     fn choose_index(&self, bytes: &dyn Bytes, form: IndexForm) -> Result<Index, ImageError> {
-        let header = self.header;
-        if form == IndexForm::Full && self.context.extent_records && header.advises(advise::EXTENTS) {
-            return Records::open(self, bytes).map(Index::Records);
+        let (map, header) = (&self.header, self.header.header);
+        if form == IndexForm::Full && map.context.extent_records && header.advises(advise::EXTENTS) {
+            return Records::open(map, bytes).map(Index::Records);
         }
         if header.advises(advise::INLINE | advise::FRAGMENT) {
-            return Err(self.corrupt(self.at, "a last extent that is both inline and in the packed file"));
+            return Err(map.corrupt(map.at, "a last extent that is both inline and in the packed file"));
         }
-        let index = match form {
-            IndexForm::Full => Index::Full,
-            IndexForm::Compact => Index::Compact(Packs::open(self)?),
-        };
-        Ok(index)
+        Ok(Index::Entries(match form {
+            IndexForm::Full => Entries::Full,
+            IndexForm::Compact => Entries::Compact(Packs::open(map)?),
+        }))
     }
 
     /// Looks up a last extent that is inline or a fragment, once: every reader of a small file needs it, and a
     /// fragment may be longer than the limit of a search forward.
     fn find_tail(&mut self, bytes: &dyn Bytes) -> Result<(), ImageError> {
-        let elsewhere = self.header.advise() & (advise::INLINE | advise::FRAGMENT) != 0;
-        if elsewhere && self.size > 0 && !self.has_records() {
-            self.tail = Some(Lclusters::new(self, bytes)?.tail()?);
+        let elsewhere = self.header.header.advise() & (advise::INLINE | advise::FRAGMENT) != 0;
+        if let Index::Entries(entries) = self.index
+            && elsewhere
+            && self.header.size > 0
+        {
+            self.tail = Some(Lclusters::new(&self.header, entries, bytes)?.tail()?);
         }
         Ok(())
-    }
-
-    /// Number of logical clusters of the file.
-    fn lclusters(&self) -> u64 {
-        self.size.div_ceil(1 << self.lcluster_bits)
-    }
-
-    /// Offset of the end of the entries of the full or the compact form.
-    fn entries_end(&self) -> Result<u64, ImageError> {
-        let end = match self.index {
-            Index::Compact(packs) => packs.end(),
-            // At most 2^54 entries: the file has less than 2^63 bytes, a block 512 or more.
-            _ => self.at.offset.checked_add(FULL_ENTRIES_OFFSET + FULL_ENTRY_BYTES * self.lclusters()),
-        };
-        end.ok_or_else(|| self.corrupt(self.at, "an index beyond all addresses"))
-    }
-
-    fn address(&self, offset: u64) -> Address {
-        Address { offset, ..self.at }
-    }
-
-    fn corrupt(&self, at: Address, what: &str) -> ImageError {
-        ImageError::corrupt(at, format!("inode {}: {what}", self.context.nid_for_errors))
     }
 }

@@ -1,0 +1,126 @@
+//! Builds EROFS images: from a [`Tree`], whose contents are compressed by several threads.
+//!
+//! ```
+//! use pagefold_image_build::{Metadata, Options, Target, Tree, build};
+//! use pagefold_image::{Image, Options as ReadOptions};
+//! use std::ops::ControlFlow;
+//!
+//! let mut tree = Tree::new(Metadata::default());
+//! tree.add_bytes(b"etc/motd", *b"Welcome\n")?;
+//! tree.add_bytes(b"usr/share/zeroes", vec![0; 1 << 20])?;
+//!
+//! let file = tempfile::NamedTempFile::new()?;
+//! let options = Options::for_target(Target::new(6, 12));
+//! let summary = build(&tree, &options, file.as_file(), &mut |_| ControlFlow::Continue(()))?;
+//! assert!(summary.image_bytes < 64 << 10);
+//!
+//! let image = Image::open_file(file.path(), ReadOptions::default())?;
+//! let mut motd = [0; 8];
+//! image.find(b"/etc/motd")?.read_at(0, &mut motd)?;
+//! assert_eq!(&motd, b"Welcome\n");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! The bytes of an image depend on the tree and the [`Options`] alone: not on the number of threads, the CPU, the clock,
+//! or the order in which a source delivered names.
+//!
+//! | module | contents |
+//! |---|---|
+//! | `tree`, `content` | what an image is built from |
+//! | `source` | trees from directories, tar archives and images |
+//! | `options`, `compression`, `rules`, `preset`, `target` | what the caller chooses |
+//! | `running_kernel` | the options for the kernel that runs here |
+//! | `memory` | the division of memory |
+//! | `plan` | the order of inodes |
+//! | `sort`, `versions` | the order of contents |
+//! | `contents`, `compress` | reading and compressing files |
+//! | `duplicates` | finding files with the same contents |
+//! | `chunks` | finding equal parts of files |
+//! | `sparse` | files that consist mostly of holes |
+//! | `table` | records that may be more than memory holds |
+//! | `writer`, `metadata`, `superblock`, `output` | the image |
+//! | `progress` | progress and summary |
+//! | `verify` | comparing an image with what went in |
+//!
+//! *One file:* `contents` reads it segment by segment -> `compress/workers.rs` passes each to a thread ->
+//! `compress/segment.rs` cuts it into extents and compresses them -> `writer` appends the clusters in order, encodes
+//! the index (`compress/index.rs`, or `records.rs` in images of 16 TiB and more), and places the inode
+//! (`metadata/space.rs`).
+//!
+//! *One small file:* `contents/packing.rs` appends it to the packed file, which `contents/packed.rs` cuts into segments ->
+//! the same threads compress them -> `writer` places an inode that names the position in the packed file.
+//!
+//! Equal files share their blocks, and equal parts of compressed files their clusters, unless the options say otherwise.
+//! Tables that exceed the memory of the options go to a file without a name. The directories of an image that has
+//! many inodes are compressed too (`writer/directories.rs`), and the inodes may be (`writer/metabox.rs`). The builder does not
+//! use further devices.
+
+// Printing panics when it cannot write. Only the binary prints, in one file.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
+mod chunks;
+mod compress;
+mod compression;
+pub mod content;
+mod content_hash;
+mod contents;
+mod duplicates;
+mod error;
+mod memory;
+mod metadata;
+mod options;
+mod output;
+mod plan;
+mod preset;
+mod progress;
+mod rules;
+mod running_kernel;
+mod sort;
+pub mod source;
+mod sparse;
+mod superblock;
+mod table;
+mod target;
+pub mod tree;
+mod verify;
+mod versions;
+mod writer;
+
+use memory::Division;
+
+pub use compression::{Compression, Method};
+pub use error::BuildError;
+pub use options::{BLOCK_BYTES, CLUSTER_BYTES_MAX, Dedupe, Options};
+pub use output::ImageFile;
+pub use preset::Preset;
+pub use progress::{OnProgress, Phase, Progress, Stored, Summary};
+pub use rules::{Pattern, Rules};
+pub use running_kernel::RunningKernel;
+pub use sort::{LIST_BYTES_MAX, LIST_PATHS_MAX, Listed, Sort, SortList};
+pub use table::Spill;
+pub use target::{TARGETS, Target};
+pub use tree::{Body, InodeId, Metadata, Tree};
+pub use verify::{Digests, VerifyError, verify};
+
+/// Writes the image of a tree to a file, which is empty or may be overwritten, and is cut to the image's length.
+///
+/// The file is not an image until this returns: the superblock is written last. The caller gives a file that has no
+/// name yet, or a temporary one, and syncs it. `on_progress` is called in the caller's thread after each segment of both
+/// [phases](Phase), and ten times a second while it waits for one.
+pub fn build(
+    tree: &Tree,
+    options: &Options,
+    file: &dyn ImageFile,
+    on_progress: &mut OnProgress<'_>,
+) -> Result<Summary, BuildError> {
+    options.check()?;
+    let Division { threads, in_flight_bytes, .. } = Division::of(options)?;
+    let plan = plan::Plan::new(tree, options.build_time)?;
+    file.set_len(0).map_err(|source| BuildError::Write { offset: 0, source })?;
+    let output = output::Output::new(file, 1, options.target);
+    let writer = writer::Writer::new(tree, &plan, options, output, on_progress)?;
+    let order = sort::Order::new(tree, &options.sort)?;
+    let summary = writer.write(|writer| contents::fill(writer, &order, threads, in_flight_bytes))?;
+    tree.spill().check()?;
+    Ok(Summary { listed: order.listed(), threads, ..summary })
+}

@@ -1,0 +1,90 @@
+//! Where trees come from.
+//!
+//! A source fills a [`Tree`] with names and metadata, and with [`Content`](super::content::Content)
+//! that is read later.
+//!
+//! | module | source |
+//! |---|---|
+//! | `directory` | a directory of a mounted file system |
+//! | `image` | another image |
+//! | `tar` | a tar archive, which is a file and not compressed |
+//!
+//! [`SourceKind::of`] says by its beginning which source a file is. `spool` makes a file of a stream, and decompresses
+//! it.
+
+pub mod directory;
+pub mod image;
+pub mod spool;
+pub mod tar;
+mod unreadable;
+
+use super::BuildError;
+use super::tree::Tree;
+use pagefold_image::format::superblock::{MAGIC, OFFSET};
+use std::ops::ControlFlow;
+use std::path::Path;
+
+/// Bytes of a file that show which source it is.
+pub const BEGINNING_BYTES: usize = OFFSET as usize + 4;
+
+/// The kind of a file that an image is built from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SourceKind {
+    /// A tar archive.
+    Tar,
+    /// A file that has to be decompressed; see [`spool`].
+    Compressed(spool::Compression),
+    /// An image.
+    Image,
+}
+
+impl SourceKind {
+    /// Recognizes a file by its first [`BEGINNING_BYTES`]; fewer, if it is shorter. `path` is for the message.
+    pub fn of(beginning: &[u8], path: &Path) -> Result<Self, BuildError> {
+        let magic = beginning.get(OFFSET as usize..).and_then(|bytes| bytes.first_chunk());
+        if let Some(compression) = spool::Compression::of(beginning) {
+            return Ok(SourceKind::Compressed(compression));
+        }
+        if tar::is_archive(beginning) {
+            return Ok(SourceKind::Tar);
+        }
+        if magic.is_some_and(|magic| u32::from_le_bytes(*magic) == MAGIC) {
+            return Ok(SourceKind::Image);
+        }
+        // An archive without members is nothing but its end.
+        if beginning.len() >= 1024 && beginning.iter().all(|&byte| byte == 0) {
+            return Ok(SourceKind::Tar);
+        }
+        let what = match spool::Compression::other_program(beginning) {
+            Some(program) => spool::decompress_with(program),
+            None => {
+                "it is no tar archive (plain, or compressed by gzip, zstd or xz) and no EROFS image".into()
+            }
+        };
+        Err(BuildError::UnknownSource { path: path.into(), what })
+    }
+}
+
+pub use unreadable::Unreadable;
+
+/// Called while a source is read, with the number of inodes so far.
+pub type OnEntry<'a> = dyn FnMut(u64) -> ControlFlow<()> + 'a;
+
+/// A tree, and what was left out of it.
+#[derive(Debug)]
+pub struct Scanned {
+    /// The tree.
+    pub tree: Tree,
+    /// Files that were left out because they could not be read, and directories that stay empty because of that, with the
+    /// reason; only if that was asked for.
+    pub unreadable: Unreadable,
+    /// Attributes whose kind the format does not have.
+    pub dropped_xattrs: u64,
+}
+
+impl Scanned {
+    /// Begins with a tree from which nothing was left out.
+    pub(crate) fn new(tree: Tree) -> Self {
+        Scanned { tree, unreadable: Unreadable::default(), dropped_xattrs: 0 }
+    }
+}

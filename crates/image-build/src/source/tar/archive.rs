@@ -1,0 +1,123 @@
+//! The file that an archive is in: read by blocks while it is parsed, and at any position when contents are read.
+
+use super::fault::Fault;
+use crate::BuildError;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// Headers and data come in blocks of this many bytes.
+pub const BLOCK_BYTES: usize = 512;
+
+/// A block.
+pub type Block = [u8; BLOCK_BYTES];
+
+/// An archive that contents are read from.
+#[derive(Debug)]
+pub struct Archive {
+    file: File,
+    /// For messages.
+    path: PathBuf,
+    /// Length and time of the last change when the archive was opened.
+    opened: (u64, (i64, i64)),
+}
+
+impl Archive {
+    /// Takes the file that the archive is in.
+    pub fn new(file: File, path: &Path) -> Result<Self, BuildError> {
+        let opened = identity(&file).map_err(|e| BuildError::source(path, e))?;
+        Ok(Archive { file, path: path.into(), opened })
+    }
+
+    /// Length, bytes.
+    pub fn len_bytes(&self) -> u64 {
+        self.opened.0
+    }
+
+    /// Fills `buf` with the bytes from `at` on, which lie within the archive.
+    pub fn read_exact_at(&self, buf: &mut [u8], at: u64) -> Result<(), BuildError> {
+        self.file.read_exact_at(buf, at).map_err(|e| match e.kind() {
+            io::ErrorKind::UnexpectedEof => self.changed(),
+            _ => BuildError::source(&self.path, e),
+        })
+    }
+
+    /// Fails if the archive has changed since it was opened.
+    pub fn check(&self) -> Result<(), BuildError> {
+        let now = identity(&self.file).map_err(|e| BuildError::source(&self.path, e))?;
+        if now == self.opened { Ok(()) } else { Err(self.changed()) }
+    }
+
+    /// The error of a reader that goes beyond a file; the builder never does.
+    pub fn past_the_end(&self) -> BuildError {
+        BuildError::source(&self.path, io::ErrorKind::UnexpectedEof.into())
+    }
+
+    fn changed(&self) -> BuildError {
+        BuildError::Changed { path: self.path.clone() }
+    }
+}
+
+fn identity(file: &File) -> io::Result<(u64, (i64, i64))> {
+    let metadata = file.metadata()?;
+    Ok((metadata.len(), (metadata.mtime(), metadata.mtime_nsec())))
+}
+
+/// A position in an archive that is parsed.
+pub struct Cursor<'a> {
+    archive: &'a Archive,
+    at: u64,
+}
+
+impl<'a> Cursor<'a> {
+    /// Begins at the first byte.
+    pub fn new(archive: &'a Archive) -> Self {
+        Cursor { archive, at: 0 }
+    }
+
+    /// The position, bytes from the beginning.
+    pub fn at(&self) -> u64 {
+        self.at
+    }
+
+    /// Reads the next block. An archive that ends here is cut off.
+    pub fn block(&mut self) -> Result<Block, Fault> {
+        self.check_left(BLOCK_BYTES as u64)?;
+        let mut block = [0; BLOCK_BYTES];
+        self.archive.read_exact_at(&mut block, self.at)?;
+        self.at += BLOCK_BYTES as u64;
+        Ok(block)
+    }
+
+    /// Whether there is a whole block.
+    pub fn has_block(&self) -> bool {
+        self.check_left(BLOCK_BYTES as u64).is_ok()
+    }
+
+    /// Reads `len_bytes` and passes over the padding behind them. The caller limits the length.
+    pub fn payload(&mut self, len_bytes: u64) -> Result<Vec<u8>, Fault> {
+        let start = self.at;
+        self.skip(len_bytes)?;
+        let mut bytes = vec![0; len_bytes as usize];
+        self.archive.read_exact_at(&mut bytes, start)?;
+        Ok(bytes)
+    }
+
+    /// Passes over `len_bytes` and the padding behind them.
+    pub fn skip(&mut self, len_bytes: u64) -> Result<(), Fault> {
+        let padded = len_bytes.checked_next_multiple_of(BLOCK_BYTES as u64).ok_or_else(cut_off)?;
+        self.check_left(padded)?;
+        self.at += padded;
+        Ok(())
+    }
+
+    fn check_left(&self, len_bytes: u64) -> Result<(), Fault> {
+        let left = self.archive.len_bytes().saturating_sub(self.at);
+        if len_bytes <= left { Ok(()) } else { Err(cut_off()) }
+    }
+}
+
+fn cut_off() -> Fault {
+    Fault::refused("the archive is cut off here; get it again")
+}

@@ -1,0 +1,240 @@
+//! The members of an archive, one after another: each from its header and from what precedes that.
+
+use super::archive::{Archive, Block, Cursor};
+use super::fault::Fault;
+use super::header::Header;
+use super::kind::{Data, Kind};
+use super::metadata;
+use super::pax::Records;
+use super::sparse::Sparse;
+use crate::tree::Metadata;
+use pagefold_image::read::inode::{DeviceNumber, Timestamp};
+
+/// Bytes of a header of pax records or of a long name at most. All of it is in memory.
+const HEADER_BYTES_MAX: u64 = 1 << 20;
+/// Most bytes of extended headers with records for one member: they are in memory until it comes.
+const RECORDS_BYTES_MAX: u64 = 4 << 20;
+
+/// A member.
+pub struct Member {
+    /// Its name, as it is in the archive.
+    pub name: Vec<u8>,
+    /// Metadata.
+    pub metadata: Metadata,
+    /// Attributes that an image cannot have.
+    pub dropped_xattrs: u64,
+    /// Type of file, and contents.
+    pub kind: Kind,
+}
+
+/// Reads members.
+pub struct Members<'a> {
+    cursor: Cursor<'a>,
+    /// Records of global headers.
+    globals: Records,
+    /// Name of the member that is being read, or of the one before.
+    current: Vec<u8>,
+}
+
+/// Extended headers that precede the header of a member.
+struct Preceding {
+    /// Bytes of the headers of `records`, global ones not counted.
+    records_bytes: u64,
+    records: Records,
+    long_name: Option<Vec<u8>>,
+    long_link: Option<Vec<u8>>,
+    is_empty: bool,
+}
+
+impl<'a> Members<'a> {
+    /// Begins with the first member.
+    pub fn new(archive: &'a Archive) -> Self {
+        Members { cursor: Cursor::new(archive), globals: Records::default(), current: b"/".to_vec() }
+    }
+
+    /// The name for messages about what was read last.
+    pub fn current(&self) -> &[u8] {
+        &self.current
+    }
+
+    /// Reads the next member; `None` at the end of the archive.
+    pub fn next(&mut self) -> Result<Option<Member>, Fault> {
+        let mut preceding = self.nothing_precedes();
+        loop {
+            let at = self.cursor.at();
+            let block = self.cursor.block()?;
+            if block.iter().all(|&byte| byte == 0) {
+                return self.end(&preceding).map(|()| None);
+            }
+            let Some(header) = Header::new(&block) else {
+                let what = format!("byte {at} behind it is no header of a member: the archive is damaged");
+                return Err(Fault::refused(what));
+            };
+            match header.letter() {
+                b'x' | b'X' => {
+                    let payload = self.payload(header)?;
+                    preceding.records_bytes += payload.len() as u64;
+                    let added = match preceding.records_bytes <= RECORDS_BYTES_MAX {
+                        true => preceding.records.add(&payload, false),
+                        false => Err(Fault::refused("extended headers of more than 4 MiB")),
+                    };
+                    if let Err(fault) = added {
+                        self.current = self.name_behind(&preceding);
+                        return Err(fault);
+                    }
+                }
+                b'g' => {
+                    let payload = self.payload(header)?;
+                    self.globals.add(&payload, true)?;
+                    if !preceding.is_empty {
+                        let what = "a global header stands between an extended header and its member";
+                        return Err(Fault::refused(what));
+                    }
+                    preceding = self.nothing_precedes();
+                    continue;
+                }
+                b'L' => preceding.long_name = Some(until_nul(self.payload(header)?)),
+                b'K' => preceding.long_link = Some(until_nul(self.payload(header)?)),
+                // The name of the archive itself.
+                b'V' => continue,
+                _ => return self.member(header, preceding).map(Some),
+            }
+            preceding.is_empty = false;
+        }
+    }
+
+    /// Returns the name of the member behind an extended header, for the message that this is damaged.
+    fn name_behind(&mut self, preceding: &Preceding) -> Vec<u8> {
+        let records = &preceding.records;
+        if let Some(name) =
+            records.sparse.name.as_ref().or(records.path.as_ref()).or(preceding.long_name.as_ref())
+        {
+            return name.clone();
+        }
+        while let Ok(block) = self.cursor.block()
+            && let Some(header) = Header::new(&block)
+        {
+            match header.letter() {
+                b'x' | b'X' | b'g' | b'L' | b'K' if self.payload(header).is_ok() => {}
+                b'x' | b'X' | b'g' | b'L' | b'K' => break,
+                _ => return header.name(),
+            }
+        }
+        b"/".to_vec()
+    }
+
+    fn nothing_precedes(&self) -> Preceding {
+        Preceding {
+            records: self.globals.clone(),
+            records_bytes: 0,
+            long_name: None,
+            long_link: None,
+            is_empty: true,
+        }
+    }
+
+    /// Checks the end of the archive: two blocks of zeroes, of which programs require one.
+    fn end(&mut self, preceding: &Preceding) -> Result<(), Fault> {
+        if !preceding.is_empty {
+            return Err(Fault::refused("the archive ends behind an extended header, before its member"));
+        }
+        match self.cursor.has_block() && self.cursor.block()?.iter().any(|&byte| byte != 0) {
+            true => Err(Fault::refused(
+                "a single block of zeroes follows, and then more: archives behind each other; unite them with \
+                 'tar --concatenate'",
+            )),
+            false => Ok(()),
+        }
+    }
+
+    fn payload(&mut self, header: Header<'_>) -> Result<Vec<u8>, Fault> {
+        match header.size()? {
+            size @ 0..=HEADER_BYTES_MAX => self.cursor.payload(size),
+            size => Err(Fault::refused(format!("an extended header of {size} bytes; up to 1 MiB"))),
+        }
+    }
+
+    fn member(&mut self, header: Header<'_>, preceding: Preceding) -> Result<Member, Fault> {
+        let Preceding { mut records, long_name, long_link, .. } = preceding;
+        let path = records.sparse.name.take().or(records.path.take()).or(long_name);
+        self.current = path.unwrap_or_else(|| header.name());
+        let link = || records.link_path.clone().or(long_link).unwrap_or_else(|| header.link_name().to_vec());
+        let kind = match header.letter() {
+            b'0' | 0 | b'7' if self.current.ends_with(b"/") => {
+                self.cursor.skip(size(header, &records)?)?;
+                Kind::Directory
+            }
+            b'0' | 0 | b'7' | b'S' => Kind::Regular(self.data(header, &mut records)?),
+            b'1' => Kind::HardLink(link()),
+            b'2' => Kind::Symlink(link()),
+            b'3' => Kind::CharDevice(device(header, &records)?),
+            b'4' => Kind::BlockDevice(device(header, &records)?),
+            b'5' => Kind::Directory,
+            // With the names of the files in it.
+            b'D' => {
+                self.cursor.skip(size(header, &records)?)?;
+                Kind::Directory
+            }
+            b'6' => Kind::Fifo,
+            b'M' => return Err(Fault::refused("the rest of a file that began in another volume")),
+            letter => {
+                let letter = letter.escape_ascii();
+                return Err(Fault::refused(format!("a member of the unknown type '{letter}'")));
+            }
+        };
+        let mut metadata = Metadata {
+            permissions: header.permissions()?,
+            uid: records.uid.map_or_else(|| header.uid(), Ok)?,
+            gid: records.gid.map_or_else(|| header.gid(), Ok)?,
+            mtime: match records.mtime {
+                Some(mtime) => mtime,
+                None => Timestamp { seconds: header.mtime()?, nanoseconds: 0 },
+            },
+            xattrs: Vec::new(),
+        };
+        let dropped_xattrs = match &kind {
+            // It has the attributes of the file that it is a name of.
+            Kind::HardLink(_) => 0,
+            kind => metadata::set_attributes(&mut metadata, kind, records, &self.current)?,
+        };
+        Ok(Member { name: self.current.clone(), metadata, dropped_xattrs, kind })
+    }
+
+    fn data(&mut self, header: Header<'_>, records: &mut Records) -> Result<Data, Fault> {
+        let mut size = size(header, records)?;
+        let sparse = match header.letter() {
+            b'S' => Some(Sparse::old(header, &mut self.cursor)?),
+            _ => Sparse::pax(&mut records.sparse, &mut size, &mut self.cursor)?,
+        };
+        let at = self.cursor.at();
+        self.cursor.skip(size)?;
+        match sparse {
+            Some(sparse) => Ok(Data { at, len_bytes: sparse.len_bytes, runs: Some(sparse.runs(size)?) }),
+            None => Ok(Data { at, len_bytes: size, runs: None }),
+        }
+    }
+}
+
+fn size(header: Header<'_>, records: &Records) -> Result<u64, Fault> {
+    records.size.map_or_else(|| header.size(), Ok)
+}
+
+fn device(header: Header<'_>, records: &Records) -> Result<DeviceNumber, Fault> {
+    let (major, minor) = match records.device {
+        (Some(major), Some(minor)) => (major, minor),
+        _ => header.device()?,
+    };
+    let number = u32::try_from(major).ok().zip(u32::try_from(minor).ok());
+    let number = number.map(|(major, minor)| DeviceNumber { major, minor });
+    number.ok_or_else(|| Fault::refused(format!("device {major}:{minor}; Linux has up to 4095:1048575")))
+}
+
+fn until_nul(mut name: Vec<u8>) -> Vec<u8> {
+    name.truncate(name.iter().position(|&byte| byte == 0).unwrap_or(name.len()));
+    name
+}
+
+/// Whether a block begins an archive.
+pub fn is_header(block: &Block) -> bool {
+    Header::new(block).is_some()
+}

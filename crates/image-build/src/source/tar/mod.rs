@@ -1,0 +1,90 @@
+//! A tree from a tar archive: of v7, ustar, star, GNU tar, or pax.
+//!
+//! The archive is not trusted. The scan refuses members that a program could not extract, and names them; it limits the
+//! memory of metadata. The tree is that which extraction into an empty directory would make: of
+//! members with the same name the last one counts, and a hard link needs its target before it. Nothing follows symbolic
+//! links, so a member below one is an error.
+//!
+//! Contents stay in the archive, which is a file, and are read when the image is built. A compressed archive, or one
+//! from a pipe, is first written to a temporary file (see `spool`).
+//!
+//! | module | contents |
+//! |---|---|
+//! | `archive` | the file: blocks while it is parsed, any bytes later |
+//! | `header`, `pax`, `sparse` | headers, records, maps of sparse files |
+//! | `members` | the members, one after another |
+//! | `kind` | the types of members |
+//! | `metadata` | attributes of a member |
+//! | `place` | the tree |
+//! | `content` | contents of a member |
+
+mod archive;
+mod content;
+mod fault;
+mod header;
+mod kind;
+mod members;
+mod metadata;
+mod options;
+mod pax;
+mod place;
+mod sparse;
+
+use super::{OnEntry, Scanned};
+use crate::BuildError;
+use crate::error::path_of;
+use archive::Archive;
+use fault::Fault;
+use members::Members;
+pub use options::{TarOptions, Whiteouts};
+use place::Placer;
+use std::fs::File;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Reads the names and metadata of the archive in `file`, which is not compressed and can be read at any position.
+/// `path` is for messages.
+pub fn scan(file: File, path: &Path, options: &TarOptions) -> Result<Scanned, BuildError> {
+    scan_watched(file, path, options, &mut |_| ControlFlow::Continue(()))
+}
+
+/// Like [`scan`]. `on_entry` is called for each member with their number so far, and may end it:
+/// [`BuildError::Interrupted`].
+pub fn scan_watched(
+    file: File,
+    path: &Path,
+    options: &TarOptions,
+    on_entry: &mut OnEntry<'_>,
+) -> Result<Scanned, BuildError> {
+    let archive = Arc::new(Archive::new(file, path)?);
+    let mut members = Members::new(&archive);
+    let mut placer = Placer::new(archive.clone(), options)?;
+    for count in 1.. {
+        if on_entry(count).is_break() {
+            return Err(BuildError::Interrupted);
+        }
+        let placed = members.next().and_then(|member| match member {
+            Some(member) => placer.place(member).map(|()| true),
+            None => Ok(false),
+        });
+        match placed {
+            Ok(true) => {}
+            Ok(false) => break,
+            Err(Fault::Refused(what)) => {
+                let (archive, member) = (path.into(), path_of(members.current()));
+                return Err(BuildError::Archive { archive, member, what });
+            }
+            Err(Fault::Build(error)) => return Err(error),
+        }
+    }
+    archive.check()?;
+    let mut scanned = placer.finish()?;
+    scanned.tree.exclude(&options.exclude)?;
+    Ok(scanned)
+}
+
+/// Whether bytes of the beginning of a file are that of an archive with a member.
+pub fn is_archive(beginning: &[u8]) -> bool {
+    beginning.first_chunk().is_some_and(members::is_header)
+}

@@ -1,0 +1,284 @@
+//! Puts members into a tree, as extraction into an empty directory would.
+
+use super::archive::Archive;
+use super::content::Members;
+use super::fault::Fault;
+use super::kind::{Data, Kind};
+use super::members::Member;
+use super::options::{TarOptions, Whiteouts};
+use super::sparse::SparseRun;
+use crate::BuildError;
+use crate::content::Stored;
+use crate::source::Scanned;
+use crate::table::Table;
+use crate::tree::{Body, InodeId, Metadata, Name, Tree};
+use pagefold_image::format::dirent::NAME_LEN_MAX;
+use pagefold_image::read::inode::{DeviceNumber, Timestamp};
+use pagefold_page::size::Human;
+use std::sync::Arc;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// Longest path, bytes: Linux resolves no longer ones, so extraction of a member would fail.
+const PATH_BYTES_MAX: usize = 4095;
+/// Memory of an inode without its names and attributes, bytes, roughly.
+const INODE_BYTES: usize = 200;
+/// Bytes of contents of all members at most: 128 TiB. Sparse files can claim any length.
+const CONTENT_BYTES_MAX: u64 = 1 << 47;
+/// A sparse file may be stored in chunks of this length; the builder keeps an entry of 4 bytes for each, or fewer.
+const CHUNK_BYTES: u64 = 4096;
+const CHUNKS_MAX: u64 = 1 << 16;
+/// Begins the names of whiteouts.
+const WHITEOUT: &[u8] = b".wh.";
+/// Begins the names of files that describe the layer itself.
+const WHITEOUT_META: &[u8] = b".wh..wh.";
+/// Marks its directory as opaque.
+const WHITEOUT_OPAQUE: &[u8] = b".wh..wh..opq";
+
+/// A whiteout: the name that is removed from a directory, and the inode that it gets if nothing else gets the name.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+struct Whiteout {
+    name: Name,
+    parent: InodeId,
+    id: InodeId,
+}
+
+/// A tree while members are added to it.
+pub struct Placer<'o> {
+    archive: Arc<Archive>,
+    options: &'o TarOptions,
+    scanned: Scanned,
+    /// Bytes left of the limit of metadata.
+    bytes_left: u64,
+    content_bytes: u64,
+    has_root: bool,
+    /// The runs of sparse files.
+    runs: Table<SparseRun>,
+    whiteouts: Table<Whiteout>,
+    opaque: Table<InodeId>,
+}
+
+impl<'o> Placer<'o> {
+    /// Begins with a root directory.
+    pub fn new(archive: Arc<Archive>, options: &'o TarOptions) -> Result<Self, BuildError> {
+        let spill = &options.spill;
+        Ok(Placer {
+            archive,
+            options,
+            scanned: Scanned::new(Tree::with_spill(Metadata::default(), spill)?),
+            runs: Table::new(spill),
+            bytes_left: options.metadata_bytes_max,
+            content_bytes: 0,
+            has_root: false,
+            whiteouts: Table::new(spill),
+            opaque: Table::new(spill),
+        })
+    }
+
+    /// Adds a member.
+    pub fn place(&mut self, member: Member) -> Result<(), Fault> {
+        let path = names(&member.name)?;
+        self.scanned.dropped_xattrs += member.dropped_xattrs;
+        let xattr_bytes = member.metadata.xattrs.iter().map(|(name, value)| name.len() + value.len() + 64);
+        self.charge(xattr_bytes.sum())?;
+        let mtime = member.metadata.mtime;
+        if !self.has_root {
+            self.scanned.tree.change(InodeId::ROOT, |root| root.mtime = mtime)?;
+            self.has_root = true;
+        }
+        let Some((name, directories)) = path.split_last() else {
+            return self.place_root(member);
+        };
+        let parent = self.directories(directories, mtime)?;
+        self.charge(INODE_BYTES + 2 * member.name.len())?;
+        if self.options.whiteouts == Whiteouts::Overlay && name.starts_with(WHITEOUT) {
+            return self.whiteout(parent, name, member.metadata);
+        }
+        match member.kind {
+            Kind::HardLink(target) => self.link(parent, name, &target),
+            kind => {
+                let body = self.body(kind)?;
+                self.add(parent, name, member.metadata, body)
+            }
+        }
+    }
+
+    /// Ends the tree.
+    pub fn finish(mut self) -> Result<Scanned, BuildError> {
+        let tree = &mut self.scanned.tree;
+        tree.set_contents(Arc::new(Members { archive: self.archive, runs: Arc::new(self.runs) }));
+        for Whiteout { name, parent, id } in self.whiteouts.iter() {
+            let name = tree.name(name).to_vec();
+            match tree.child(parent, &name) {
+                // The layer removes a directory and makes another one.
+                Some(id) if tree.is_directory(id) => {
+                    self.opaque.push(id)?;
+                }
+                Some(_) => {}
+                None => tree.link(parent, &name, id)?,
+            }
+        }
+        for id in self.opaque.iter() {
+            tree.change(id, |metadata| {
+                let xattrs = &mut metadata.xattrs;
+                let name: &[u8] = b"trusted.overlay.opaque";
+                xattrs.retain(|(other, _)| other.as_ref() != name);
+                let at = xattrs.partition_point(|(other, _)| other.as_ref() < name);
+                xattrs.insert(at, (name.into(), b"y".as_slice().into()));
+            })?;
+        }
+        Ok(self.scanned)
+    }
+
+    fn charge(&mut self, bytes: usize) -> Result<(), Fault> {
+        let left = self.bytes_left.checked_sub(bytes as u64);
+        self.bytes_left = left.ok_or_else(|| {
+            let max = Human(self.options.metadata_bytes_max);
+            Fault::refused(format!("with it the metadata of the archive takes more than {max}, the limit"))
+        })?;
+        Ok(())
+    }
+
+    fn place_root(&mut self, member: Member) -> Result<(), Fault> {
+        match member.kind {
+            Kind::Directory => Ok(self.scanned.tree.change(InodeId::ROOT, |root| *root = member.metadata)?),
+            _ => Err(Fault::refused("the root would be no directory")),
+        }
+    }
+
+    /// Returns the directory at a path, and makes those that are missing.
+    fn directories(&mut self, path: &[&[u8]], mtime: Timestamp) -> Result<InodeId, Fault> {
+        let mut id = InodeId::ROOT;
+        let mut path_bytes = 0;
+        for &name in path {
+            path_bytes += name.len() + 1;
+            let tree = &self.scanned.tree;
+            id = match tree.child(id, name) {
+                Some(child) if tree.is_directory(child) => child,
+                Some(child) => {
+                    let is_link = tree.link_target(child).is_some();
+                    let what = if is_link { "a symbolic link" } else { "no directory" };
+                    return Err(Fault::refused(format!("it is below '{}', {what}", shown(name))));
+                }
+                None => {
+                    self.charge(INODE_BYTES + 2 * path_bytes)?;
+                    let metadata = Metadata { mtime, ..Metadata::default() };
+                    self.scanned.tree.add(id, name, metadata, Body::Directory)?
+                }
+            };
+        }
+        Ok(id)
+    }
+
+    fn body(&mut self, kind: Kind) -> Result<Body, Fault> {
+        Ok(match kind {
+            Kind::Regular(data) => self.regular(data)?,
+            Kind::Directory | Kind::HardLink(_) => Body::Directory,
+            Kind::Symlink(target) => {
+                self.charge(target.len())?;
+                Body::Symlink(target.into())
+            }
+            Kind::CharDevice(number) => Body::CharDevice(number),
+            Kind::BlockDevice(number) => Body::BlockDevice(number),
+            Kind::Fifo => Body::Fifo,
+        })
+    }
+
+    fn regular(&mut self, data: Data) -> Result<Body, Fault> {
+        if let Some(runs) = &data.runs {
+            let chunks = (data.len_bytes / CHUNK_BYTES).min(CHUNKS_MAX) as usize;
+            self.charge(size_of_val(runs.as_ref()) + 4 * chunks)?;
+        }
+        let sum = self.content_bytes.checked_add(data.len_bytes).filter(|sum| *sum <= CONTENT_BYTES_MAX);
+        self.content_bytes = sum.ok_or_else(|| {
+            Fault::refused(format!("with its {} bytes the files have more than 2^47", data.len_bytes))
+        })?;
+        let Data { at, len_bytes, runs } = data;
+        let mut words = [at, 0, 0, 0, 0];
+        if let Some(runs) = runs.filter(|_| len_bytes > 0) {
+            (words[1], words[2]) = (self.runs.len() as u64 + 1, runs.len() as u64);
+            for run in runs {
+                self.runs.push(run)?;
+            }
+        }
+        Ok(Body::Stored(Stored { len_bytes, words }))
+    }
+
+    fn add(&mut self, parent: InodeId, name: &[u8], metadata: Metadata, body: Body) -> Result<(), Fault> {
+        let tree = &mut self.scanned.tree;
+        match (tree.child(parent, name).filter(|id| tree.is_directory(*id)), &body) {
+            (Some(id), Body::Directory) => {
+                return Ok(tree.change(id, |other| *other = metadata)?);
+            }
+            (Some(id), _) => check_empty(tree, id)?,
+            (None, _) => {}
+        }
+        tree.add(parent, name, metadata, body)?;
+        Ok(())
+    }
+
+    fn link(&mut self, parent: InodeId, name: &[u8], target: &[u8]) -> Result<(), Fault> {
+        let tree = &mut self.scanned.tree;
+        let found = names(target)
+            .map_err(|fault| match fault {
+                Fault::Refused(what) => Fault::refused(format!("a hard link to '{}': {what}", shown(target))),
+                fault => fault,
+            })?
+            .into_iter()
+            .try_fold(InodeId::ROOT, |id, name| tree.child(id, name));
+        let Some(id) = found else {
+            let what = format!("a hard link to '{}', which is not before it in the archive", shown(target));
+            return Err(Fault::refused(what));
+        };
+        if tree.is_directory(id) {
+            return Err(Fault::refused(format!("a hard link to '{}', a directory", shown(target))));
+        }
+        if let Some(replaced) = tree.child(parent, name).filter(|id| tree.is_directory(*id)) {
+            check_empty(tree, replaced)?;
+        }
+        Ok(tree.link(parent, name, id)?)
+    }
+
+    fn whiteout(&mut self, parent: InodeId, name: &[u8], metadata: Metadata) -> Result<(), Fault> {
+        if name == WHITEOUT_OPAQUE {
+            self.opaque.push(parent)?;
+        } else if !name.starts_with(WHITEOUT_META) {
+            let name = match &name[WHITEOUT.len()..] {
+                b"" | b"." | b".." => return Err(Fault::refused("a whiteout of no name")),
+                name => name,
+            };
+            let tree = &mut self.scanned.tree;
+            let metadata = Metadata { permissions: 0, xattrs: Vec::new(), ..metadata };
+            let id = tree.add_nameless(metadata, Body::CharDevice(DeviceNumber { major: 0, minor: 0 }))?;
+            let name = tree.add_name(name)?;
+            self.whiteouts.push(Whiteout { name, parent, id })?;
+        }
+        Ok(())
+    }
+}
+
+/// Splits a path into names. A slash at the beginning is dropped, as programs that extract do.
+fn names(path: &[u8]) -> Result<Vec<&[u8]>, Fault> {
+    let names: Vec<&[u8]> =
+        path.split(|&byte| byte == b'/').filter(|name| !matches!(*name, b"" | b".")).collect();
+    let what = match path {
+        b"" => "it has no name",
+        _ if names.contains(&b"..".as_slice()) => "a path with '..'",
+        path if path.contains(&0) => "a path with a NUL byte",
+        path if path.len() > PATH_BYTES_MAX => "a path of more than 4095 bytes",
+        _ if names.iter().any(|name| name.len() > NAME_LEN_MAX) => "a name of more than 255 bytes",
+        _ => return Ok(names),
+    };
+    Err(Fault::refused(what))
+}
+
+fn check_empty(tree: &Tree, id: InodeId) -> Result<(), Fault> {
+    match tree.entries(id).next().is_some() {
+        true => Err(Fault::refused("a directory that is not empty has this name already")),
+        false => Ok(()),
+    }
+}
+
+fn shown(name: &[u8]) -> String {
+    String::from_utf8_lossy(name).into_owned()
+}

@@ -1,0 +1,54 @@
+//! A last extent that lies elsewhere: behind the index, or in the packed file.
+
+use super::{Extent, Faults, Index, Strict};
+use crate::strict::inode::RawInode;
+use pagefold_image::format::features::incompat;
+use pagefold_image::format::zmap::advise;
+use pagefold_image::{Address, ImageError, rules};
+
+/// Judges a last extent that lies at `index_end`.
+pub(super) fn check_inline(
+    strict: &mut Strict<'_>,
+    index: &mut Index<'_>,
+    extent: Extent,
+    index_end: u64,
+    faults: &mut Faults<'_>,
+) -> Result<(), ImageError> {
+    let stored_bytes = u64::from(index.header.inline_bytes());
+    let block_bytes = strict.block_bytes();
+    let at = Address { offset: index_end, ..index.at };
+    let what = match () {
+        () if stored_bytes == 0 => "an inline cluster without bytes",
+        () if index_end % block_bytes + stored_bytes > block_bytes => {
+            "an inline cluster that crosses the end of its block"
+        }
+        () if extent.algorithm.is_none() && index.header.advises(advise::INTERLACED) => {
+            "a plain inline cluster in an interlaced file, which readers interpret differently"
+        }
+        () => return index.extent(strict, Extent { at, stored_bytes, inline: true, ..extent }, faults),
+    };
+    faults.add(&rules::INLINE_CLUSTER, at, what);
+    Ok(())
+}
+
+/// Judges a fragment of `len_bytes` bytes at byte `offset` of the packed file.
+pub(super) fn check_fragment(
+    strict: &mut Strict<'_>,
+    inode: &RawInode,
+    at: Address,
+    offset: u64,
+    len_bytes: u64,
+    faults: &mut Faults<'_>,
+) {
+    strict.uses(incompat::FRAGMENTS, "a fragment", at, faults);
+    let packed = match strict.image.superblock().packed_nid {
+        Some(nid) if nid != inode.nid => strict.image.node(nid).ok(),
+        _ => None,
+    };
+    let packed_bytes = packed.map_or(0, |packed| packed.len_bytes());
+    if offset.checked_add(len_bytes).is_none_or(|end| end > packed_bytes) {
+        let what =
+            format!("a fragment of {len_bytes} bytes at byte {offset} of a packed file of {packed_bytes}");
+        faults.add(&rules::FRAGMENT_RANGE, at, what);
+    }
+}

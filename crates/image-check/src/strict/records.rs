@@ -1,0 +1,91 @@
+//! Rules of the configuration records.
+
+use super::{Faults, Kind, Strict};
+use pagefold_image::format::config::{self, RawDeflateConfig, RawLz4Config, RawLzmaConfig, RawZstdConfig};
+use pagefold_image::format::features::incompat;
+use pagefold_image::format::superblock::{self as disk, RawSuperblock};
+use pagefold_image::read::Algorithm;
+use pagefold_image::read::superblock::algorithm;
+use pagefold_image::{Address, ImageError, rules};
+
+/// The limits of clusters in the records.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    /// Window of LZ4, bytes.
+    pub(super) lz4_window: u64,
+    /// Longest LZ4 cluster, bytes.
+    pub(super) lz4_cluster: u64,
+    /// Window of deflate, bytes.
+    pub(super) deflate_window: u64,
+    /// Window of zstd, bytes.
+    pub(super) zstd_window: u64,
+    /// Bit `n` is set for the algorithm of number `n`.
+    pub(super) algorithms: u16,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        let lz4_window = config::LZ4_WINDOW_BYTES_DEFAULT.into();
+        Limits { lz4_window, lz4_cluster: 1 << 20, deflate_window: 1 << 15, zstd_window: 0, algorithms: 1 }
+    }
+}
+
+/// Judges the records, and sets the limits of `strict`.
+pub(super) fn check(strict: &mut Strict<'_>, faults: &mut Faults<'_>) -> Result<(), ImageError> {
+    let raw = strict.raw;
+    let mut at = disk::OFFSET + RawSuperblock::LEN as u64 + u64::from(raw.sb_extslots) * disk::EXTSLOT_LEN;
+    let begin = at;
+    if !strict.has_incompat(incompat::COMPR_CFGS) {
+        if raw.u1.get() != 0 {
+            strict.limits.lz4_window = raw.u1.get().into();
+        }
+        return Ok(());
+    }
+    strict.limits.algorithms = raw.u1.get();
+    for number in (0..16).filter(|number| raw.u1.get() & 1 << number != 0) {
+        let Some(algorithm) = algorithm(number) else { return Ok(()) };
+        let start = at.next_multiple_of(config::RECORD_ALIGN);
+        let gap_is_zero = strict.is_zero(Address::image(at), start - at)?;
+        let len = u64::from(u16::from_le_bytes(strict.array(Address::image(start))?));
+        let body = Address::image(start + 2);
+        let (wanted, rest_is_zero) = record(strict, algorithm, body)?;
+        if len != wanted as u64 || !rest_is_zero || !gap_is_zero {
+            let what =
+                format!("the record of {algorithm:?} has {len} bytes instead of {wanted}, or bytes not zero");
+            faults.add(&rules::CFG_RECORD, body, what);
+        }
+        at = start + 2 + len;
+    }
+    strict.claim(Kind::Metadata, Address::image(begin), at - begin, faults);
+    Ok(())
+}
+
+/// Reads one record; returns its right length, and whether its reserved bytes are zero.
+fn record(strict: &mut Strict<'_>, algorithm: Algorithm, at: Address) -> Result<(usize, bool), ImageError> {
+    let is_zero = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
+    Ok(match algorithm {
+        Algorithm::Lz4 => {
+            let raw = RawLz4Config::parse(&strict.array(at)?);
+            if raw.max_distance.get() != 0 {
+                strict.limits.lz4_window = raw.max_distance.get().into();
+            }
+            let blocks = u64::from(raw.max_pclusterblks.get().max(1));
+            strict.limits.lz4_cluster = blocks << strict.block_bits();
+            (RawLz4Config::LEN, is_zero(&raw.reserved))
+        }
+        Algorithm::MicroLzma => {
+            let raw = RawLzmaConfig::parse(&strict.array(at)?);
+            (RawLzmaConfig::LEN, is_zero(&raw.reserved))
+        }
+        Algorithm::Deflate => {
+            let raw = RawDeflateConfig::parse(&strict.array(at)?);
+            strict.limits.deflate_window = 1 << raw.windowbits.min(config::DEFLATE_WINDOW_BITS_MAX);
+            (RawDeflateConfig::LEN, is_zero(&raw.reserved))
+        }
+        Algorithm::Zstd => {
+            let raw = RawZstdConfig::parse(&strict.array(at)?);
+            strict.limits.zstd_window = 1 << (raw.windowlog.min(20) + config::ZSTD_WINDOW_LOG_BASE);
+            (RawZstdConfig::LEN, is_zero(&raw.reserved))
+        }
+    })
+}
