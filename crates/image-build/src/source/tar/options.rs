@@ -1,4 +1,4 @@
-//! What is taken from an archive.
+//! The options of reading archives.
 
 use crate::rules::Pattern;
 use crate::table::Spill;
