@@ -1,7 +1,7 @@
 //! Charges the bookkeeping of a tool that walks an image to the image's memory budget.
 //!
 //! The image decides how much a walk has to remember: the inodes that it visited, the names of an unsorted directory,
-//! the files with several names. The first [`UNCHARGED_BYTES`] of a tool are free, so that small trees can be walked in
+//! the files with several names. The first 1 MiB of a tool are free, so that small trees can be walked in
 //! the smallest budget; the rest is charged to the budget in steps. A charge evicts cached clusters, but never takes
 //! the reserve of readers, so reading still makes progress.
 //!

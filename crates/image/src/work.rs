@@ -5,14 +5,14 @@
 //! entry, attribute and fault: the functions that find an extent or read a block of a directory want a limit, so that a
 //! loop without one cannot be written. A hole is one extent, whatever its length.
 //!
-//! The limit of a whole walk is [`FREE_STEPS`], and [`STEPS_PER_BYTE`] for each stored byte. The densest structures that
+//! The limit of a whole walk is 2^15 steps, and 16 for each stored byte. The densest structures that
 //! cost a step are entries of directories (13 bytes or more), those of chunks (4 bytes) and of indexes (2 bytes for each
 //! logical cluster), and a tool looks at each of them a few times. That leaves a factor of ten or more for metadata that
 //! is itself compressed; then the stored contents add to the limit too. Sharing is free of charge: a file of many TiB takes
 //! as many steps as its index has extents, and its index is stored. `check`, which decodes what it finds, takes a step
-//! for each [`DECODED_BYTES_PER_STEP`] besides, so contents may be 2^18 times as long as the image.
+//! for each 16 KiB besides, so contents may be 2^18 times as long as the image.
 //!
-//! A request of the kernel has a smaller limit, because a thread and a program wait for it: see [`WorkLimit::of_request`].
+//! A request of the kernel has a smaller limit, because a thread and a program wait for it (`of_request`).
 //! A call of the library has that of a walk.
 //!
 //! The counter belongs to one thread and is no atomic. Threads that share a limit take steps from it in batches.
