@@ -86,7 +86,7 @@ fn make_room(cache: &Cache, pending_bytes: u64) {
 }
 
 /// Evicts groups until the files take `target_bytes`, and removes files that have none.
-fn evict_files(cache: &Cache, files: &[FileInfo], used_bytes: u64, target_bytes: u64) {
+pub(super) fn evict_files(cache: &Cache, files: &[FileInfo], used_bytes: u64, target_bytes: u64) {
     let freed = evict_from(cache, files, used_bytes.saturating_sub(target_bytes));
     cache.counters.evicted_bytes.fetch_add(freed, Ordering::Relaxed);
     for FileInfo { name, .. } in files {
@@ -94,13 +94,6 @@ fn evict_files(cache: &Cache, files: &[FileInfo], used_bytes: u64, target_bytes:
             let _ = cache.dir.remove(name);
         }
     }
-}
-
-/// For tests: evicts until the files take `target_bytes`.
-#[cfg(test)]
-pub(super) fn evict_to(cache: &Cache, target_bytes: u64) {
-    let files = files(cache);
-    evict_files(cache, &files, files.iter().map(|file| file.used_bytes).sum(), target_bytes);
 }
 
 /// The size of the cache, or less where the file system is nearly full.
