@@ -16,7 +16,6 @@ mod fetch;
 pub(crate) use fetch::Fetch;
 
 use crate::eviction::{BLOCK_BYTES, ReadParts};
-use fetch::FetchKind;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -207,14 +206,7 @@ impl Blocks {
                 }
                 Some(Entry::Loading { .. }) => {}
                 None => {
-                    let kind = FetchKind::Waited;
-                    return Claim::Load(match sequence_blocks {
-                        Some(own) => self.begin_sequence(&mut state, wanted, own, kind),
-                        None => {
-                            let end = wanted.end.min(wanted.start + self.max_run_blocks().max(1));
-                            self.begin(&mut state, wanted.start..end, None, kind)
-                        }
-                    });
+                    return Claim::Load(self.begin_waited(&mut state, wanted, sequence_blocks));
                 }
             }
             let left = end.saturating_duration_since(Instant::now());

@@ -26,7 +26,7 @@ const LONG_SEQUENCE_BLOCKS: u64 = 512;
 
 /// The reason why blocks are loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum FetchKind {
+enum FetchKind {
     /// A reader, which waits for them.
     Waited,
     /// Nobody yet: they are fetched ahead of a reader in order.
@@ -101,9 +101,26 @@ impl Drop for Fetch {
 }
 
 impl Blocks {
+    /// Marks the blocks as loading that a reader of the wanted ones loads, and waits for. `sequence_blocks`: the blocks that
+    /// it has loaded of a sequence; `None` if it does not read one.
+    pub(super) fn begin_waited(
+        self: &Arc<Self>,
+        state: &mut State,
+        wanted: Range<u64>,
+        sequence_blocks: Option<u64>,
+    ) -> Fetch {
+        match sequence_blocks {
+            Some(own) => self.begin_sequence(state, wanted, own, FetchKind::Waited),
+            None => {
+                let end = wanted.end.min(wanted.start + self.max_run_blocks().max(1));
+                self.begin(state, wanted.start..end, None, FetchKind::Waited)
+            }
+        }
+    }
+
     /// Marks the missing blocks at the beginning of a range as loading. `sequence_blocks`: the blocks that the sequence
     /// before them has; `None` if they are no sequence.
-    pub(super) fn begin(
+    fn begin(
         self: &Arc<Self>,
         state: &mut State,
         range: Range<u64>,
@@ -125,7 +142,7 @@ impl Blocks {
 
     /// Marks the blocks of a sequence that are to be loaded from the first wanted one on: those that are wanted, or more,
     /// but none that is there or on its way. The sequence has at least `own_blocks` already.
-    pub(super) fn begin_sequence(
+    fn begin_sequence(
         self: &Arc<Self>,
         state: &mut State,
         wanted: Range<u64>,

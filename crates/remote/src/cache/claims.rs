@@ -4,7 +4,8 @@
 //! Another process that wants them waits for them to appear, for a bounded time: the owner may be stopped, or slow. Then it
 //! fetches them itself, and waits for nobody for a minute. So a claim is a hint, and right bytes never depend on one.
 
-use super::{CachedObject, now_s};
+use super::folder::now_s;
+use super::object::CachedObject;
 use crate::blocks::Loaded;
 use pagefold_sys::{SysError, rangelock};
 use std::fs::File;

@@ -1,4 +1,5 @@
-use super::format::{GROUP_BLOCKS, MAX_LEN_BYTES};
+use super::folder::now_s;
+use super::format::{GROUP_BLOCKS, Header, Layout, MAX_LEN_BYTES};
 use super::*;
 use crate::blocks::Loaded;
 use crate::eviction::BLOCK_BYTES;
@@ -378,7 +379,7 @@ fn no_group_that_is_written_while_it_is_evicted_is_lost() {
         let (file, layout) = (object.file(), object.layout);
         for group in 0..2 {
             let data = layout.group_data(group);
-            let is_known = super::object::read_record(&file, &layout, group).unwrap().used_s() != 0;
+            let is_known = super::folder::read_record(&file, &layout, group).unwrap().used_s() != 0;
             let has_data = rustix::fs::seek(&*file, SeekFrom::Data(data.start)).is_ok_and(|at| at < data.end);
             assert!(is_known || !has_data, "group {group} in round {round}");
         }
