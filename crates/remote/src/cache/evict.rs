@@ -8,8 +8,8 @@
 //!
 //! The cache leaves an eighth of the room that it could have on a file system to others.
 
-use super::format::{HEADER_BYTES, HEADER_USED_BYTES, Layout, RECORD_BYTES, Record};
 use super::folder::{Cache, is_full, max_unchecked_bytes, now_s, read_header, read_record};
+use super::format::{HEADER_BYTES, HEADER_USED_BYTES, Layout, RECORD_BYTES, Record};
 use super::key::Key;
 use pagefold_sys::SysError;
 use pagefold_sys::cachedir::{Access, punch_hole};

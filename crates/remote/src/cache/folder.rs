@@ -138,7 +138,6 @@ impl Cache {
     pub(super) fn writing(&self) -> MutexGuard<'_, Writing> {
         self.writing.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
 }
 
 /// Whether there is no room for a write.

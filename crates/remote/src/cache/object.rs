@@ -8,9 +8,7 @@
 
 use super::evict::evict;
 use super::folder::{Cache, is_full, now_s, read_header, read_record};
-use super::format::{
-    CHECKSUM_BYTES, GROUP_BLOCKS, Header, Layout, Record, checksum,
-};
+use super::format::{CHECKSUM_BYTES, GROUP_BLOCKS, Header, Layout, Record, checksum};
 use super::key::Key;
 use pagefold_sys::SysError;
 use pagefold_sys::cachedir::Access;
