@@ -7,33 +7,35 @@
 //!
 //! The threads end when the [`ReadAhead`] is dropped. Nobody joins them, because they may wait for a server.
 
-use crate::blocks::{Loaded, Run};
+use crate::blocks::{Fetch, Loaded};
 use std::ops::Range;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Fetches the bytes of a run, by one attempt; `None` if it fails.
-pub(crate) type Fetch = dyn Fn(&Range<u64>) -> Option<Loaded> + Send + Sync;
+pub(crate) type Load = dyn Fn(&Range<u64>) -> Option<Loaded> + Send + Sync;
 
 /// Threads that fetch ahead.
 pub(crate) struct ReadAhead {
-    idle: SyncSender<Run>,
+    idle: SyncSender<Fetch>,
 }
 
 impl ReadAhead {
     /// Starts up to `threads` threads; `None` if none is wanted or can be started.
-    pub(crate) fn start(threads: usize, fetch: Arc<Fetch>) -> Option<Self> {
+    pub(crate) fn start(threads: usize, load: Arc<Load>) -> Option<Self> {
         // Without a buffer: a run is taken by a thread that waits, or by none.
-        let (idle, runs) = sync_channel::<Run>(0);
+        let (idle, runs) = sync_channel::<Fetch>(0);
         let runs = Arc::new(Mutex::new(runs));
         let start = |n| {
-            let (runs, fetch) = (runs.clone(), fetch.clone());
+            let (runs, load) = (runs.clone(), load.clone());
             let work = move || {
-                while let Some(run) = next(&runs) {
+                // Ends when no more can come.
+                let next = || runs.lock().unwrap_or_else(PoisonError::into_inner).recv().ok();
+                while let Some(run) = next() {
                     let mut following = Some(run);
                     while let Some(run) = following.take() {
                         let chained = run.next();
-                        if let Some(loaded) = fetch(run.blocks()) {
+                        if let Some(loaded) = load(run.blocks()) {
                             run.complete(loaded);
                             following = chained();
                         }
@@ -48,12 +50,7 @@ impl ReadAhead {
 
     /// Hands a run to a thread that waits for one. Otherwise drops the run, so that its blocks are missing again, and
     /// returns false.
-    pub(crate) fn offer(&self, run: Run) -> bool {
+    pub(crate) fn offer(&self, run: Fetch) -> bool {
         self.idle.try_send(run).is_ok()
     }
-}
-
-/// Waits for a run; `None` when no more can come.
-fn next(runs: &Mutex<Receiver<Run>>) -> Option<Run> {
-    runs.lock().unwrap_or_else(PoisonError::into_inner).recv().ok()
 }

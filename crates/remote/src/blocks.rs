@@ -6,25 +6,22 @@
 //! many blocks it has: clusters at random places have two or three. Other readers of a block that is on its way wait for
 //! it. If loading fails, one of them tries next.
 //!
-//! At most a fixed number of blocks stay. Those of long runs that were read to their ends leave first (`passed.rs`): a
-//! reader in order seldom returns, and would evict the metadata and small files that others read again and again. Then
-//! the least recently used ones leave; those that a list had fetched and nobody has read yet leave last
-//! (`prefetch.rs`). One mutex guards the table, held for a search and never while a block is loaded or copied out.
+//! At most a fixed number of blocks stay. Those of long runs that were read once from end to end are evicted first
+//! (`eviction.rs`): otherwise a sequential reader would evict the metadata and small files that others read again and
+//! again. Then the least recently used ones are evicted; those that a list had fetched and nobody has read yet are evicted
+//! last (`blocks/fetch.rs`). One mutex guards the table, held for a search and never while a block is loaded or copied out.
 
-mod run;
+mod fetch;
 
-pub(crate) use run::{Run, RunKind};
+pub(crate) use fetch::Fetch;
 
-use crate::passed::ReadParts;
+use crate::eviction::{BLOCK_BYTES, ReadParts};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// Bytes of a block; the last one of an object may be shorter. Of a cluster at a random place, half a block more than its
-/// bytes is loaded before it and behind it on average.
-pub(crate) const BLOCK_BYTES: u64 = 32 << 10;
 /// Blocks that one request loads at most, as long as nobody says another number.
 const MAX_RUN_BLOCKS: u64 = 32;
 /// Blocks that a reader loads when it continues where a read has ended.
@@ -50,25 +47,25 @@ pub(crate) struct Blocks {
     /// Notified when loading has ended, well or not.
     ended: Condvar,
     pub(crate) hit_bytes: AtomicU64,
-    /// How often blocks were forgotten.
-    forgotten: AtomicU64,
 }
 
 #[derive(Default)]
-pub(crate) struct State {
-    pub(crate) blocks: HashMap<u64, Entry>,
+struct State {
+    blocks: HashMap<u64, Entry>,
     ready_blocks: usize,
     /// Blocks that are prefetched, or are to be, and that nobody has read.
-    pub(crate) unread_blocks: usize,
+    unread_blocks: usize,
     /// The last time that a list had blocks fetched.
-    pub(crate) prefetched_at: Option<Instant>,
+    prefetched_at: Option<Instant>,
     /// The runs that readers load themselves, and so wait for.
     waited: Vec<Range<u64>>,
+    /// How often blocks were forgotten.
+    forgotten: u64,
     /// Counts accesses.
     clock: u64,
 }
 
-pub(crate) enum Entry {
+enum Entry {
     Loading { run_blocks: u64 },
     Ready { bytes: Arc<Vec<u8>>, run_blocks: u64, used: u64, is_unread: bool, parts: ReadParts },
 }
@@ -76,7 +73,7 @@ pub(crate) enum Entry {
 /// The next step of a reader for a block.
 enum Claim {
     Copy(Arc<Vec<u8>>),
-    Load(Run),
+    Load(Fetch),
     TimedOut,
 }
 
@@ -93,13 +90,17 @@ impl Blocks {
     /// No blocks yet of an object of `len_bytes`. At most `max_bytes` will be kept, but one block at least.
     pub(crate) fn new(len_bytes: u64, max_bytes: usize) -> Self {
         let max_blocks = (max_bytes / BLOCK_BYTES as usize).max(1);
-        let (state, ended) = (Mutex::default(), Condvar::new());
-        let max_run_blocks = AtomicU64::new(MAX_RUN_BLOCKS);
-        let (hit_bytes, forgotten) = Default::default();
-        Blocks { len_bytes, max_blocks, max_run_blocks, state, ended, hit_bytes, forgotten }
+        Blocks {
+            len_bytes,
+            max_blocks,
+            max_run_blocks: AtomicU64::new(MAX_RUN_BLOCKS),
+            state: Mutex::default(),
+            ended: Condvar::new(),
+            hit_bytes: AtomicU64::new(0),
+        }
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -127,15 +128,9 @@ impl Blocks {
     /// these came from. Returns whether one was there.
     pub(crate) fn forget(&self, blocks: &Range<u64>) -> bool {
         let mut state = self.lock();
-        self.forgotten.fetch_add(1, Ordering::Relaxed);
+        state.forgotten += 1;
         let before = state.ready_blocks;
-        for block in blocks.clone() {
-            if let Some(&Entry::Ready { is_unread, .. }) = state.blocks.get(&block) {
-                state.blocks.remove(&block);
-                state.unread_blocks -= usize::from(is_unread);
-                state.ready_blocks -= 1;
-            }
-        }
+        blocks.clone().for_each(|block| state.remove_ready(block));
         state.ready_blocks < before
     }
 
@@ -163,7 +158,7 @@ impl Blocks {
                 }
                 Claim::TimedOut => return Err(ReadError::TimedOut),
                 Claim::Load(run) => {
-                    let loaded = load(&run.blocks).map_err(ReadError::Load)?;
+                    let loaded = load(run.blocks()).map_err(ReadError::Load)?;
                     // A read of several runs is a sequence by itself.
                     sequence_blocks = Some(sequence_blocks.unwrap_or(0) + loaded.len() as u64);
                     let (mut copied, first) = (0, run.blocks().start);
@@ -211,13 +206,7 @@ impl Blocks {
                 }
                 Some(Entry::Loading { .. }) => {}
                 None => {
-                    let (all, max) = (self.all_blocks(), self.max_run_blocks());
-                    let blocks = match sequence_blocks {
-                        Some(own) => state.begin_run(&wanted, own, all, max),
-                        None => state.begin_single(&wanted, max),
-                    };
-                    state.waited.push(blocks.clone());
-                    return Claim::Load(Run::new(self.clone(), blocks, RunKind::Waited));
+                    return Claim::Load(self.begin_waited(&mut state, wanted, sequence_blocks));
                 }
             }
             let left = end.saturating_duration_since(Instant::now());
@@ -230,12 +219,12 @@ impl Blocks {
 }
 
 impl Blocks {
-    pub(crate) fn all_blocks(&self) -> u64 {
+    fn all_blocks(&self) -> u64 {
         self.len_bytes.div_ceil(BLOCK_BYTES)
     }
 
     /// The most blocks of one request.
-    pub(crate) fn max_run_blocks(&self) -> u64 {
+    fn max_run_blocks(&self) -> u64 {
         self.max_run_blocks.load(Ordering::Relaxed)
     }
 
@@ -281,56 +270,6 @@ impl State {
         }
     }
 
-    /// Marks the wanted blocks that one request may have as loading, up to the first one that is not missing. They are no
-    /// sequence yet.
-    fn begin_single(&mut self, wanted: &Range<u64>, max_run_blocks: u64) -> Range<u64> {
-        let run = self.missing(wanted.start..wanted.end.min(wanted.start + max_run_blocks.max(1)));
-        run.clone().for_each(|block| _ = self.blocks.insert(block, Entry::Loading { run_blocks: 1 }));
-        run
-    }
-
-    /// The missing blocks at the beginning of a range.
-    fn missing(&self, range: Range<u64>) -> Range<u64> {
-        let first_present = range.clone().find(|block| self.blocks.contains_key(block));
-        range.start..first_present.unwrap_or(range.end)
-    }
-
-    /// Chooses the blocks to load from the first wanted one on, and marks them as loading: those that are wanted, or more
-    /// in a sequence, but none that is there or on its way. The sequence has at least `own_blocks` already.
-    fn begin_run(
-        &mut self,
-        wanted: &Range<u64>,
-        own_blocks: u64,
-        all_blocks: u64,
-        max_run_blocks: u64,
-    ) -> Range<u64> {
-        let before = wanted.start.checked_sub(1).and_then(|before| self.blocks.get(&before));
-        let before = before.map_or(0, Entry::run_blocks).max(own_blocks);
-        let is_sequence = before > 0;
-        let sequential_blocks =
-            before.saturating_mul(GROWTH).max(if is_sequence { FIRST_RUN_BLOCKS } else { 1 });
-        let len_blocks = sequential_blocks.max(wanted.end - wanted.start).clamp(1, max_run_blocks);
-        let end = wanted.start.saturating_add(len_blocks).min(all_blocks);
-        self.begin_behind(wanted.start..end, before, false)
-    }
-
-    /// Marks the missing blocks at the beginning of a range as loading, up to the first one that is not missing.
-    pub(crate) fn begin(&mut self, range: Range<u64>, is_prefetch: bool) -> Range<u64> {
-        self.begin_behind(range, 0, is_prefetch)
-    }
-
-    /// As [`State::begin`], for a sequence that has `before` blocks already.
-    fn begin_behind(&mut self, range: Range<u64>, before: u64, is_prefetch: bool) -> Range<u64> {
-        let run = self.missing(range);
-        let len_blocks = run.end - run.start;
-        let run_blocks = before + len_blocks;
-        run.clone().for_each(|block| _ = self.blocks.insert(block, Entry::Loading { run_blocks }));
-        if is_prefetch {
-            self.unread_blocks += len_blocks as usize;
-        }
-        run
-    }
-
     fn set_ready(&mut self, block: u64, bytes: Arc<Vec<u8>>, run_blocks: u64, is_unread: bool) {
         self.clock += 1;
         self.blocks.insert(
@@ -338,6 +277,15 @@ impl State {
             Entry::Ready { bytes, run_blocks, used: self.clock, is_unread, parts: ReadParts::default() },
         );
         self.ready_blocks += 1;
+    }
+
+    /// Drops a block, if it is there.
+    fn remove_ready(&mut self, block: u64) {
+        if let Some(&Entry::Ready { is_unread, .. }) = self.blocks.get(&block) {
+            self.blocks.remove(&block);
+            self.unread_blocks -= usize::from(is_unread);
+            self.ready_blocks -= 1;
+        }
     }
 
     /// Drops blocks until at most `max_blocks` are there: passed ones, then the least recently used ones; unread ones leave
@@ -353,11 +301,7 @@ impl State {
         });
         let mut ready: Vec<_> = ready.collect();
         ready.sort_unstable();
-        for (_, is_unread, _, block) in ready.into_iter().take(surplus) {
-            self.blocks.remove(&block);
-            self.unread_blocks -= usize::from(is_unread);
-            self.ready_blocks -= 1;
-        }
+        ready.into_iter().take(surplus).for_each(|(.., block)| self.remove_ready(block));
     }
 }
 

@@ -44,8 +44,8 @@
 //!
 //! A read (`source.rs`) is cut into blocks of 32 KiB, which `blocks.rs` keeps. A missing block is fetched by `object.rs`
 //! with those behind it that are wanted too, or probably will be: up to 2 MiB in one request, as `link.rs` says after it
-//! has seen the times of others. `outage.rs` lets reads of a block that is out of reach fail together. `passed.rs` says
-//! which blocks leave first, and `prefetch.rs` fetches those of a list. Other readers of a block that is on its way wait
+//! has seen the times of others. `outage.rs` lets reads of a block that is out of reach fail together. `eviction.rs` says
+//! which blocks are evicted first, and `first_hashes.rs` detects a server that sends other bytes the second time. Other readers of a block that is on its way wait
 //! for it, and `ahead.rs` fetches what follows a sequence, while nobody waits for other blocks. `retry.rs`
 //! repeats a request until the deadline; `client.rs` sends it by the agents of `agents.rs` and follows redirects, and
 //! `answer.rs` judges the answer, with the parsers of `headers.rs`; `proxy.rs` does so for a proxy. `url.rs` has the names of objects. [`whole`] compares all of an object with
@@ -54,7 +54,7 @@
 //!
 //! `access.rs` is how the client asks a store where to send a request and with which headers, and what a refusal means.
 //! [`s3`] and [`azure`] sign, [`gcs`] and [`oci`] show tokens; all keep what expires in `renewed.rs`, and ask other services
-//! by `small.rs`: `oauth.rs` those of Azure and Google for tokens.
+//! by `small.rs`: `oauth.rs` those of Azure and Google for tokens. `object_name.rs` has the names of objects in buckets.
 //! [`stores`] are their settings, read once from the user's [`environment`].
 
 // Printing panics when it cannot write. Only the binary prints, in one file.
@@ -71,6 +71,8 @@ mod client;
 mod encoding;
 pub mod environment;
 mod error;
+mod eviction;
+mod first_hashes;
 pub mod gcs;
 pub mod headers;
 mod link;
@@ -79,14 +81,11 @@ mod object;
 mod object_name;
 pub mod oci;
 mod outage;
-mod passed;
-mod prefetch;
 mod program;
 mod proxy;
 mod renewed;
 mod retry;
 pub mod s3;
-mod served;
 mod small;
 mod source;
 pub mod stores;

@@ -1,4 +1,4 @@
-//! The estimate of the way to a server, and the length of requests that follows from it.
+//! Estimates latency and bandwidth of a server, and the request length that follows (4 x bandwidth-delay product).
 //!
 //! A request takes a latency until its first byte, and then its bytes at the rate of the link. A short one wastes the
 //! latency; a long one makes a reader wait for bytes that it does not want yet. So a request has four times the bytes that

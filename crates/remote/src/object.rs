@@ -2,13 +2,14 @@
 
 use crate::RemoteError;
 use crate::answer::{AttemptError, Version, Wanted};
-use crate::blocks::{BLOCK_BYTES, Blocks, Loaded};
+use crate::blocks::{Blocks, Loaded};
 use crate::cache::{CachedObject, Wait};
 use crate::client::Client;
+use crate::eviction::BLOCK_BYTES;
+use crate::first_hashes::FirstHashes;
 use crate::link::{Link, Timing};
 use crate::outage::{Outage, Permission};
 use crate::retry::{Deadline, until_deadline};
-use crate::served::Served;
 use pagefold_backing::DeadlineScope;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,7 +31,7 @@ pub(crate) struct Object {
     pub(crate) timeout: Duration,
     pub(crate) outage: Outage,
     /// Set by [`RemoteSource::remember`].
-    pub(crate) served: OnceLock<Served>,
+    pub(crate) first_hashes: OnceLock<FirstHashes>,
 }
 
 impl Object {
@@ -47,7 +48,7 @@ impl Object {
 
     /// Notes blocks that came, before anybody gets their bytes.
     fn note(&self, blocks: &Range<u64>, loaded: &Loaded) {
-        self.served.get().into_iter().for_each(|served| served.note(blocks.start, loaded));
+        self.first_hashes.get().into_iter().for_each(|hashes| hashes.note(blocks.start, loaded));
     }
 
     /// Loads the first of these blocks ahead of readers, by one attempt; `None` if another process is at it. A reader that

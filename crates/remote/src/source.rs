@@ -3,15 +3,15 @@
 use crate::access::{Access, PlainAccess};
 use crate::ahead::ReadAhead;
 use crate::answer::{Validator, Version, Wanted};
-use crate::blocks::{BLOCK_BYTES, Blocks, ReadError, Run};
+use crate::blocks::{Blocks, Fetch, ReadError};
 use crate::cache::{CacheUse, CachedObject};
 use crate::client::Client;
 use crate::encoding::digest_name;
+use crate::eviction::BLOCK_BYTES;
+use crate::first_hashes::FirstHashes;
 use crate::object::Object;
 use crate::outage::Outage;
-use crate::prefetch::PrefetchClaim;
 use crate::retry::{Deadline, until_deadline};
-use crate::served::Served;
 use crate::{RemoteError, Secret, Url};
 use pagefold_backing::{BackingError, ByteSource, Prefetched};
 use pagefold_page::latency::Latency;
@@ -135,7 +135,7 @@ impl RemoteSource {
             active: AtomicU64::new(0),
             timeout: options.timeout,
             outage: Outage::default(),
-            served: OnceLock::new(),
+            first_hashes: OnceLock::new(),
         });
         let loaded = object.clone();
         let load = move |run: &Range<u64>| loaded.load_ahead(run).ok().flatten();
@@ -159,13 +159,13 @@ impl RemoteSource {
     /// Remembers the hash of each block that comes from now on, and of those that are in memory:
     /// [`verify_rest`](crate::whole::WholeHash::verify_rest) fails if one comes again with other bytes.
     pub fn remember(&self) {
-        let served = self.object.served.get_or_init(Served::default);
-        self.object.blocks.ready().into_iter().for_each(|(block, bytes)| served.note(block, &vec![bytes]));
+        let hashes = self.object.first_hashes.get_or_init(FirstHashes::default);
+        self.object.blocks.ready().into_iter().for_each(|(block, bytes)| hashes.note(block, &vec![bytes]));
     }
 
     /// Whether a block that was [remembered](Self::remember) came again with other bytes.
     pub(crate) fn has_other_bytes(&self) -> bool {
-        self.object.served.get().is_some_and(Served::has_other)
+        self.object.first_hashes.get().is_some_and(FirstHashes::has_other)
     }
 
     /// Whether ranges that were read stay on this machine until the object is closed, so that another read of all of it
@@ -191,7 +191,7 @@ impl RemoteSource {
     }
 
     /// Offers runs to the threads that fetch ahead, until all are busy or nothing is missing.
-    fn offer_ahead(&self, next: impl Fn() -> Option<Run>) {
+    fn offer_ahead(&self, next: impl Fn() -> Option<Fetch>) {
         if let Some(ahead) = &self.ahead {
             while next().is_some_and(|run| ahead.offer(run)) {}
         }
@@ -292,9 +292,8 @@ impl ByteSource for RemoteSource {
         let wanted = offset / BLOCK_BYTES..(offset + len_bytes).div_ceil(BLOCK_BYTES);
         loop {
             let run = match self.object.blocks.claim_prefetch(&wanted) {
-                PrefetchClaim::Nothing => return Prefetched::Done,
-                PrefetchClaim::NoRoom => return Prefetched::NoRoom,
-                PrefetchClaim::Fetch(run) => run,
+                Ok(run) => run,
+                Err(end) => return end,
             };
             match self.object.load_ahead(run.blocks()) {
                 Ok(Some(loaded)) => run.complete(loaded),

@@ -222,7 +222,7 @@ fn blocks_on_their_way_are_forgotten_too_when_they_have_come() {
 }
 
 /// Reads on in order, and returns the run to fetch ahead.
-fn read_ahead(blocks: &Arc<Blocks>) -> Option<Run> {
+fn read_ahead(blocks: &Arc<Blocks>) -> Option<Fetch> {
     for block in [1, 9] {
         read(blocks, block * BLOCK..(block + 1) * BLOCK);
     }

@@ -4,7 +4,8 @@
 //! Another process that wants them waits for them to appear, for a bounded time: the owner may be stopped, or slow. Then it
 //! fetches them itself, and waits for nobody for a minute. So a claim is a hint, and right bytes never depend on one.
 
-use super::{CachedObject, now_s};
+use super::folder::now_s;
+use super::object::CachedObject;
 use crate::blocks::Loaded;
 use pagefold_sys::{SysError, rangelock};
 use std::fs::File;
@@ -20,13 +21,13 @@ const MAX_PAUSE: Duration = Duration::from_millis(10);
 const NO_WAIT_S: u64 = 60;
 
 /// The right to fetch blocks, while this value lives.
-struct Claim {
+struct FetchLock {
     file: Arc<File>,
     range: Range<u64>,
     blocks: Range<u64>,
 }
 
-impl Drop for Claim {
+impl Drop for FetchLock {
     fn drop(&mut self) {
         // The lock ends with the file otherwise.
         let _ = rangelock::unlock(&self.file, &self.range);
@@ -47,7 +48,7 @@ enum Prepared {
     /// The first blocks are cached: their bytes.
     Cached(Loaded),
     /// These blocks, the first ones, are to be fetched, while the claim lives.
-    Fetch(Range<u64>, Option<Claim>),
+    Fetch(Range<u64>, Option<FetchLock>),
     /// Another process fetches the blocks.
     Busy,
 }
@@ -108,7 +109,7 @@ impl CachedObject {
     }
 
     /// Looks once more: the owner before may have stored the blocks since the last look.
-    fn prepare_claimed(&self, blocks: &Range<u64>, claim: Claim) -> Prepared {
+    fn prepare_claimed(&self, blocks: &Range<u64>, claim: FetchLock) -> Prepared {
         let cached = self.read(blocks);
         if cached.is_empty() {
             return Prepared::Fetch(claim.blocks.clone(), Some(claim));
@@ -117,9 +118,9 @@ impl CachedObject {
     }
 
     /// `None` if another process claims some of the blocks. Fails where there are no such locks.
-    fn claim(&self, blocks: &Range<u64>) -> Result<Option<Claim>, SysError> {
+    fn claim(&self, blocks: &Range<u64>) -> Result<Option<FetchLock>, SysError> {
         let (file, range) = (self.file(), self.layout.data(blocks));
         let is_mine = rangelock::try_lock(&file, &range)?;
-        Ok(is_mine.then(|| Claim { file, range, blocks: blocks.clone() }))
+        Ok(is_mine.then(|| FetchLock { file, range, blocks: blocks.clone() }))
     }
 }

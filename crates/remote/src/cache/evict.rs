@@ -8,12 +8,14 @@
 //!
 //! The cache leaves an eighth of the room that it could have on a file system to others.
 
+use super::folder::{Cache, is_full, max_unchecked_bytes, now_s, read_header, read_record};
 use super::format::{HEADER_BYTES, HEADER_USED_BYTES, Layout, RECORD_BYTES, Record};
-use super::object::{read_header, read_record};
-use super::{Cache, Key, max_unchecked_bytes, now_s};
+use super::key::Key;
+use pagefold_sys::SysError;
 use pagefold_sys::blockdev::punch_hole;
 use pagefold_sys::cachedir::Access;
 use std::fs::{File, TryLockError};
+use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::atomic::Ordering;
 
@@ -23,6 +25,62 @@ const LOCK_NAME: &str = "lock";
 const MAX_BUSY: u64 = 2;
 /// Records that are read at once.
 const CHUNK_RECORDS: u64 = 128;
+
+impl Cache {
+    /// Bytes that the files of the cache take on disk now. Looks at each file.
+    pub fn used_bytes(&self) -> u64 {
+        files(self).iter().map(|file| file.used_bytes).sum()
+    }
+
+    /// Remembers the failure of a write. If the disk is full, the cache leaves some of its room to others.
+    pub(super) fn write_failed(&self, error: &SysError) {
+        self.writes.failed(error);
+        if is_full(io::Error::from_raw_os_error(error.errno).kind()) {
+            evict(self, 0);
+        }
+    }
+
+    /// Makes room for a write, by eviction when it is time to look. `None` if another thread or process is at that, and has
+    /// not made room yet: those that fetch faster than one evicts would make the cache larger than it may be.
+    pub(super) fn reserve(&self, len_bytes: u64) -> Option<Reserved<'_>> {
+        let reserved = Reserved { cache: self, len_bytes };
+        let mut writing = self.writing();
+        writing.now_bytes += len_bytes;
+        if writing.unchecked_bytes + len_bytes < max_unchecked_bytes(self.size_bytes) {
+            writing.unchecked_bytes += len_bytes;
+            return Some(reserved);
+        }
+        if writing.is_evicting {
+            // Dropping what is reserved takes the lock.
+            drop(writing);
+            return None;
+        }
+        (writing.unchecked_bytes, writing.is_evicting) = (len_bytes, true);
+        let now_bytes = writing.now_bytes;
+        drop(writing);
+        let has_room = evict(self, now_bytes);
+        let mut writing = self.writing();
+        writing.is_evicting = false;
+        if !has_room {
+            // The next write is followed by a look again.
+            writing.unchecked_bytes = max_unchecked_bytes(self.size_bytes);
+        }
+        drop(writing);
+        has_room.then_some(reserved)
+    }
+}
+
+/// Room in the cache for a write.
+pub(super) struct Reserved<'c> {
+    cache: &'c Cache,
+    len_bytes: u64,
+}
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        self.cache.writing().now_bytes -= self.len_bytes;
+    }
+}
 
 /// A file of the cache. It is not open, because there may be more files than descriptors.
 pub(super) struct FileInfo {
@@ -87,7 +145,7 @@ fn make_room(cache: &Cache, pending_bytes: u64) {
 }
 
 /// Evicts groups until the files take `target_bytes`, and removes files that have none.
-fn evict_files(cache: &Cache, files: &[FileInfo], used_bytes: u64, target_bytes: u64) {
+pub(super) fn evict_files(cache: &Cache, files: &[FileInfo], used_bytes: u64, target_bytes: u64) {
     let freed = evict_from(cache, files, used_bytes.saturating_sub(target_bytes));
     cache.counters.evicted_bytes.fetch_add(freed, Ordering::Relaxed);
     for FileInfo { name, .. } in files {
@@ -95,13 +153,6 @@ fn evict_files(cache: &Cache, files: &[FileInfo], used_bytes: u64, target_bytes:
             let _ = cache.dir.remove(name);
         }
     }
-}
-
-/// For tests: evicts until the files take `target_bytes`.
-#[cfg(test)]
-pub(super) fn evict_to(cache: &Cache, target_bytes: u64) {
-    let files = files(cache);
-    evict_files(cache, &files, files.iter().map(|file| file.used_bytes).sum(), target_bytes);
 }
 
 /// The size of the cache, or less where the file system is nearly full.

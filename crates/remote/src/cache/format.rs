@@ -6,7 +6,7 @@
 //! its group and the time of its last use. Nothing here reads or writes files.
 
 use super::key::Key;
-use crate::blocks::BLOCK_BYTES;
+use crate::eviction::BLOCK_BYTES;
 use std::ops::Range;
 use twox_hash::XxHash3_128;
 

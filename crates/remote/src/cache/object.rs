@@ -7,10 +7,9 @@
 //! each other's work.
 
 use super::evict::evict;
-use super::format::{
-    CHECKSUM_BYTES, GROUP_BLOCKS, HEADER_USED_BYTES, Header, Layout, RECORD_BYTES, Record, checksum,
-};
-use super::{Cache, is_full, now_s};
+use super::folder::{Cache, is_full, now_s, read_header, read_record};
+use super::format::{CHECKSUM_BYTES, GROUP_BLOCKS, Header, Layout, Record, checksum};
+use super::key::Key;
 use pagefold_sys::SysError;
 use pagefold_sys::cachedir::Access;
 use std::fs::File;
@@ -74,20 +73,23 @@ fn is_of_another(cache: &Cache, header: &Header) -> bool {
     file.ok().and_then(|file| read_header(&file)).is_some_and(|found| found != *header)
 }
 
-/// The header of a file; `None` if it has no valid one.
-pub(super) fn read_header(file: &File) -> Option<Header> {
-    let mut bytes = [0; HEADER_USED_BYTES];
-    file.read_exact_at(&mut bytes, 0).ok()?;
-    Header::parse(&bytes)
-}
+impl Cache {
+    /// The cached part of an object of this length; empty if it is new. `None` if the cache cannot have it: it is too long,
+    /// has no bytes, or the folder fails.
+    pub fn object(self: &Arc<Self>, key: &Key, len_bytes: u64) -> Option<CachedObject> {
+        let layout = Layout::of(len_bytes)?;
+        let header = Header { key: *key, len_bytes };
+        let opened = open(self, &header).inspect_err(|e| self.write_failed(e)).ok()?;
+        opened.read_only.iter().for_each(|e| self.writes.failed(e));
+        Some(CachedObject::new(self.clone(), header, layout, opened))
+    }
 
-/// Reads the record of a group; an empty one where the file ends before it.
-pub(super) fn read_record(file: &File, layout: &Layout, group: u64) -> io::Result<Record> {
-    let mut bytes = [0; RECORD_BYTES];
-    match file.read_exact_at(&mut bytes, layout.record_at(group)) {
-        Ok(()) => Ok(Record::new(bytes)),
-        Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(Record::new([0; RECORD_BYTES])),
-        Err(e) => Err(e),
+    /// The cached part of an object whose length only the cache knows; `None` if nothing of it is there. The length is as
+    /// trustworthy as the file: the caller verifies it.
+    pub fn find(self: &Arc<Self>, key: &Key) -> Option<CachedObject> {
+        let file = self.dir.open_file(&key.file_name(), Access::Read).ok()?;
+        let header = read_header(&file).filter(|header| header.key == *key)?;
+        self.object(key, header.len_bytes)
     }
 }
 

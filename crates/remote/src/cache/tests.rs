@@ -1,6 +1,8 @@
-use super::format::{GROUP_BLOCKS, MAX_LEN_BYTES};
+use super::folder::now_s;
+use super::format::{GROUP_BLOCKS, Header, Layout, MAX_LEN_BYTES};
 use super::*;
-use crate::blocks::{BLOCK_BYTES, Loaded};
+use crate::blocks::Loaded;
+use crate::eviction::BLOCK_BYTES;
 use proptest::prelude::*;
 use rustix::fs::SeekFrom;
 use std::collections::BTreeMap;
@@ -53,6 +55,12 @@ fn present(object: &CachedObject) -> Vec<u64> {
         }
     });
     there.collect()
+}
+
+/// Evicts until the files take `target_bytes`.
+fn evict_to(cache: &Cache, target_bytes: u64) {
+    let files = evict::files(cache);
+    evict::evict_files(cache, &files, files.iter().map(|file| file.used_bytes).sum(), target_bytes);
 }
 
 #[test]
@@ -201,7 +209,7 @@ proptest! {
 
 /// Evicts as if the cache were smaller than anything.
 fn evict_all(cache: &Arc<Cache>) {
-    evict::evict_to(cache, 0);
+    evict_to(cache, 0);
 }
 
 #[test]
@@ -220,7 +228,7 @@ fn the_least_recently_used_groups_of_all_objects_leave() {
     }
     let before = cache.used_bytes();
     let group_bytes = GROUP_BLOCKS * BLOCK_BYTES;
-    evict::evict_to(&cache, before - 2 * group_bytes);
+    evict_to(&cache, before - 2 * group_bytes);
     assert_eq!(present(&first), (0..16).chain(32..41).collect::<Vec<_>>());
     assert_eq!(present(&second), (16..41).collect::<Vec<_>>());
     assert_eq!(before - cache.used_bytes(), 2 * group_bytes);
@@ -228,7 +236,7 @@ fn the_least_recently_used_groups_of_all_objects_leave() {
     used(Key([5; 32]), 2, 0);
     let file = File::options().write(true).open(dir.path().join(Key([5; 32]).file_name())).unwrap();
     file.write_all_at(&u64::MAX.to_le_bytes(), layout.record_at(2)).unwrap();
-    evict::evict_to(&cache, cache.used_bytes() - 1);
+    evict_to(&cache, cache.used_bytes() - 1);
     assert_eq!(present(&second), (16..32).collect::<Vec<_>>());
     assert_eq!(present(&first).len(), 25);
 }
@@ -351,7 +359,7 @@ fn long_objects_of_which_little_was_read_are_looked_at_fast() {
             .for_each(|block| object.write(block, &[bytes(0, u64::MAX, 0)]));
     }
     // Records of 8 GiB would take seconds.
-    super::evict::evict_to(&cache, 0);
+    evict_to(&cache, 0);
     assert_eq!(cache.used_bytes(), 0);
 }
 
@@ -365,13 +373,13 @@ fn no_group_that_is_written_while_it_is_evicted_is_lost() {
             scope.spawn(|| write(&object, 0..16));
             scope.spawn(|| {
                 std::thread::sleep(Duration::from_micros(round));
-                evict::evict_to(&cache, GROUP_BLOCKS * BLOCK_BYTES * 9 / 8);
+                evict_to(&cache, GROUP_BLOCKS * BLOCK_BYTES * 9 / 8);
             });
         });
         let (file, layout) = (object.file(), object.layout);
         for group in 0..2 {
             let data = layout.group_data(group);
-            let is_known = super::object::read_record(&file, &layout, group).unwrap().used_s() != 0;
+            let is_known = super::folder::read_record(&file, &layout, group).unwrap().used_s() != 0;
             let has_data = rustix::fs::seek(&*file, SeekFrom::Data(data.start)).is_ok_and(|at| at < data.end);
             assert!(is_known || !has_data, "group {group} in round {round}");
         }

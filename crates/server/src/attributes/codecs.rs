@@ -87,7 +87,7 @@ pub(super) static TABLE: &[Attribute] = &[
 
 /// Name and level of the primary codec. The level of a disk without a size is the one that it gets.
 fn primary(disk: &Disk) -> (String, Option<i32>) {
-    match disk.live() {
+    match disk.running() {
         Some(live) => {
             let (name, level) = live.store.codec();
             (name.to_string(), level)

@@ -51,7 +51,7 @@ fn reset(text: &str, syntax: Syntax) -> Result<Value, Invalid> {
 
 /// The statistics of the store, as zram prints them: all 0 without a size, but the limit of memory.
 fn mm_stat(disk: &disk::Disk) -> String {
-    match disk.live() {
+    match disk.running() {
         Some(live) => live.store.stats().mm.to_string(),
         None => {
             let mem_limit = disk.setup().mem_limit_bytes.map_or(0, |b| disk::limit(b).bytes());
@@ -74,7 +74,7 @@ pub(super) static TABLE: &[Attribute] = &[
         change: Some((size, |t, v| t.initialise(v.number()))),
     },
     zrams("initstate", "switch", "1: the disk has a size; 0: it has none yet", |d| {
-        Ok(u8::from(d.live().is_some()).to_string())
+        Ok(u8::from(d.running().is_some()).to_string())
     }),
     Attribute {
         name: "reset",
@@ -93,14 +93,14 @@ pub(super) static TABLE: &[Attribute] = &[
                   2G; 0 for no limit",
         mode: Some(0o200),
         when: When::Always,
-        show: Some(|d| match d.live() {
+        show: Some(|d| match d.running() {
             Some(live) => Ok(live.store.stats().mm.mem_limit.to_string()),
             None => Ok(mm_stat(d).split_whitespace().nth(3).unwrap_or("0").to_string()),
         }),
         change: Some((limit, |t, v| {
             t.disk().lock().change_setup(|setup| {
                 setup.mem_limit_bytes = Some(v.number());
-                if let Some(live) = t.disk().live() {
+                if let Some(live) = t.disk().running() {
                     live.store.set_mem_limit(disk::limit(v.number()));
                 }
                 Ok(())
@@ -113,9 +113,9 @@ pub(super) static TABLE: &[Attribute] = &[
         meaning: "highest use of memory by stored pages so far. Takes 0: reset to the present use",
         mode: Some(0o200),
         when: When::Always,
-        show: Some(|d| Ok(d.live().map_or(0, |live| live.store.stats().mm.mem_used_max).to_string())),
+        show: Some(|d| Ok(d.running().map_or(0, |live| live.store.stats().mm.mem_used_max).to_string())),
         change: Some((values::zero, |t, _| {
-            if let Some(live) = t.disk().live() {
+            if let Some(live) = t.disk().running() {
                 live.store.reset_mem_used_max();
             }
             Ok(())
@@ -141,12 +141,12 @@ pub(super) static TABLE: &[Attribute] = &[
         when: When::Always,
         show: Some(|d| {
             let setting = d.setup().same_filled;
-            Ok(u8::from(d.live().map_or(setting, |live| live.store.same_filled_enabled())).to_string())
+            Ok(u8::from(d.running().map_or(setting, |live| live.store.same_filled_enabled())).to_string())
         }),
         change: Some((values::switch, |t, v| {
             t.disk().lock().change_setup(|setup| {
                 setup.same_filled = v.is_on();
-                if let Some(live) = t.disk().live() {
+                if let Some(live) = t.disk().running() {
                     live.store.set_same_filled_enabled(v.is_on());
                 }
                 Ok(())
@@ -171,7 +171,7 @@ pub(super) static TABLE: &[Attribute] = &[
         "io_stat",
         "requests",
         "failed_reads failed_writes invalid_io notify_free, as zram prints them",
-        |d| Ok(d.live().map(|live| live.store.stats().io).unwrap_or_default().to_string()),
+        |d| Ok(d.running().map(|live| live.store.stats().io).unwrap_or_default().to_string()),
     ),
     Attribute {
         name: "latency",
@@ -181,7 +181,7 @@ pub(super) static TABLE: &[Attribute] = &[
         when: When::WithSize,
         show: None,
         change: Some((values::zero, |t, _| {
-            t.disk().live_or_error()?.meter.reset_latency();
+            t.disk().running_or_error()?.meter.reset_latency();
             Ok(())
         })),
     },

@@ -135,7 +135,7 @@ impl Attribute {
     /// Refuses a change for which the disk lacks a size or a backing.
     fn check_present(&self, disk: &Disk) -> Result<()> {
         let present = match self.when {
-            When::WithSize => disk.live_or_error().map(drop),
+            When::WithSize => disk.running_or_error().map(drop),
             When::WithBacking => writeback::check_present(disk),
             When::BeforeSize | When::Always => Ok(()),
         };
@@ -145,7 +145,7 @@ impl Attribute {
     /// Sets it to a value that [`Attribute::parse`] returned.
     fn store(&self, target: &mut dyn AttributeTarget, value: Value) -> Result<()> {
         self.check_present(target.disk())?;
-        if self.when == When::BeforeSize && target.disk().live().is_some() {
+        if self.when == When::BeforeSize && target.disk().running().is_some() {
             return Err(named(self.name, disk::has_size()));
         }
         match self.change {

@@ -1,5 +1,5 @@
 use super::*;
-use crate::disk::{Live, Medium, Setup};
+use crate::disk::{Medium, RunningDisk, Setup};
 use pagefold_backing::MemoryBacking;
 use pagefold_control::config::{CodecConfig, DiskConfig};
 use pagefold_control::error::Exit;
@@ -23,8 +23,8 @@ impl AttributeTarget for TestTarget {
     }
 
     fn initialise(&mut self, size_bytes: u64) -> Result<()> {
-        let live = Live::new(&self.disk.setup(), size_bytes, self.disk.options())?;
-        self.disk.lock().set_live(Some(Arc::new(live)));
+        let live = RunningDisk::new(&self.disk.setup(), size_bytes, self.disk.options())?;
+        self.disk.lock().set_running(Some(Arc::new(live)));
         Ok(())
     }
 
@@ -396,7 +396,7 @@ fn a_codec_that_does_not_take_its_parameters_gets_no_size() {
         assert_eq!(write(&mut target, "disksize", "1M").is_ok(), is_valid, "{bits}");
         if is_valid {
             target.disk.store().unwrap().write(0, &[7; 5000]).unwrap();
-            target.disk.lock().set_live(None);
+            target.disk.lock().set_running(None);
         }
     }
     for wrong in ["priority=4 level=1", "algo=lz4 level=1", "algo=deflate priority=1 level=1"] {
@@ -411,7 +411,7 @@ fn a_codec_that_does_not_take_its_parameters_gets_no_size() {
     write(&mut target, "algorithm_params", "algo=lz4hc priority=0 level=100").unwrap();
     write(&mut target, "disksize", "1M").unwrap();
     assert_eq!(target.disk.store().unwrap().codec(), ("lz4hc", Some(16)));
-    target.disk.lock().set_live(None);
+    target.disk.lock().set_running(None);
     write(&mut target, "comp_algorithm", "lzo").unwrap();
     write(&mut target, "algorithm_params", "level=3").unwrap();
     write(&mut target, "disksize", "1M").unwrap();

@@ -102,7 +102,7 @@ pub(super) static TABLE: &[Attribute] = &[
         mode: Some(0o444),
         when: When::Always,
         show: Some(|d| {
-            let live = d.live();
+            let live = d.running();
             let stats = live.as_ref().and_then(|live| Some(live.store.writeback()?.stats()));
             Ok(stats.unwrap_or_default().bd.to_string())
         }),
@@ -197,7 +197,7 @@ pub(super) static TABLE: &[Attribute] = &[
 
 /// Calls `action` with the writeback of a disk that has a size and a backing.
 fn writeback<T>(disk: &Disk, action: impl FnOnce(&Writeback) -> T) -> Result<T> {
-    let live = disk.live_or_error()?;
+    let live = disk.running_or_error()?;
     let writeback = live.store.writeback();
     Ok(action(writeback.ok_or_else(|| errors::of_writeback(&WritebackError::NoBacking))?))
 }

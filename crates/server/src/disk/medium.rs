@@ -49,9 +49,9 @@ impl Medium {
         let force = force && std::fs::metadata(path).is_ok_and(|meta| !meta.is_file());
         let options = OpenOptions { size_bytes: None, min_bytes: PAGE_SIZE as u64, magic: MAGIC, force };
         let opened = open_backing(path, &options).map_err(|e| open_failure(path, &e))?;
-        let using = |e| CliError::failed(format!("using the backing '{}': {e}", path.display()));
+        let backing = Arc::new(file_backing(opened.file, path)?);
         Ok(Medium {
-            backing: Arc::new(FileBacking::new(opened.file, FileOptions::default()).map_err(using)?),
+            backing,
             path: opened.path,
             created: false,
             layout: LayoutKind::Log,
@@ -59,6 +59,11 @@ impl Medium {
             daily_bytes: 0,
         })
     }
+}
+
+fn file_backing(file: File, path: &Path) -> Result<FileBacking> {
+    let using = |e| CliError::failed(format!("using the backing '{}': {e}", path.display()));
+    FileBacking::new(file, FileOptions::default()).map_err(using)
 }
 
 /// Whether the path is `/dev/zramN`. In the shell that is a disk of pagefold, here it may be the kernel's.
@@ -102,10 +107,8 @@ pub fn medium(config: Option<&BackingConfig>, file: Option<File>) -> Result<Opti
         (Some(config), Some(file)) => (config, file),
         _ => return Err(CliError::failed("the configuration and the open backing do not match")),
     };
-    let using = |e| CliError::failed(format!("using the backing '{}': {e}", config.path.display()));
-    let backing = FileBacking::new(file, FileOptions::default()).map_err(using)?;
     Ok(Some(Medium {
-        backing: delayed(backing, config.delay_us),
+        backing: delayed(file_backing(file, &config.path)?, config.delay_us),
         path: config.path.clone(),
         created: config.created.is_some(),
         layout: if config.compressed { LayoutKind::Log } else { LayoutKind::Blocks },

@@ -4,17 +4,17 @@
 //! commands use the store directly. [`Passes`] runs the passes on request, and starts automatic writeback and
 //! recompression.
 //!
-//! The life of a disk: it is made without a size ([`Setup`]), gets one, and with it a store ([`Live`]), and loses both
+//! The life of a disk: it is made without a size ([`Setup`]), gets one, and with it a store ([`RunningDisk`]), and loses both
 //! when it is reset. [`DiskLock`] is held during these changes. The server of the disk makes them, because the export
 //! takes part in them. They may take seconds, and reading the settings or the store does not wait for them.
 
 pub mod block_state;
 mod codec;
-mod live;
 mod medium;
 mod passes;
 pub mod recompress_report;
 mod refusal_tracker;
+mod running;
 mod sectors;
 mod selection;
 mod setup;
@@ -24,9 +24,9 @@ pub mod writeback_report;
 pub use codec::{
     check as check_codec, default_level, help as codec_help, list as codec_list, plain as plain_codec,
 };
-pub use live::{Live, LiveOptions, SIZE_MAX_BYTES, too_large};
 pub use medium::{Medium, medium};
 pub use passes::Passes;
+pub use running::{RunningDisk, RunningOptions, SIZE_MAX_BYTES, too_large};
 pub use selection::{AGE_MAX_S, of as selection_of, recompress_request};
 pub use setup::{PRIORITY_COUNT, Setup};
 pub use store::{
@@ -46,18 +46,18 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub struct Disk {
     name: InstanceName,
     created_unix_s: u64,
-    options: LiveOptions,
+    options: RunningOptions,
     device: Arc<ReplaceableDevice>,
     /// Held by a [`DiskLock`].
     changing: Mutex<()>,
     /// Locked only to copy or exchange the references in it.
-    present: RwLock<Present>,
+    present: RwLock<DiskState>,
 }
 
 /// The settings and the store that a disk has at present.
-struct Present {
+struct DiskState {
     setup: Arc<Setup>,
-    live: Option<Arc<Live>>,
+    live: Option<Arc<RunningDisk>>,
 }
 
 /// The lock of a disk: its holder is the only one that changes the settings and the store.
@@ -72,17 +72,17 @@ impl Disk {
         let disk = Disk {
             name,
             created_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
-            options: LiveOptions {
+            options: RunningOptions {
                 uncompressed: config.uncompressed,
                 has_reserve: config.export.facts().is_for_swap,
             },
             device: Arc::default(),
             changing: Mutex::new(()),
-            present: RwLock::new(Present { setup: Arc::new(Setup::new(config, medium)), live: None }),
+            present: RwLock::new(DiskState { setup: Arc::new(Setup::new(config, medium)), live: None }),
         };
         if config.size_bytes > 0 {
-            let live = Live::new(&disk.setup(), config.size_bytes, disk.options)?;
-            disk.lock().set_live(Some(Arc::new(live)));
+            let live = RunningDisk::new(&disk.setup(), config.size_bytes, disk.options)?;
+            disk.lock().set_running(Some(Arc::new(live)));
         }
         Ok(disk)
     }
@@ -103,7 +103,7 @@ impl Disk {
     }
 
     /// The properties that do not depend on its settings.
-    pub fn options(&self) -> LiveOptions {
+    pub fn options(&self) -> RunningOptions {
         self.options
     }
 
@@ -113,7 +113,7 @@ impl Disk {
     }
 
     /// The parts that it has while it has a size.
-    pub fn live(&self) -> Option<Arc<Live>> {
+    pub fn running(&self) -> Option<Arc<RunningDisk>> {
         self.present.read().unwrap_or_else(PoisonError::into_inner).live.clone()
     }
 
@@ -123,13 +123,13 @@ impl Disk {
     }
 
     /// Those parts, or zram's error for a disk without a size.
-    pub fn live_or_error(&self) -> Result<Arc<Live>> {
-        self.live().ok_or_else(has_no_size)
+    pub fn running_or_error(&self) -> Result<Arc<RunningDisk>> {
+        self.running().ok_or_else(has_no_size)
     }
 
     /// Its store, or zram's error for a disk without a size.
     pub fn store(&self) -> Result<Arc<Store>> {
-        Ok(self.live_or_error()?.store.clone())
+        Ok(self.running_or_error()?.store.clone())
     }
 
     /// Waits until no other thread changes the settings or the store.
@@ -144,7 +144,7 @@ impl Disk {
         self.lock().change_setup(|setup| {
             let MemLimit::Bytes(left) = store::without(memory_limit(setup), bytes) else { return Ok(()) };
             setup.mem_limit_bytes = Some(left);
-            if let Some(live) = self.live() {
+            if let Some(live) = self.running() {
                 live.store.set_mem_limit(limit(left));
             }
             Ok(())
@@ -154,7 +154,7 @@ impl Disk {
     /// Changes settings that are fixed while the disk has a size. Then this fails as zram does.
     pub fn change_setup(&self, change: impl FnOnce(&mut Setup) -> Result<()>) -> Result<()> {
         let lock = self.lock();
-        match self.live() {
+        match self.running() {
             None => lock.change_setup(change),
             Some(_) => Err(has_size()),
         }
@@ -166,23 +166,23 @@ impl DiskLock<'_> {
     pub fn change_setup(&self, change: impl FnOnce(&mut Setup) -> Result<()>) -> Result<()> {
         let mut setup = Setup::clone(&self.disk.setup());
         change(&mut setup)?;
-        self.exchange(|present| Present { setup: Arc::new(setup), live: present.live.clone() });
+        self.exchange(|present| DiskState { setup: Arc::new(setup), live: present.live.clone() });
         Ok(())
     }
 
     /// Sets the parts that the disk has while it has a size. Waits for requests of exports to the old ones.
-    pub fn set_live(&self, live: Option<Arc<Live>>) {
+    pub fn set_running(&self, live: Option<Arc<RunningDisk>>) {
         self.disk.device.replace(live.as_ref().map(|live| live.device()));
-        self.exchange(|present| Present { setup: present.setup.clone(), live });
+        self.exchange(|present| DiskState { setup: present.setup.clone(), live });
     }
 
     /// Makes the disk one without size and with the default settings. Waits for requests of exports.
     pub fn clear(&self) {
         self.disk.device.replace(None);
-        self.exchange(|_| Present { setup: Arc::default(), live: None });
+        self.exchange(|_| DiskState { setup: Arc::default(), live: None });
     }
 
-    fn exchange(&self, new: impl FnOnce(&Present) -> Present) {
+    fn exchange(&self, new: impl FnOnce(&DiskState) -> DiskState) {
         let mut present = self.disk.present.write().unwrap_or_else(PoisonError::into_inner);
         let new = new(&present);
         let old = std::mem::replace(&mut *present, new);
@@ -193,7 +193,7 @@ impl DiskLock<'_> {
 }
 
 /// The warning for a device with sectors of 4096 bytes whose contents were made for 512.
-pub fn sector_warning(live: &Live) -> Option<String> {
+pub fn sector_warning(live: &RunningDisk) -> Option<String> {
     let (store, mut first) = (&live.store, [0; PAGE_SIZE]);
     // A report does not wait for the backing.
     if store.len_bytes() < PAGE_SIZE as u64 || store.waits_for_medium(0, PAGE_SIZE as u64) {

@@ -5,7 +5,7 @@
 //! on request runs at a time; another fails as busy, as in zram, because one that waited would occupy one of the
 //! limited client slots. (The passes of automatic writeback are short; in the store, a pass on request waits for them.)
 
-use super::{Disk, Live, recompress_report, writeback_report};
+use super::{Disk, RunningDisk, recompress_report, writeback_report};
 use crate::errors;
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::report::recompress::RecompressPassReport;
@@ -49,7 +49,7 @@ struct Threads {
 impl Passes {
     /// Starts automatic writeback, if the disk has a backing, and automatic recompression. The thread of the latter runs
     /// without rules too, because it advances the clock of access times.
-    pub fn start_threads(&self, live: &Live) -> Result<()> {
+    pub fn start_threads(&self, live: &RunningDisk) -> Result<()> {
         *lock(&self.ending) = Arc::default();
         let mut threads = lock(&self.threads);
         if live.store.writeback().is_some() {

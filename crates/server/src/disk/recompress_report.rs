@@ -1,13 +1,13 @@
 //! Fills in the reports on recompression: a part of `disk show`, and the report on a pass.
 
-use super::Live;
+use super::RunningDisk;
 use pagefold_control::report::recompress::{FurtherCodec, RecompressPassReport, RecompressStatus};
 use pagefold_control::report::writeback::PassProgress;
 use pagefold_store::recompress::{RecompressProgress, RecompressReport};
 use std::time::Duration;
 
 /// The present figures of a disk; `None` if it has no further codecs. Does not block.
-pub fn status(live: &Live) -> Option<RecompressStatus> {
+pub fn status(live: &RunningDisk) -> Option<RecompressStatus> {
     let s = live.store.stats().recompress;
     let codec = |priority: u8| {
         let (name, level) = live.store.codec_of(priority)?;

@@ -1,13 +1,13 @@
 //! Fills in the reports on writeback: a part of `disk show`, and the report on a pass.
 
-use super::{Live, Medium};
+use super::{Medium, RunningDisk};
 use crate::errors;
 use pagefold_control::report::writeback::{PassProgress, PassReport, WritebackStatus};
 use pagefold_store::writeback::{LayoutKind, Progress, Writeback, WritebackReport};
 use std::time::Duration;
 
 /// The present figures of a disk; `None` without a backing. Does not block.
-pub fn status(live: &Live) -> Option<WritebackStatus> {
+pub fn status(live: &RunningDisk) -> Option<WritebackStatus> {
     Some(status_of(live.medium.as_ref()?, live.store.writeback()?))
 }
 

@@ -4,7 +4,7 @@
 //! Reports and attributes do not wait for it.
 
 use super::Server;
-use crate::disk::{self, Live};
+use crate::disk::{self, RunningDisk};
 use crate::export::Users;
 use crate::log;
 use pagefold_control::error::Result;
@@ -13,12 +13,12 @@ use std::sync::Arc;
 /// Makes a store of the settings, and gives the device its size. After an error the disk has no size, as before.
 pub fn initialise(server: &Server, size_bytes: u64) -> Result<()> {
     let lock = server.disk.lock();
-    if server.disk.live().is_some() {
+    if server.disk.running().is_some() {
         return Err(disk::has_size());
     }
-    let live = Arc::new(Live::new(&server.disk.setup(), size_bytes, server.disk.options())?);
+    let live = Arc::new(RunningDisk::new(&server.disk.setup(), size_bytes, server.disk.options())?);
     let put_in = &mut || {
-        lock.set_live(Some(live.clone()));
+        lock.set_running(Some(live.clone()));
         Ok(())
     };
     let done = server
@@ -29,11 +29,11 @@ pub fn initialise(server: &Server, size_bytes: u64) -> Result<()> {
     if done.is_err() {
         // The first error says more, and the export may not be able to change the size.
         let take_out = &mut || {
-            lock.set_live(None);
+            lock.set_running(None);
             Ok(())
         };
         let _ = server.export.resize(Users::Ignore, take_out);
-        lock.set_live(None);
+        lock.set_running(None);
         server.passes.end(&live.store);
     }
     done
@@ -43,7 +43,7 @@ pub fn initialise(server: &Server, size_bytes: u64) -> Result<()> {
 /// is changed.
 pub fn reset(server: &Server) -> Result<()> {
     let lock = server.disk.lock();
-    let live = server.disk.live();
+    let live = server.disk.running();
     let take_out = &mut || {
         lock.clear();
         Ok(())

@@ -90,7 +90,7 @@ pub fn run(
     }
     log::info(format_args!("serving {} as {}", dir.name(), state.device()));
     let waited = wait_for_end(&server, &signals, &wake_receiver, channel);
-    if let Some(live) = server.disk.live() {
+    if let Some(live) = server.disk.running() {
         server.passes.end(&live.store);
     }
     waited?;
@@ -134,7 +134,7 @@ fn set_up(
         passes,
         wake_sender,
     });
-    if let Some(live) = server.disk.live() {
+    if let Some(live) = server.disk.running() {
         server.passes.start_threads(&live)?;
     }
     dir.write_state(&server.state())?;
@@ -220,7 +220,7 @@ impl Server {
     /// The warnings of a report.
     fn all_warnings(&self) -> Vec<String> {
         let has_large_sectors = self.export.sector_bytes().is_some_and(|bytes| bytes > 512);
-        let live = self.disk.live().filter(|_| has_large_sectors);
+        let live = self.disk.running().filter(|_| has_large_sectors);
         let of_sectors = live.and_then(|live| disk::sector_warning(&live));
         self.swap_warning.iter().chain(&self.warnings).cloned().chain(of_sectors).collect()
     }

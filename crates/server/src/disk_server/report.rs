@@ -1,7 +1,7 @@
 //! Fills in the report on a disk, for `disk show`. Reads counters only, and does not block.
 
 use crate::attributes;
-use crate::disk::{Disk, Live, recompress_report, writeback_report};
+use crate::disk::{Disk, RunningDisk, recompress_report, writeback_report};
 use crate::export::Export;
 use pagefold_block::metered::OPERATIONS;
 use pagefold_control::report::disk::{
@@ -25,7 +25,7 @@ fn ratio(stored_pages: u64, in_memory_pages: u64, pool_bytes: u64, table_bytes: 
 /// The present report on `disk`. `device`: its path or NBD URI; empty if somebody detached the loop device.
 pub fn report(disk: &Disk, export: &dyn Export, device: String, warnings: Vec<String>) -> Report {
     let failure = export.failure();
-    let live = disk.live();
+    let live = disk.running();
     let live = live.as_deref();
     let stats = live.map(|live| live.store.stats()).unwrap_or_default();
     let (mm, memory) = (stats.mm, stats.memory);
@@ -104,7 +104,7 @@ pub fn report(disk: &Disk, export: &dyn Export, device: String, warnings: Vec<St
     }
 }
 
-fn codec(disk: &Disk, live: Option<&Live>) -> CodecReport {
+fn codec(disk: &Disk, live: Option<&RunningDisk>) -> CodecReport {
     match live {
         Some(live) => {
             let (name, level) = live.store.codec();
@@ -129,7 +129,7 @@ pub fn classes(disk: &Disk) -> Vec<ClassReport> {
             unused_bytes: pool_bytes.saturating_sub(class.live * size_bytes),
         }
     };
-    disk.live().map_or_else(Vec::new, |live| live.store.class_stats().into_iter().map(report).collect())
+    disk.running().map_or_else(Vec::new, |live| live.store.class_stats().into_iter().map(report).collect())
 }
 
 #[cfg(test)]

@@ -260,7 +260,7 @@ fn a_disk_in_use_is_not_reset_and_one_that_gets_no_size_can_try_again() {
     write(&server, "algorithm_params", "level=77").unwrap();
     write(&server, "comp_algorithm", "deflate").unwrap();
     assert_eq!(write(&server, "disksize", "1M").unwrap_err().errno, Some(libc::EINVAL));
-    assert!(server.disk.live().is_none());
+    assert!(server.disk.running().is_none());
     write(&server, "algorithm_params", "level=7").unwrap();
     write(&server, "disksize", "1M").unwrap();
     assert_eq!(server.dir.read_state().map(|s| s.size_bytes), Some(1 << 20));

@@ -53,7 +53,7 @@ impl Loop {
             .map_err(|e| CliError::io(format!("creating '{}'", mount_point.display()), &e))?;
         let usual = LoopOptions::default();
         // A disk without a size can get a backing.
-        let may_have_backing = disk.live().is_none() || disk.setup().medium.is_some();
+        let may_have_backing = disk.running().is_none() || disk.setup().medium.is_some();
         let threads = if may_have_backing { THREADS_WITH_BACKING } else { usual.threads };
         let uses_rings = match uring {
             FuseUring::On => true,

@@ -99,15 +99,8 @@ pub struct Recording {
     recorder: Arc<Recorder>,
     end: Option<Instant>,
     file: ListFile,
-    /// The written list; `None` while the recording is under way.
-    outcome: Mutex<Option<Written>>,
-}
-
-#[derive(Clone)]
-struct Written {
-    entries: u64,
-    lost: u64,
-    error: Option<CliError>,
+    /// The report on the written list, and the error; `None` while the recording is under way.
+    outcome: Mutex<Option<(RecordReport, Result<()>)>>,
 }
 
 impl Recording {
@@ -122,31 +115,30 @@ impl Recording {
         end.map(|end| end.saturating_duration_since(Instant::now()))
     }
 
-    fn outcome(&self) -> Option<Written> {
+    fn outcome(&self) -> Option<(RecordReport, Result<()>)> {
         self.outcome.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Ends the recording and writes the list. Later calls return the result of the first.
     pub fn finish(&self) -> Result<()> {
-        if self.outcome().is_none() {
-            let Record { text, entries, lost } = self.recorder.stop();
-            let error = self.file.write(&text).err();
-            let outcome = Written { entries, lost, error };
-            *self.outcome.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
+        if let Some((_, written)) = self.outcome() {
+            return written;
         }
-        self.outcome().and_then(|outcome| outcome.error).map_or(Ok(()), Err)
+        let Record { text, entries, lost } = self.recorder.stop();
+        let written = self.file.write(&text);
+        let state = if written.is_ok() { RecordState::Written } else { RecordState::Failed };
+        let error = written.as_ref().err().map(ToString::to_string);
+        let report = RecordReport { list: self.file.path.clone(), state, entries, lost, error };
+        *self.outcome.lock().unwrap_or_else(PoisonError::into_inner) = Some((report, written.clone()));
+        written
     }
 
     /// The state, for reports.
     pub fn report(&self) -> RecordReport {
         let list = self.file.path.clone();
-        match self.outcome() {
-            None => RecordReport { list, state: RecordState::Recording, entries: 0, lost: 0, error: None },
-            Some(Written { entries, lost, error }) => {
-                let state = if error.is_none() { RecordState::Written } else { RecordState::Failed };
-                RecordReport { list, state, entries, lost, error: error.map(|e| e.to_string()) }
-            }
-        }
+        let recording =
+            RecordReport { list, state: RecordState::Recording, entries: 0, lost: 0, error: None };
+        self.outcome().map_or(recording, |(report, _)| report)
     }
 }
 

@@ -1,4 +1,5 @@
-//! The hashes of blocks as they came first, for a command that compares all bytes with a digest at the end.
+//! Detects a block that the server sends differently a second time, for a command that compares all bytes with a digest at
+//! the end.
 //!
 //! Blocks leave memory and the cache on disk, and come again from the server when the whole is hashed. A server could
 //! send other bytes then, which have the right digest. So a block that comes again must be as it was, or the digest says
@@ -20,15 +21,15 @@ const GROUP_BLOCKS: u64 = 512;
 /// The hashes of consecutive blocks; 0 for one that has not come.
 type HashGroup = Box<[u64; GROUP_BLOCKS as usize]>;
 
-/// The blocks of one object that have come so far.
+/// The hashes of the blocks of one object that have come so far.
 #[derive(Default)]
-pub(crate) struct Served {
+pub(crate) struct FirstHashes {
     key: RandomState,
     groups: Mutex<HashMap<u64, HashGroup>>,
     has_other: AtomicBool,
 }
 
-impl Served {
+impl FirstHashes {
     /// Notes that these blocks have come, the first of them with this number.
     pub(crate) fn note(&self, first: u64, blocks: &Loaded) {
         for (block, bytes) in (first..).zip(blocks) {
@@ -58,24 +59,24 @@ mod tests {
 
     #[test]
     fn a_block_that_comes_again_is_compared() {
-        let served = Served::default();
+        let hashes = FirstHashes::default();
         let blocks = |bytes: [u8; 2]| bytes.map(|byte| vec![byte; 100]).to_vec();
-        served.note(3, &blocks([1, 2]));
-        served.note(4, &blocks([2, 3]));
-        served.note(0, &blocks([9, 9]));
-        served.note(GROUP_BLOCKS - 1, &blocks([7, 8]));
-        assert!(!served.has_other());
-        served.note(GROUP_BLOCKS, &blocks([8, 5]));
-        assert!(!served.has_other());
-        served.note(5, &blocks([4, 5]));
-        assert!(served.has_other());
+        hashes.note(3, &blocks([1, 2]));
+        hashes.note(4, &blocks([2, 3]));
+        hashes.note(0, &blocks([9, 9]));
+        hashes.note(GROUP_BLOCKS - 1, &blocks([7, 8]));
+        assert!(!hashes.has_other());
+        hashes.note(GROUP_BLOCKS, &blocks([8, 5]));
+        assert!(!hashes.has_other());
+        hashes.note(5, &blocks([4, 5]));
+        assert!(hashes.has_other());
     }
 
     #[test]
     fn a_hash_takes_eight_bytes() {
-        let served = Served::default();
-        (0..2 * GROUP_BLOCKS).for_each(|block| served.note(block, &vec![vec![1; 10]]));
-        let groups = served.groups.lock().unwrap();
+        let hashes = FirstHashes::default();
+        (0..2 * GROUP_BLOCKS).for_each(|block| hashes.note(block, &vec![vec![1; 10]]));
+        let groups = hashes.groups.lock().unwrap();
         assert_eq!((groups.len(), size_of_val(&**groups.get(&0).unwrap())), (2, 8 * GROUP_BLOCKS as usize));
     }
 }

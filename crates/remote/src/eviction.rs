@@ -1,10 +1,12 @@
-//! The parts of a block that were read: whether a reader in order has passed it, so that probably nobody wants it again.
+//! Tracks which 4 KiB parts of a block were read; a block read once from end to end is evicted first.
 //!
-//! A block has parts of 4 KiB. A block was passed if all its parts were read, and few of them twice: clusters at the border
+//! A sequential reader seldom returns to what it has consumed. A block was passed if all its parts were read, and few of them twice: clusters at the border
 //! of two reads are decoded twice. A block of which the same parts are read again and again, as those of small files that
 //! are compressed together, was not passed.
 
-use crate::blocks::BLOCK_BYTES;
+/// Bytes of a block; the last one of an object may be shorter. Of a cluster at a random place, half a block more than its
+/// bytes is loaded before it and behind it on average.
+pub(crate) const BLOCK_BYTES: u64 = 32 << 10;
 
 /// Bytes of a part.
 const PART_BYTES: u64 = 4096;

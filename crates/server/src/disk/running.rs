@@ -14,7 +14,7 @@ pub const SIZE_MAX_BYTES: u64 = 64 << 40;
 
 /// The properties of a disk that do not depend on its settings.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct LiveOptions {
+pub struct RunningOptions {
     /// Serve plain memory in place of the store, which then stays empty.
     pub uncompressed: bool,
     /// Whether the device may be swapped to, so that the store needs a reserve of memory.
@@ -22,7 +22,7 @@ pub struct LiveOptions {
 }
 
 /// The parts of a disk that it has as long as it has a size.
-pub struct Live {
+pub struct RunningDisk {
     /// The store.
     pub store: Arc<Store>,
     /// The medium that it writes pages back to; `None` without a backing.
@@ -37,9 +37,9 @@ pub struct Live {
     pub meter: Arc<Metered<Arc<dyn BlockDevice>>>,
 }
 
-impl Live {
+impl RunningDisk {
     /// An empty store of `size_bytes` with the settings in `setup`. Former contents of the medium are lost.
-    pub fn new(setup: &Setup, size_bytes: u64, options: LiveOptions) -> Result<Self> {
+    pub fn new(setup: &Setup, size_bytes: u64, options: RunningOptions) -> Result<Self> {
         if size_bytes > SIZE_MAX_BYTES {
             return Err(too_large());
         }
@@ -49,7 +49,7 @@ impl Live {
             true => Arc::new(RamDevice::new(size_bytes)),
             false => refusals.clone(),
         };
-        Ok(Live {
+        Ok(RunningDisk {
             store,
             medium: setup.medium.clone(),
             dictionary_bytes: setup.primary().dictionary.map_or(0, |d| d.len() as u64),
