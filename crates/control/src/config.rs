@@ -24,7 +24,7 @@ pub struct DiskConfig {
     pub size_bytes: u64,
     /// How pages are compressed.
     pub codec: CodecConfig,
-    /// The codecs of priority 1, 2 and 3, which pages are compressed with again; at most three.
+    /// The codecs of priority 1, 2 and 3, which pages are recompressed with; at most three.
     #[serde(default)]
     pub further_codecs: Vec<CodecConfig>,
     /// The rules of automatic recompression.

@@ -20,6 +20,7 @@ use pagefold_image_build::{
 use std::fs::{self, File};
 use std::io::Write;
 use std::ops::ControlFlow;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use tarball::Tarball;
 
@@ -104,14 +105,26 @@ fn write_blocks(at: &Path, len_mib: u64) {
     }
 }
 
-/// The extents of a long file, and its index, take no more memory than those of a shorter one.
+/// The bytes of the largest unnamed file in a directory that this process has open.
+fn unnamed_bytes(directory: &Path) -> u64 {
+    let open = fs::read_dir("/proc/self/fd").unwrap().flatten().map(|entry| entry.path());
+    let unnamed = open.filter(|fd| {
+        fs::read_link(fd).is_ok_and(|at| {
+            at.starts_with(directory) && at.as_os_str().to_string_lossy().ends_with("(deleted)")
+        })
+    });
+    unnamed.filter_map(|fd| fs::metadata(fd).ok()).map(|stat| stat.blocks() * 512).max().unwrap_or(0)
+}
+
+/// The extents of a long file, and its index, are in the spill. How much heap segments take at once differs from one build to
+/// the next by more than they are long, so the length of the spill is measured.
 #[test]
 fn extents_and_index_of_a_file_spill() {
     let _alone = run_alone();
     let work = tempfile::tempdir().unwrap();
     let (root, out) = (work.path().join("root"), work.path().join("image"));
     fs::create_dir(&root).unwrap();
-    let peak_of = |len_mib: u64, spill: &Spill| {
+    let spilled = [192, 640].map(|len_mib| {
         write_blocks(&root.join("file"), len_mib);
         let options = Options {
             threads: 1,
@@ -122,30 +135,19 @@ fn extents_and_index_of_a_file_spill() {
             memory_bytes: Some(64 << 20),
             ..Options::for_target(Target::new(6, 12))
         };
-        let (summary, peak, _) = measure(|| {
-            let scan_options = DirectoryOptions { spill: spill.clone(), ..DirectoryOptions::default() };
-            let scanned = directory::scan(&root, &scan_options).unwrap();
-            let out = File::create(&out).unwrap();
-            build(&scanned.tree, &options, &out, &mut |_| ControlFlow::Continue(())).unwrap()
+        let spill = Spill::in_directory(work.path(), 0).unwrap();
+        let scan_options = DirectoryOptions { spill, ..DirectoryOptions::default() };
+        let scanned = directory::scan(&root, &scan_options).unwrap();
+        let (out, mut spilled) = (File::create(&out).unwrap(), 0);
+        let summary = build(&scanned.tree, &options, &out, &mut |_| {
+            spilled = unnamed_bytes(work.path()).max(spilled);
+            ControlFlow::Continue(())
         });
-        assert_eq!(summary.inodes, 2);
-        peak
-    };
-    let spill = || Spill::in_directory(work.path(), 0).unwrap();
-    // How many of the short segments at the end are under way at once differs from one build to the next, by some MiB. So the
-    // least of several builds counts.
-    let (mut plain, mut spilled) = ([usize::MAX; 2], [usize::MAX; 2]);
-    for _ in 0..6 {
-        for (index, len_mib) in [192, 640].into_iter().enumerate() {
-            plain[index] = plain[index].min(peak_of(len_mib, &Spill::none()));
-            spilled[index] = spilled[index].min(peak_of(len_mib, &spill()));
-        }
-        // There are 114688 further extents of 24 bytes.
-        if plain[1] > plain[0] + 2 * MIB && spilled[1] < spilled[0] + MIB {
-            return;
-        }
-    }
-    panic!("{plain:?} bytes of heap without a spill, {spilled:?} with one");
+        assert_eq!(summary.unwrap().inodes, 2);
+        spilled
+    });
+    // There are 114688 further extents of 24 bytes.
+    assert!(spilled[1] > spilled[0] + (2 << 20), "{spilled:?} bytes are spilled");
 }
 
 /// The longest list there is takes its bytes, a table of their ends, and while it is parsed a table of hashes.

@@ -49,7 +49,7 @@ pub(super) static TABLE: &[Attribute] = &[
     Attribute {
         name: "recomp_algorithm",
         unit: "names",
-        meaning: "the codecs that pages are compressed with again: for each priority the list of codecs, the chosen one \
+        meaning: "the codecs that pages are recompressed with: for each priority the list of codecs, the chosen one \
                   in brackets, as zram prints it. Takes algo=NAME priority=1 to 3 (1 if left out), before the disk has a \
                   size",
         mode: Some(0o644),

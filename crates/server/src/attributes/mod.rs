@@ -59,7 +59,7 @@ pub trait AttributeTarget {
     /// Writes back pages. Returns when all writes have completed.
     fn write_back(&mut self, selection: &Selection) -> Result<()>;
 
-    /// Compresses pages again. Returns when the pass has ended.
+    /// Recompresses pages. Returns when the pass has ended.
     fn recompress(&mut self, request: &RecompressRequest) -> Result<()>;
 }
 

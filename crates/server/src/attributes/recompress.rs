@@ -11,7 +11,7 @@ pub(super) static TABLE: &[Attribute] = &[
     Attribute {
         name: "recompress",
         unit: "pages",
-        meaning: "compresses pages again, as 'disk recompress' does. Takes zram's words, separated by spaces: type=idle, \
+        meaning: "recompresses pages, as 'disk recompress' does. Takes zram's words, separated by spaces: type=idle, \
                   type=huge or type=huge_idle; threshold=BYTES; max_pages=N; algo=NAME or priority=1 to 3; 'all' for \
                   none of them",
         mode: Some(0o200),

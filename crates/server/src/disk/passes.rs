@@ -61,7 +61,7 @@ impl Passes {
         let rules = rules.map(|rule| RecompressRule { age_s: rule.age_s, priority: rule.priority }).collect();
         let config = AutoRecompress { rules, cpu_percent: RECOMPRESS_CPU_PERCENT };
         let thread = RecompressThread::start(live.store.clone(), config);
-        let thread = thread.map_err(|e| CliError::io("starting the thread that compresses again", &e))?;
+        let thread = thread.map_err(|e| CliError::io("starting the thread that recompresses", &e))?;
         threads.recompress = Some(thread);
         Ok(())
     }
@@ -137,7 +137,7 @@ impl Passes {
             Err(TryLockError::Poisoned(e)) => Ok(e.into_inner()),
             Err(TryLockError::WouldBlock) => Err(CliError::new(
                 Exit::Busy,
-                "pages are being written back or compressed again for another command (EBUSY); wait for it to end, or \
+                "pages are being written back or recompressed for another command (EBUSY); wait for it to end, or \
                  end it with Ctrl-C",
             )),
         }

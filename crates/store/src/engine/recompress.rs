@@ -1,6 +1,6 @@
 //! The thread of automatic recompression.
 //!
-//! A rule names an age and a codec: pages that were not accessed for that long are compressed again. The thread uses a
+//! A rule names an age and a codec: pages that were not accessed for that long are recompressed. The thread uses a
 //! bounded share of one CPU: after each stretch of pages it rests for a multiple of the time that the stretch took.
 //! While CPUs or disks of the machine are busy, it does nothing. A page that is written later gets the primary codec.
 //!
