@@ -116,15 +116,14 @@ fn unnamed_bytes(directory: &Path) -> u64 {
     unnamed.filter_map(|fd| fs::metadata(fd).ok()).map(|stat| stat.blocks() * 512).max().unwrap_or(0)
 }
 
-/// The extents of a long file, and its index, are in the spill. How much heap segments take at once differs from one build to
-/// the next by more than they are long, so the length of the spill is measured.
+/// The extents of a long file, and its index, are in the spill, and take no more heap than those of a shorter one.
 #[test]
 fn extents_and_index_of_a_file_spill() {
     let _alone = run_alone();
     let work = tempfile::tempdir().unwrap();
     let (root, out) = (work.path().join("root"), work.path().join("image"));
     fs::create_dir(&root).unwrap();
-    let spilled = [192, 640].map(|len_mib| {
+    let built = |len_mib: u64| {
         write_blocks(&root.join("file"), len_mib);
         let options = Options {
             threads: 1,
@@ -132,22 +131,38 @@ fn extents_and_index_of_a_file_spill() {
             cluster_bytes: 4096,
             dedupe: Dedupe::Nothing,
             fragments: false,
-            memory_bytes: Some(64 << 20),
+            // Little more than the least: one long segment is under way at once.
+            memory_bytes: Some(48 << 20),
             ..Options::for_target(Target::new(6, 12))
         };
-        let spill = Spill::in_directory(work.path(), 0).unwrap();
-        let scan_options = DirectoryOptions { spill, ..DirectoryOptions::default() };
-        let scanned = directory::scan(&root, &scan_options).unwrap();
-        let (out, mut spilled) = (File::create(&out).unwrap(), 0);
-        let summary = build(&scanned.tree, &options, &out, &mut |_| {
-            spilled = unnamed_bytes(work.path()).max(spilled);
-            ControlFlow::Continue(())
+        let mut spilled = 0;
+        let (summary, peak, _) = measure(|| {
+            let spill = Spill::in_directory(work.path(), 0).unwrap();
+            let scan_options = DirectoryOptions { spill, ..DirectoryOptions::default() };
+            let scanned = directory::scan(&root, &scan_options).unwrap();
+            let out = File::create(&out).unwrap();
+            build(&scanned.tree, &options, &out, &mut |_| {
+                spilled = unnamed_bytes(work.path()).max(spilled);
+                ControlFlow::Continue(())
+            })
+            .unwrap()
         });
-        assert_eq!(summary.unwrap().inodes, 2);
-        spilled
-    });
-    // There are 114688 further extents of 24 bytes.
-    assert!(spilled[1] > spilled[0] + (2 << 20), "{spilled:?} bytes are spilled");
+        assert_eq!(summary.inodes, 2);
+        (peak, spilled)
+    };
+    // How many of the short segments at the end are under way at once differs from one build to the next, by some MiB. So the
+    // least of several builds counts: extents on the heap would be in each.
+    let mut peaks = [usize::MAX; 2];
+    for _ in 0..40 {
+        let [short, long] = [192, 640].map(built);
+        peaks = [peaks[0].min(short.0), peaks[1].min(long.0)];
+        // There are 114688 further extents of 24 bytes.
+        assert!(long.1 > short.1 + (2 << 20), "{short:?} and {long:?} bytes of heap and spill");
+        if peaks[1] < peaks[0] + MIB {
+            return;
+        }
+    }
+    panic!("{peaks:?} bytes of heap");
 }
 
 /// The longest list there is takes its bytes, a table of their ends, and while it is parsed a table of hashes.
