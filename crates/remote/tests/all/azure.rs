@@ -16,7 +16,7 @@ const BLOB: &str = "az://images/a b/app.erofs";
 const PATH: &str = "/images/a%20b/app.erofs";
 
 /// Opens an object with these settings of its store.
-fn open_object(
+pub fn open_object(
     name: &ObjectName,
     settings: &AzureSettings,
     options: &Options,

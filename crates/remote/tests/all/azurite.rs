@@ -1,9 +1,10 @@
 //! Another implementation of Azure's storage, which checks signatures: Azurite, Microsoft's emulator.
 
+use crate::azure::open_object;
 use crate::{LEN, contents, options, read};
 use pagefold_remote::azure::{AzureCredentials, AzureSettings};
-use pagefold_remote::stores::{self, ObjectName, StoreSettings};
-use pagefold_remote::{Options, RemoteError, RemoteSource, Secret};
+use pagefold_remote::stores::ObjectName;
+use pagefold_remote::{RemoteError, RemoteSource, Secret};
 use pagefold_testkit::skipped;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -61,16 +62,6 @@ impl Drop for Azurite {
         drop(self.child.stdin.take());
         let _ = self.child.wait();
     }
-}
-
-/// Opens an object with these settings of its store.
-fn open_object(
-    name: &ObjectName,
-    settings: &AzureSettings,
-    options: &Options,
-) -> Result<RemoteSource, RemoteError> {
-    let settings = StoreSettings { azure: Some(settings.clone()), ..StoreSettings::default() };
-    stores::open(name, &settings, options)
 }
 
 #[test]

@@ -1,9 +1,10 @@
 //! Another implementation of S3, which checks signatures with AWS's own library: moto, in Python.
 
+use crate::s3::open_object;
 use crate::{LEN, contents, options, read};
+use pagefold_remote::Secret;
 use pagefold_remote::s3::{KeySource, Keys, S3Settings};
-use pagefold_remote::stores::{self, ObjectName, StoreSettings};
-use pagefold_remote::{Options, RemoteError, RemoteSource, Secret};
+use pagefold_remote::stores::ObjectName;
 use pagefold_testkit::skipped;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -56,16 +57,6 @@ impl Drop for Moto {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-/// Opens an object with these settings of its store.
-fn open_object(
-    name: &ObjectName,
-    settings: &S3Settings,
-    options: &Options,
-) -> Result<RemoteSource, RemoteError> {
-    let settings = StoreSettings { s3: Some(settings.clone()), ..StoreSettings::default() };
-    stores::open(name, &settings, options)
 }
 
 #[test]

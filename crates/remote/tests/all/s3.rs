@@ -17,7 +17,7 @@ const OBJECT: &str = "s3://images/a b/é+%41.erofs";
 const PATH: &str = "/images/a%20b/%C3%A9%2B%2541.erofs";
 
 /// Opens an object with these settings of its store.
-fn open_object(
+pub fn open_object(
     name: &ObjectName,
     settings: &S3Settings,
     options: &Options,
