@@ -51,6 +51,23 @@ pub struct DiskConfig {
 }
 
 impl DiskConfig {
+    /// The configuration of a disk with one codec, at its default level, without a limit or a backing.
+    pub fn new(size_bytes: u64, codec: &str, export: ExportKind) -> Self {
+        DiskConfig {
+            size_bytes,
+            codec: CodecConfig { name: codec.to_string(), ..CodecConfig::default() },
+            further_codecs: Vec::new(),
+            recompress_after: Vec::new(),
+            mem_limit_bytes: Some(0),
+            export,
+            uncompressed: false,
+            fuse_uring: FuseUring::default(),
+            sector_size: SectorSize::default(),
+            listen: None,
+            backing: None,
+        }
+    }
+
     /// The backing file that is removed with the disk; `None` if no file was created for it.
     pub fn created_backing(&self) -> Option<BackingFile> {
         let backing = self.backing.as_ref()?;
@@ -79,7 +96,7 @@ pub struct BackingConfig {
 /// A rule of automatic recompression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecompressAfter {
-    /// The time since a page's last access from which on it is compressed again, seconds.
+    /// The time since a page's last access from which on it is recompressed, seconds.
     pub age_s: u64,
     /// The codec, by its priority: an index of `further_codecs`, plus 1.
     pub priority: u8,

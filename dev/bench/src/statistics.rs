@@ -11,7 +11,7 @@ use super::plan::{self, Plan};
 use super::report::{Report, Row};
 use super::stats::Rounds;
 use super::threads::{THREADS, throughput};
-use pagefold_control::config::{CodecConfig, DiskConfig};
+use pagefold_control::config::DiskConfig;
 use pagefold_control::export_kind::ExportKind;
 use pagefold_control::instance::InstanceName;
 use pagefold_server::attributes;
@@ -83,24 +83,7 @@ pub fn measure(set: &PageSet, plan: &Plan, report: &mut Report) -> anyhow::Resul
 
 /// A disk with lz4 and without a limit, an export or a server.
 fn disk(size_bytes: u64) -> anyhow::Result<Disk> {
-    let config = DiskConfig {
-        size_bytes,
-        codec: CodecConfig {
-            name: super::engine::CODEC.into(),
-            level: None,
-            dictionary: None,
-            window_bits: None,
-        },
-        further_codecs: Vec::new(),
-        recompress_after: Vec::new(),
-        mem_limit_bytes: Some(0),
-        export: ExportKind::Nbd,
-        uncompressed: false,
-        fuse_uring: Default::default(),
-        sector_size: Default::default(),
-        listen: None,
-        backing: None,
-    };
+    let config = DiskConfig::new(size_bytes, super::engine::CODEC, ExportKind::Nbd);
     let name = InstanceName::parse("bench").map_err(|e| anyhow::anyhow!("{e}"))?;
     Disk::new(name, &config, None).map_err(|e| anyhow::anyhow!("{e}"))
 }

@@ -53,22 +53,9 @@ fn without_size() -> TestTarget {
 
 fn target(medium: Option<Medium>) -> TestTarget {
     let config = DiskConfig {
-        size_bytes: 1 << 20,
-        codec: CodecConfig { name: "lz4".into(), level: None, dictionary: None, window_bits: None },
-        further_codecs: vec![CodecConfig {
-            name: "zstd".into(),
-            level: Some(3),
-            dictionary: None,
-            window_bits: None,
-        }],
-        recompress_after: Vec::new(),
+        further_codecs: vec![CodecConfig { name: "zstd".into(), level: Some(3), ..CodecConfig::default() }],
         mem_limit_bytes: Some(1 << 20),
-        export: ExportKind::Nbd,
-        uncompressed: false,
-        fuse_uring: Default::default(),
-        sector_size: Default::default(),
-        listen: None,
-        backing: None,
+        ..DiskConfig::new(1 << 20, "lz4", ExportKind::Nbd)
     };
     let disk = Disk::new(InstanceName::parse("disk0").unwrap(), &config, medium).unwrap();
     TestTarget { disk, written_back: Vec::new(), recompressed: Vec::new(), pass_failure: None }

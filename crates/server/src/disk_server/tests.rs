@@ -7,7 +7,6 @@
 use super::*;
 use crate::export::Users;
 use pagefold_block::BlockDevice;
-use pagefold_control::config::CodecConfig;
 use pagefold_control::error::Exit;
 use pagefold_control::export_kind::ExportKind;
 use pagefold_control::report::disk::ClientsReport;
@@ -74,19 +73,7 @@ fn server(users: &Arc<AtomicUsize>) -> (Server, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let dir = InstanceDir::at(folder.path().join("zram0")).unwrap();
     dir.create().unwrap();
-    let config = DiskConfig {
-        size_bytes: 0,
-        codec: CodecConfig { name: "lz4".into(), level: None, dictionary: None, window_bits: None },
-        further_codecs: Vec::new(),
-        recompress_after: Vec::new(),
-        mem_limit_bytes: Some(0),
-        export: ExportKind::Nbd,
-        uncompressed: false,
-        fuse_uring: Default::default(),
-        sector_size: Default::default(),
-        listen: None,
-        backing: None,
-    };
+    let config = DiskConfig::new(0, "lz4", ExportKind::Nbd);
     let server = Server {
         disk: Disk::new(dir.name().clone(), &config, None).unwrap(),
         dir,

@@ -3,7 +3,7 @@
 use super::{ClassReport, Disks, Errno};
 use crate::tree::number_after;
 use pagefold_control::client::Client;
-use pagefold_control::config::{CodecConfig, DiskConfig, ServerConfig};
+use pagefold_control::config::{DiskConfig, ServerConfig};
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::export_kind::ExportKind;
 use pagefold_control::instance::loop_device::refuse_if_open;
@@ -79,7 +79,8 @@ impl RunningDisks {
     fn create(&self) -> Result<u32> {
         let runtime = RuntimeDir::open_or_create()?;
         let (new, number) = self.create_instance(&runtime)?;
-        let config = ServerConfig::Disk(Box::new(config_without_size()));
+        // As the kernel's, a new device has no size, no limit, and one codec.
+        let config = ServerConfig::Disk(Box::new(DiskConfig::new(0, DEFAULT_CODEC, ExportKind::Loop)));
         let fds = PassedFds { lock: &new.lock, backing: None };
         let started = startup::start(&config, &new.dir, &fds, Attachment::Detached, &self.signals);
         let NewInstance { dir, lock } = new;
@@ -190,28 +191,6 @@ impl Disks for RunningDisks {
 
     fn hot_remove(&self, number: u32) -> std::result::Result<(), Errno> {
         self.errno(format_args!("hot_remove of {number}"), self.remove(number))
-    }
-}
-
-/// The configuration of a new device: as the kernel's, it has no size, no limit, and one codec.
-fn config_without_size() -> DiskConfig {
-    DiskConfig {
-        size_bytes: 0,
-        codec: CodecConfig {
-            name: DEFAULT_CODEC.to_string(),
-            level: None,
-            dictionary: None,
-            window_bits: None,
-        },
-        further_codecs: Vec::new(),
-        recompress_after: Vec::new(),
-        mem_limit_bytes: Some(0),
-        export: ExportKind::Loop,
-        uncompressed: false,
-        fuse_uring: Default::default(),
-        sector_size: Default::default(),
-        listen: None,
-        backing: None,
     }
 }
 
