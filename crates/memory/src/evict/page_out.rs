@@ -240,7 +240,7 @@ impl Mover {
         let mut dropped = unsafe { pager.range.discard_batch(&self.parts) } / PAGE_SIZE;
         unwritten[..dropped].iter().for_each(|page| fold_clean(pager, *page));
         for page in &unwritten[dropped..count] {
-            // The kernel may have dropped some pages of a part that it refused.
+            // The batch ended at a page that the kernel refused: it may drop those after that one.
             // SAFETY: as above.
             match unsafe { pager.range.discard(page.0 as usize * PAGE_SIZE, PAGE_SIZE) } {
                 Ok(()) => {
