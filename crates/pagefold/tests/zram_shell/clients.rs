@@ -5,6 +5,7 @@ use crate::support::{Ran, Sandbox};
 use pagefold_testkit::skipped;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 #[test]
 fn zramctl_lists_and_sets_up_the_disks() {
@@ -21,22 +22,25 @@ fn zramctl_lists_and_sets_up_the_disks() {
     assert_eq!(out, "/dev/zram0\n/dev/zram0 33554432 lz4\n");
 }
 
-/// A sandbox for a test that swaps to the shell's first device. Tools compare names with those of `/proc/swaps`, which
-/// are the same in all mount namespaces, so they would take it for a device of the kernel with this name.
-fn swap_sandbox(test: &str) -> Option<Sandbox> {
+/// A sandbox for a test that swaps to the shell's first device, and a lock that keeps other such tests out. Tools compare
+/// names with those of `/proc/swaps`, which are the same in all mount namespaces, so they would take it for a device of the
+/// kernel with this name, or for the other test's.
+fn swap_sandbox(test: &str) -> Option<(Sandbox, MutexGuard<'static, ()>)> {
+    static SWAP: Mutex<()> = Mutex::new(());
+    let alone = SWAP.lock().unwrap_or_else(PoisonError::into_inner);
     let swaps = std::fs::read_to_string("/proc/swaps").unwrap();
     if swaps.lines().any(|line| line.starts_with("/dev/zram0 ")) {
         skipped!("{test}: this machine swaps to its own /dev/zram0");
         return None;
     }
-    sandbox(test, &["mkswap", "swapon"])
+    Some((sandbox(test, &["mkswap", "swapon"])?, alone))
 }
 
 /// The swap outlasts the shell in which it was made, as the disk does.
 #[test]
 fn a_device_is_used_as_swap_until_swapoff_or_removal_with_force() {
     let test = "a_device_is_used_as_swap_until_swapoff_or_removal_with_force";
-    let Some(s) = swap_sandbox(test) else { return };
+    let Some((s, _alone)) = swap_sandbox(test) else { return };
     let script = r#"
         modprobe zram
         cd /sys/block/zram0
@@ -71,7 +75,7 @@ fn generator() -> Option<PathBuf> {
 #[test]
 fn zram_generator_sets_up_a_swap_device_and_resets_it() {
     let test = "zram_generator_sets_up_a_swap_device_and_resets_it";
-    let Some(s) = swap_sandbox(test) else { return };
+    let Some((s, _alone)) = swap_sandbox(test) else { return };
     let Some(generator) = generator() else {
         return skipped!("{test}: needs zram-generator (Debian: systemd-zram-generator)");
     };
