@@ -69,6 +69,7 @@ rules! {
     DEVICE_OVERLAP "device-overlap" Error "Device table"
         "The devices' ranges of the shared address space overlap neither each other nor the image.";
     INODE_RESERVED "inode-reserved" Error "Inodes" "Reserved bits and fields of an inode are zero.";
+    INODE_OWNER "inode-owner" Error "Inodes" "Owner and group are not 2^32 - 1, which is no valid ID.";
     INODE_NUMBER "inode-number" Warning "Inodes" "`i_ino` differs between inodes.";
     INODE_LINKS "inode-links" Error "Inodes" "The number of links is the number of names.";
     INODE_BLOCKS "inode-blocks" Error "Inodes"

@@ -37,6 +37,7 @@ pub(super) struct RawInode {
     format: u16,
     ino: u32,
     reserved_is_zero: bool,
+    has_valid_owner: bool,
 }
 
 impl RawInode {
@@ -65,6 +66,7 @@ impl RawInode {
             format: compact.i_format.get(),
             ino: compact.i_ino.get(),
             reserved_is_zero: compact.reserved.get() == 0,
+            has_valid_owner: true,
         };
         let mut len = RawCompactInode::LEN as u64;
         if inode.format & disk::FORMAT_EXTENDED != 0 {
@@ -73,6 +75,7 @@ impl RawInode {
             inode.extended = true;
             inode.size = raw.i_size.get();
             inode.reserved_is_zero = raw.reserved == [0; 16];
+            inode.has_valid_owner = raw.i_uid.get() != u32::MAX && raw.i_gid.get() != u32::MAX;
         }
         inode.tail = at.checked_add(len + inode.xattr_bytes).ok_or_else(beyond)?;
         Ok(inode)
@@ -114,6 +117,13 @@ pub(super) fn check(strict: &mut Strict<'_>, inode: &RawInode, faults: &mut Faul
     let is_directory = inode.kind == FileKind::Directory;
     if !inode.reserved_is_zero {
         faults.add(&rules::INODE_RESERVED, inode.at, "reserved bytes of the inode are not zero");
+    }
+    if !inode.has_valid_owner {
+        faults.add(
+            &rules::INODE_OWNER,
+            inode.at,
+            "the owner or the group is 4294967295, which is no valid ID",
+        );
     }
     if inode.format & disk::FORMAT_RESERVED != 0 {
         let what = format!("reserved bits of the inode's format: {:#06x}", inode.format);

@@ -54,6 +54,9 @@ pub enum Layout {
     },
 }
 
+/// The user and group that Linux shows for a file whose owner is no valid ID: the default of `fs.overflowuid`.
+pub const OVERFLOW_ID: u32 = 65534;
+
 /// A decoded inode. All checks that need no other part of the image have passed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inode {
@@ -67,9 +70,9 @@ pub struct Inode {
     pub kind: FileKind,
     /// `st_mode`: type and permissions.
     pub mode: u16,
-    /// Owner.
+    /// Owner; [`OVERFLOW_ID`] if the stored number is none.
     pub uid: u32,
-    /// Group.
+    /// Group; [`OVERFLOW_ID`] if the stored number is none.
     pub gid: u32,
     /// Number of hard links.
     pub nlink: u32,
@@ -140,8 +143,8 @@ impl Inode {
             extended: fields.extended,
             kind,
             mode: fields.mode,
-            uid: fields.uid,
-            gid: fields.gid,
+            uid: valid_id(fields.uid),
+            gid: valid_id(fields.gid),
             nlink: fields.nlink,
             ino: fields.ino,
             size: fields.size,
@@ -160,6 +163,12 @@ impl Inode {
         let offset = self.tail.offset.checked_sub(u64::from(self.xattr_bytes))?;
         (self.xattr_bytes != 0).then_some(Address { offset, ..self.tail })
     }
+}
+
+/// Replaces 2^32 - 1, which no user and group has: `chown` takes it for "leave the owner", which would leave an extracted
+/// file to whoever extracts it, and the kernel denies access to such a file even to root.
+fn valid_id(id: u32) -> u32 {
+    if id == u32::MAX { OVERFLOW_ID } else { id }
 }
 
 fn read_fields(bytes: &dyn Bytes, sb: &Superblock, address: Address) -> Result<Fields, ImageError> {

@@ -58,6 +58,10 @@ pub const CASES: &[Case] = &[
         let pipe = p.find(|node| node.kind() == FileKind::Fifo).inode().clone();
         p.bytes[offset(pipe.address) + 0x10] = 1;
     }),
+    ("inode-owner", "chunks48", |p| {
+        let inode = p.file(|inode| inode.extended);
+        p.put32(offset(inode.address) + 0x1c, u32::MAX);
+    }),
     ("inode-number", "plain", |p| {
         let first = p.file(|_| true);
         let second = p.file(|inode| inode.nid != first.nid);

@@ -36,15 +36,25 @@ fn an_extended_inode_has_wide_numbers() {
     raw.i_size = Le64::new(i64::MAX.unsigned_abs());
     raw.i_mtime = Le64::new((-5i64).cast_unsigned());
     raw.i_mtime_nsec = Le32::new(999_999_999);
-    raw.i_uid = Le32::new(u32::MAX);
+    raw.i_uid = Le32::new(u32::MAX - 1);
     raw.i_nlink = Le32::new(70_000);
     raw.i_xattr_icount = Le16::new(4);
     image.put_extended(1, &raw);
     let inode = image.inode(1).unwrap();
     assert_eq!(inode.mtime, Timestamp { seconds: -5, nanoseconds: 999_999_999 });
-    assert_eq!((inode.size, inode.uid, inode.nlink), (i64::MAX.unsigned_abs(), u32::MAX, 70_000));
+    assert_eq!((inode.size, inode.uid, inode.nlink), (i64::MAX.unsigned_abs(), u32::MAX - 1, 70_000));
     assert_eq!(inode.xattr_address().unwrap().offset, inode.address.offset + 64);
     assert_eq!(inode.tail.offset, inode.address.offset + 64 + 24);
+}
+
+#[test]
+fn an_owner_that_is_no_id_is_the_overflow_id() {
+    let mut image = TestImage::new(12);
+    let mut raw = extended();
+    (raw.i_uid, raw.i_gid) = (Le32::new(u32::MAX), Le32::new(u32::MAX));
+    image.put_extended(1, &raw);
+    let inode = image.inode(1).unwrap();
+    assert_eq!((inode.uid, inode.gid), (OVERFLOW_ID, OVERFLOW_ID));
 }
 
 #[test]
