@@ -1,14 +1,12 @@
 //! Compression by path: the first rule whose pattern matches a file decides.
 //!
-//! Patterns are those of shells (crate `globset`). A pattern without a slash is compared with the last name of a path,
+//! Patterns are those of shells (crate `fast-glob`). A pattern without a slash is compared with the last name of a path,
 //! as in `*.so`; one with a slash with the path from the root, as in `usr/lib/**`. `*` does not cross a slash. A slash or
 //! `./` at the beginning stands for the root, and a slash at the end has no meaning: a pattern matches directories and
 //! files alike.
 
 use super::compression::Compression;
-use globset::{GlobBuilder, GlobMatcher};
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -16,7 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[derive(Debug, Clone)]
 pub struct Pattern {
     text: Arc<str>,
-    matcher: GlobMatcher,
+    /// The pattern that paths are compared with, without the slashes and dots around it.
+    glob: Arc<str>,
     of_names: bool,
     /// Whether it has matched a path. Clones share it.
     has_matched: Arc<AtomicBool>,
@@ -28,10 +27,11 @@ impl Pattern {
         let rooted = text.strip_prefix('/').or_else(|| text.strip_prefix("./"));
         let path = rooted.unwrap_or(text);
         let path = path.strip_suffix('/').unwrap_or(path);
-        let glob = GlobBuilder::new(path).literal_separator(true).build();
-        let glob = glob.map_err(|e| format!("the pattern '{text}' is not understood: {}", e.kind()))?;
+        // In the crate's syntax an exclamation mark at the beginning negates the pattern; in a shell's it is a character.
+        let glob = if path.starts_with('!') { Cow::from(format!("\\{path}")) } else { Cow::from(path) };
+        fast_glob::validate(&*glob).map_err(|e| format!("the pattern '{text}' is invalid: {e}"))?;
         let (of_names, has_matched) = (rooted.is_none() && !path.contains('/'), Arc::default());
-        Ok(Pattern { text: text.into(), matcher: glob.compile_matcher(), of_names, has_matched })
+        Ok(Pattern { text: text.into(), glob: glob.into(), of_names, has_matched })
     }
 
     /// The pattern as it was parsed.
@@ -48,7 +48,7 @@ impl Pattern {
     pub fn matches(&self, path: &[u8]) -> bool {
         let name_start = path.iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
         let compared = if self.of_names { &path[name_start..] } else { path };
-        let matches = self.matcher.is_match(OsStr::from_bytes(compared));
+        let matches = fast_glob::glob_match(&*self.glob, compared);
         if matches {
             self.has_matched.store(true, Ordering::Relaxed);
         }
@@ -127,6 +127,41 @@ mod tests {
             assert_eq!(matches(pattern, "a/d"), pattern.starts_with('d'), "{pattern}");
         }
         assert!(matches("a/d/", "a/d") && !matches("a/d/", "d") && matches("./a/*.so", "a/b.so"));
+    }
+
+    #[test]
+    fn wildcards_are_those_of_a_shell() {
+        let matches = |pattern: &str, path: &[u8]| Pattern::parse(pattern).unwrap().matches(path);
+        for (pattern, path, wanted) in [
+            ("a/*", "a/b", true),
+            ("a/*", "a/b/c", false),
+            ("a/?", "a/b", true),
+            ("/?a", "/a", false),
+            ("a/**", "a/b/c", true),
+            ("a/**", "a", false),
+            ("**/c", "a/b/c", true),
+            ("**/c", "c", true),
+            ("a/**/c", "a/c", true),
+            ("a/**/c", "a/x/y/c", true),
+            ("*.{so,a}", "lib/x.so", true),
+            ("*.{so,a}", "lib/x.sob", false),
+            ("[a-c]x", "bx", true),
+            ("[!a-c]x", "bx", false),
+            ("[^a-c]x", "dx", true),
+            ("*", ".hidden", true),
+            ("\\*", "*", true),
+            ("\\*", "a", false),
+            ("!a", "!a", true),
+            ("!a", "b", false),
+            ("/!(a)", "b", false),
+            ("", "a", false),
+        ] {
+            assert_eq!(matches(pattern, path.as_bytes()), wanted, "{pattern} {path}");
+        }
+        assert!(matches("*.\u{e9}", b"\xff.\xc3\xa9") && matches("a*", b"a\xff"));
+        for invalid in ["[", "a{b", "a\\"] {
+            assert!(Pattern::parse(invalid).is_err(), "{invalid}");
+        }
     }
 
     #[test]

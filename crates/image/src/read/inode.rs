@@ -165,8 +165,8 @@ impl Inode {
     }
 }
 
-/// Replaces 2^32 - 1, which no user and group has: `chown` takes it for "leave the owner", which would leave an extracted
-/// file to whoever extracts it, and the kernel denies access to such a file even to root.
+/// Replaces 2^32 - 1, which is the ID of no user or group. To `chown` it means that the owner stays, so an extracted file
+/// would belong to the user who extracts it; and the kernel denies access to such a file of a mount even to root.
 fn valid_id(id: u32) -> u32 {
     if id == u32::MAX { OVERFLOW_ID } else { id }
 }
