@@ -70,9 +70,9 @@ pub struct Inode {
     pub kind: FileKind,
     /// `st_mode`: type and permissions.
     pub mode: u16,
-    /// Owner; [`OVERFLOW_ID`] if the stored number is none.
+    /// Owner; [`OVERFLOW_ID`] if the stored number is no valid ID.
     pub uid: u32,
-    /// Group; [`OVERFLOW_ID`] if the stored number is none.
+    /// Group; [`OVERFLOW_ID`] if the stored number is no valid ID.
     pub gid: u32,
     /// Number of hard links.
     pub nlink: u32,

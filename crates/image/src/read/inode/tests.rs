@@ -48,7 +48,7 @@ fn an_extended_inode_has_wide_numbers() {
 }
 
 #[test]
-fn an_owner_that_is_no_id_is_the_overflow_id() {
+fn an_invalid_owner_is_read_as_the_overflow_id() {
     let mut image = TestImage::new(12);
     let mut raw = extended();
     (raw.i_uid, raw.i_gid) = (Le32::new(u32::MAX), Le32::new(u32::MAX));
