@@ -19,9 +19,11 @@ fn a_column_of_a_matrix_comes_in_with_few_faults() {
             continue;
         }
         let config = RegionConfig { service, eviction, ..RegionConfig::new(PAGES * 4096, LIMIT) };
-        let region = Region::new(config).unwrap();
+        let mut region = Region::new(config).unwrap();
         (0..PAGES).for_each(|page| write(&region, page, &noise(page)));
         assert!(comes_true(|| region.stats().folded_bytes >= (PAGES * 4096 - LIMIT) * 3 / 4));
+        // Neighbours use only memory for which nobody has to wait; how much evictors have ready depends on the machine.
+        region.set_limit(PAGES * 4096).unwrap();
         let before = region.stats();
         for at in (0..ROWS).map(|row| row * ROW + COLUMN) {
             let number = region.as_ptr().wrapping_add(at as usize * 8).cast::<u64>();
