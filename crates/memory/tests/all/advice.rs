@@ -13,7 +13,7 @@ const READ: u64 = 256;
 fn folded(mode: usize, neighbours: bool) -> Region {
     let (service, eviction) = MODES[mode];
     let config = RegionConfig { service, eviction, neighbours, ..RegionConfig::new(PAGES * 4096, LIMIT) };
-    let mut region = Region::new(config).unwrap();
+    let region = Region::new(config).unwrap();
     (0..PAGES).for_each(|page| write(&region, page, &noise(page)));
     // Pages that wait to be folded can return without coming from the store.
     assert!(comes_true(|| region.stats().folded_bytes >= (PAGES * 4096 - LIMIT) * 3 / 4));

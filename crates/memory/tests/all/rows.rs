@@ -19,7 +19,7 @@ fn a_column_of_a_matrix_comes_in_with_few_faults() {
             continue;
         }
         let config = RegionConfig { service, eviction, ..RegionConfig::new(PAGES * 4096, LIMIT) };
-        let mut region = Region::new(config).unwrap();
+        let region = Region::new(config).unwrap();
         (0..PAGES).for_each(|page| write(&region, page, &noise(page)));
         assert!(comes_true(|| region.stats().folded_bytes >= (PAGES * 4096 - LIMIT) * 3 / 4));
         // Neighbours use only memory for which nobody has to wait; how much evictors have ready depends on the machine.
