@@ -110,8 +110,8 @@ impl From<RegionError> for Error {
             error if error.errno() == Some(libc::ENOMEM) => Code::NoMemory,
             _ => Code::System,
         };
-        match error.remedy() {
-            Some(remedy) => Error::new(code, format_args!("{error}; {remedy}")),
+        match error.hint() {
+            Some(hint) => Error::new(code, format_args!("{error}; {hint}")),
             None => Error::new(code, error),
         }
     }

@@ -124,7 +124,7 @@
 //! | `fault` | the threads that serve faults |
 //! | `evict` | how cold pages are found and leave the range |
 //! | `limit` | the limit on the pool |
-//! | `remedy` | what to allow a process that lacks it for a region |
+//! | `hint` | which limit of the process to raise after a failed creation |
 //! | `meter` | the time to store or load one page |
 //! | `region` | set-up, and the owner's calls |
 //! | `owned_pin` | pins that borrow nothing, for callers that use addresses |
@@ -183,6 +183,8 @@ mod evict;
 #[cfg(not(loom))]
 mod fault;
 #[cfg(not(loom))]
+mod hint;
+#[cfg(not(loom))]
 mod limit;
 #[cfg(not(loom))]
 mod meter;
@@ -198,8 +200,6 @@ mod readahead;
 mod region;
 #[cfg(not(loom))]
 mod region_budget;
-#[cfg(not(loom))]
-mod remedy;
 #[cfg(not(loom))]
 mod source;
 #[cfg(not(loom))]

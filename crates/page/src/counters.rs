@@ -1,4 +1,4 @@
-//! Counters that threads add to without meeting.
+//! Counters sharded by CPU.
 //!
 //! A thread adds to the shard of its CPU; reading sums the shards. A sum is exact when
 //! nothing is running and at worst as old as the reading itself. No limit is

@@ -46,13 +46,13 @@ impl TokenBucket {
         }
     }
 
-    /// How long until a burst is worth its while: the bucket half full, and a byte in it.
+    /// How long until half a burst, and at least a byte, is available.
     pub fn wait(&self, rate_bytes_per_s: u64) -> Duration {
         let rate = i128::from(rate_bytes_per_s);
         self.wait_for_level(rate, (rate.saturating_mul(self.burst_ns) / 2).max(NS_PER_S))
     }
 
-    /// How long until nothing is owed.
+    /// How long until the balance is not negative.
     pub fn debt_wait(&self, rate_bytes_per_s: u64) -> Duration {
         self.wait_for_level(rate_bytes_per_s.into(), 0)
     }
@@ -66,12 +66,12 @@ impl TokenBucket {
         Duration::from_nanos(u64::try_from(wait_ns).unwrap_or(u64::MAX))
     }
 
-    /// Takes bytes that were written; what is not there is a debt.
+    /// Takes bytes that were written; the balance may become negative.
     pub fn take(&mut self, len_bytes: u64) {
         self.tokens = self.tokens.saturating_sub(i128::from(len_bytes) * NS_PER_S);
     }
 
-    /// Takes bytes that others wrote, as far as there are tokens: their debts are not ours.
+    /// Takes bytes that others wrote, as far as there are tokens: they do not make the balance negative.
     pub fn take_free(&mut self, len_bytes: u64) {
         let rest = self.tokens.saturating_sub(i128::from(len_bytes) * NS_PER_S);
         self.tokens = rest.max(self.tokens.min(0));

@@ -17,7 +17,7 @@
 use crate::frame::{FRAME_LEN, Frame, FrameId};
 #[cfg(miri)]
 use crate::heap::{DiscardBatch, Reservation};
-use crate::source::{Frames, PageSource, Purpose, SourceError, Take};
+use crate::source::{FrameSource, Frames, Purpose, SourceError, Take};
 #[cfg(not(miri))]
 use pagefold_sys::mem::{DiscardBatch, Reservation};
 use parking_lot::{Condvar, FairMutex, Mutex, MutexGuard};
@@ -479,7 +479,7 @@ impl Arena {
 
 // SAFETY: frames are numbers below the capacity of this arena, which `arena` returns. Each frame on the ready list
 // has been populated or was in use; a frame leaves the list under its lock and comes back to it through `release`.
-unsafe impl PageSource for Arena {
+unsafe impl FrameSource for Arena {
     fn try_take(&self, purpose: Purpose, count: usize) -> Take {
         let mut free = self.free.lock();
         if !free.are_ready(count) || free.waiting > 0 {
@@ -504,7 +504,7 @@ unsafe impl PageSource for Arena {
         }
         let limit = self.limit.load(Relaxed);
         // A charge of 0 never fails, even if the limit was lowered below the present use.
-        let most = if let Purpose::Replacements { most_frames } = purpose { most_frames } else { limit };
+        let most = if let Purpose::Replacements { frames_max } = purpose { frames_max } else { limit };
         let more = |in_use: u64| Some(in_use + count).filter(|n| *n <= most || count == 0);
         match self.in_use.fetch_update(Relaxed, Relaxed, more) {
             Ok(before) => {

@@ -5,11 +5,11 @@
 //! that needs two frames might never get both (starvation). So the writer takes the frames for itself, with no lock
 //! held, and the next put uses them.
 
-use crate::source::{Frames, PageSource, Purpose, SourceError};
+use crate::source::{FrameSource, Frames, Purpose, SourceError};
 
 /// Frames, backed by memory, that one writer has taken in advance; unused ones are released on drop.
 pub struct BackedFrames<'a> {
-    source: &'a dyn PageSource,
+    source: &'a dyn FrameSource,
     purpose: Purpose,
     frames: Frames,
     /// Frames that are charged but not obtained yet.
@@ -18,7 +18,7 @@ pub struct BackedFrames<'a> {
 
 impl<'a> BackedFrames<'a> {
     /// Creates an empty set for frames from `source`, charged to `purpose`.
-    pub fn new(source: &'a dyn PageSource, purpose: Purpose) -> Self {
+    pub fn new(source: &'a dyn FrameSource, purpose: Purpose) -> Self {
         BackedFrames { source, purpose, frames: Frames::none(), charged: 0 }
     }
 

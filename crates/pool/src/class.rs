@@ -10,7 +10,7 @@
 use crate::arena::Arena;
 use crate::frame::{FRAME_LEN, Frame, FrameId, Pos};
 use crate::pool::{Owner, OwnerKind};
-use crate::source::{Frames, PageSource, Purpose, SourceError, Take};
+use crate::source::{FrameSource, Frames, Purpose, SourceError, Take};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The chain and the hole list of a class; guarded by the class's lock.
@@ -63,7 +63,7 @@ impl Class {
     /// Allocates a place for a new object, marked busy. Frames come from `backed` first, then from `source`.
     pub(crate) fn allocate(
         &mut self,
-        source: &dyn PageSource,
+        source: &dyn FrameSource,
         backed: &mut Frames,
     ) -> Result<Pos, GrowError> {
         let arena = source.arena();
@@ -86,7 +86,7 @@ impl Class {
     }
 
     /// Removes holes from the end of the chain and releases the frames that become empty. Returns their number.
-    pub(crate) fn trim(&mut self, source: &dyn PageSource) -> u64 {
+    pub(crate) fn trim(&mut self, source: &dyn FrameSource) -> u64 {
         let arena = source.arena();
         let before = self.frames;
         while let Some(last) = self.last(arena) {
@@ -131,7 +131,7 @@ impl Class {
     }
 
     /// Allocates the place behind the last object, with the frames that it needs.
-    fn grow(&mut self, source: &dyn PageSource, backed: &mut Frames) -> Result<Pos, GrowError> {
+    fn grow(&mut self, source: &dyn FrameSource, backed: &mut Frames) -> Result<Pos, GrowError> {
         let fresh_start = self.tail.is_nil() || self.tail_end == FRAME_LEN;
         let start = if fresh_start { 0 } else { self.tail_end };
         let end = start + self.stride;
@@ -179,7 +179,7 @@ impl Class {
     }
 
     /// Ends the chain where its last place, already unlinked, begins.
-    fn cut(&mut self, source: &dyn PageSource, last: Pos) {
+    fn cut(&mut self, source: &dyn FrameSource, last: Pos) {
         while self.tail != last.frame() {
             self.drop_tail(source);
         }
@@ -190,7 +190,7 @@ impl Class {
         }
     }
 
-    fn drop_tail(&mut self, source: &dyn PageSource) {
+    fn drop_tail(&mut self, source: &dyn FrameSource) {
         let (frame, arena) = (self.tail, source.arena());
         self.tail = arena.prev(frame);
         self.frames -= 1;

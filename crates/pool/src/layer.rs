@@ -1,6 +1,6 @@
 //! A frame source that refuses chosen requests, for fault tests.
 
-use crate::{Arena, Frame, Frames, PageSource, Purpose, SourceError, Take};
+use crate::{Arena, Frame, FrameSource, Frames, Purpose, SourceError, Take};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Passes requests to another source, but refuses the `n`-th request for a frame, counted from 0, and all later ones
@@ -13,7 +13,7 @@ pub struct RefuseNth<S> {
 /// More requests than are ever made, small enough to add requests that were "not ready".
 const NEVER: u64 = u64::MAX / 2;
 
-impl<S: PageSource> RefuseNth<S> {
+impl<S: FrameSource> RefuseNth<S> {
     /// Creates a source that refuses from the `n`-th request on.
     pub fn new(inner: S, n: u64) -> Self {
         RefuseNth { inner, left: AtomicU64::new(n.min(NEVER)) }
@@ -38,7 +38,7 @@ impl<S: PageSource> RefuseNth<S> {
 }
 
 // SAFETY: all frames come from the inner source and are passed on unchanged.
-unsafe impl<S: PageSource> PageSource for RefuseNth<S> {
+unsafe impl<S: FrameSource> FrameSource for RefuseNth<S> {
     fn try_take(&self, purpose: Purpose, count: usize) -> Take {
         if !self.allows(count) {
             return Take::Failed(SourceError::RefusedByTest);

@@ -64,7 +64,7 @@
 //! | module | contains |
 //! |---|---|
 //! | `pool`, `class`, `size_class` | the operations; one size class; the sizes of the classes |
-//! | `source`, `layer` | [`PageSource`], the interface to take frames; a source for fault tests (feature `testing`) |
+//! | `source`, `layer` | [`FrameSource`], the interface to take frames; a source for fault tests (feature `testing`) |
 //! | `arena`, `frame` | [`Arena`], the real source: one range of address space; frames and their numbers, positions, handles |
 //! | `heap` | the memory of an arena under Miri |
 //! | `backed_frames` | frames that a writer takes before it stores an object |
@@ -106,4 +106,4 @@ pub use layer::RefuseNth;
 pub use pool::{ClassStats, Compaction, ObjectFit, Owner, OwnerKind, Pool, PutError, Relocate};
 pub use reserve::Reserve;
 pub use size_class::{OBJECT_LEN_MAX, is_smaller_class};
-pub use source::{FRAMES_MAX, Frames, PageSource, Purpose, REPLACEMENT_FRAMES_MAX, SourceError, Take};
+pub use source::{FRAMES_MAX, FrameSource, Frames, Purpose, REPLACEMENT_FRAMES_MAX, SourceError, Take};

@@ -3,7 +3,7 @@
 use crate::class::{Class, MoveResult, likely_pieces, pieces, word};
 use crate::frame::{Handle, Pos};
 use crate::size_class::{CLASS_COUNT, OBJECT_LEN_MAX, OWNER_LEN, class_index, stride};
-use crate::source::{Frames, PageSource, SourceError};
+use crate::source::{FrameSource, Frames, SourceError};
 use pagefold_sys::prefetch;
 use parking_lot::Mutex;
 use std::mem::MaybeUninit;
@@ -139,20 +139,20 @@ const HOLES_SHARE: u64 = 128;
 /// A dense allocator of objects of 1 to [`OBJECT_LEN_MAX`] bytes.
 pub struct Pool {
     classes: Box<[Mutex<Class>]>,
-    source: Box<dyn PageSource>,
+    source: Box<dyn FrameSource>,
     moved: AtomicU64,
     frames_compacted: AtomicU64,
 }
 
 impl Pool {
     /// Creates an empty pool that takes its frames from `source`.
-    pub fn new(source: Box<dyn PageSource>) -> Self {
+    pub fn new(source: Box<dyn FrameSource>) -> Self {
         let classes = (0..CLASS_COUNT).map(|i| Mutex::new(Class::new(stride(i)))).collect();
         Pool { classes, source, moved: AtomicU64::new(0), frames_compacted: AtomicU64::new(0) }
     }
 
     /// The frame source.
-    pub fn source(&self) -> &dyn PageSource {
+    pub fn source(&self) -> &dyn FrameSource {
         &*self.source
     }
 

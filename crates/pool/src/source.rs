@@ -45,7 +45,7 @@ pub enum Purpose {
     /// limit: at the limit there would be no memory to free memory with.
     Replacements {
         /// Frames in use for objects up to which the charge succeeds.
-        most_frames: u64,
+        frames_max: u64,
     },
     /// The slots of a store, whose number is bounded by the device's size.
     Slots,
@@ -105,7 +105,7 @@ pub enum Take {
     /// All requested frames, backed by memory, with arbitrary contents; the caller owns them until it releases them.
     Frames(Frames),
     /// Too few frames are ready. Nothing was charged. The caller releases all locks and streams, and then takes
-    /// frames with [`PageSource::charge`] and [`PageSource::obtain`], which may sleep.
+    /// frames with [`FrameSource::charge`] and [`FrameSource::obtain`], which may sleep.
     NotReady,
     /// No frame can be taken.
     Failed(SourceError),
@@ -117,15 +117,15 @@ pub enum Take {
 /// the second, they could keep each other from both; and a frame that is charged for a moment could make another
 /// writer fail at a limit that was not reached.
 ///
-/// [`try_take`](PageSource::try_take) never sleeps, because it is called under locks. A writer for which too few
-/// frames were ready takes them in two steps with no lock held: [`charge`](PageSource::charge) checks the limit, and
-/// [`obtain`](PageSource::obtain) may sleep until the memory is there.
+/// [`try_take`](FrameSource::try_take) never sleeps, because it is called under locks. A writer for which too few
+/// frames were ready takes them in two steps with no lock held: [`charge`](FrameSource::charge) checks the limit, and
+/// [`obtain`](FrameSource::obtain) may sleep until the memory is there.
 ///
 /// # Safety
 /// The pool writes to frames through raw pointers. An implementation returns only frames of
-/// [`arena`](PageSource::arena), which is the same for the life of the source; each is backed by memory, and has
+/// [`arena`](FrameSource::arena), which is the same for the life of the source; each is backed by memory, and has
 /// exactly one owner from the moment it is taken until it is released.
-pub unsafe trait PageSource: Send + Sync {
+pub unsafe trait FrameSource: Send + Sync {
     /// Takes `count` frames, at most [`FRAMES_MAX`], that are ready now, charged to `purpose`: all or none.
     fn try_take(&self, purpose: Purpose, count: usize) -> Take;
 
@@ -151,7 +151,7 @@ pub unsafe trait PageSource: Send + Sync {
 }
 
 // SAFETY: all clones of the pointer refer to one source, and so to one arena.
-unsafe impl<S: PageSource + ?Sized> PageSource for std::sync::Arc<S> {
+unsafe impl<S: FrameSource + ?Sized> FrameSource for std::sync::Arc<S> {
     fn try_take(&self, purpose: Purpose, count: usize) -> Take {
         (**self).try_take(purpose, count)
     }

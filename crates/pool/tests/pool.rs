@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use pagefold_pool::{
-    Arena, BackedFrames, FRAME_LEN, Handle, OBJECT_LEN_MAX, ObjectFit, Owner, OwnerKind, PageSource, Pool,
+    Arena, BackedFrames, FRAME_LEN, FrameSource, Handle, OBJECT_LEN_MAX, ObjectFit, Owner, OwnerKind, Pool,
     Purpose, PutError, RefuseNth, Relocate, Reserve, SourceError,
 };
 use proptest::prelude::*;
@@ -61,7 +61,7 @@ fn put(pool: &Pool, data: &[u8], key: u64) -> Result<Handle, SourceError> {
 }
 
 impl Pair {
-    fn new(source: Box<dyn PageSource>) -> Self {
+    fn new(source: Box<dyn FrameSource>) -> Self {
         Pair { pool: Pool::new(source), owners: Owners::default(), model: HashMap::new() }
     }
 

@@ -56,8 +56,8 @@ pub(crate) fn region(error: &RegionError) -> PyErr {
         )
         | RegionError::NoFeature(_)
         | RegionError::PageSize { .. } => NotAllowedError::new_err(text),
-        _ => match error.remedy() {
-            Some(remedy) => NotAllowedError::new_err(format!("{text}; {remedy}")),
+        _ => match error.hint() {
+            Some(hint) => NotAllowedError::new_err(format!("{text}; {hint}")),
             None => Error::new_err(text),
         },
     }

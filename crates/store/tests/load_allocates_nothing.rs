@@ -18,7 +18,7 @@ use pagefold_backing::layer::{DelayLayer, DelayOptions, ErrorLayer, StatsLayer, 
 use pagefold_backing::{Backing, Direct, FileBacking, FileOptions, MemoryBacking, Uring};
 use pagefold_codec::{CodecSpec, table};
 use pagefold_page::{Page, PageIndex};
-use pagefold_pool::{Arena, FRAME_LEN, Frames, PageSource, Purpose, SourceError, Take};
+use pagefold_pool::{Arena, FRAME_LEN, FrameSource, Frames, Purpose, SourceError, Take};
 use pagefold_store::writeback::{LayoutKind, WritebackConfig};
 use pagefold_store::{LoadError, Loaded, Loader, MemLimit, Store, StoreConfig};
 use pagefold_testkit::skipped;
@@ -200,7 +200,7 @@ impl RecordingSource {
 }
 
 // SAFETY: all frames come from the arena and are passed on unchanged.
-unsafe impl PageSource for RecordingSource {
+unsafe impl FrameSource for RecordingSource {
     fn try_take(&self, purpose: Purpose, count: usize) -> Take {
         let take = self.arena.try_take(purpose, count);
         if let (Take::Frames(frames), Purpose::Objects) = (&take, purpose) {

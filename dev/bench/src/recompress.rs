@@ -53,7 +53,7 @@ fn speed(set: &PageSet, plan: &Plan, report: &mut Report) -> anyhow::Result<()> 
         for (i, page) in set.pages().iter().enumerate() {
             store.write((i * PAGE_SIZE) as u64, page)?;
         }
-        let before = store.held_bytes();
+        let before = store.in_use_bytes();
         let loops_first = round % 2 == 1;
         let first = if loops_first { bare_loops(&compressed)? } else { 0.0 };
         let pass = pass(&store)?;
@@ -63,7 +63,7 @@ fn speed(set: &PageSet, plan: &Plan, report: &mut Report) -> anyhow::Result<()> 
             bare.push(loops);
         }
         if round + 1 == plan.warm_up_rounds + plan.rounds {
-            let (pages, after) = (store.stats().mm.orig_data_size / PAGE_SIZE as u64, store.held_bytes());
+            let (pages, after) = (store.stats().mm.orig_data_size / PAGE_SIZE as u64, store.in_use_bytes());
             let share = after as f64 / before as f64;
             saved.push([pages.to_string(), before.to_string(), after.to_string(), number(share)]);
         }

@@ -113,7 +113,7 @@ fn store_bytes(pager: &Pager, page: PageIndex, bytes: &Page) -> Stored {
     }
     let is_in_file = word.has_file_hash() && pager.table.hash(page) == hash;
     // The file's bytes are as good as a copy of them, for which other pages would have to leave the pool.
-    if is_in_file && !pager.limit.accepts(pager.store.held_bytes()) {
+    if is_in_file && !pager.limit.accepts(pager.store.in_use_bytes()) {
         return Stored::InFile;
     }
     if !write(pager, page, bytes, fill_word) {
@@ -162,7 +162,7 @@ fn write(pager: &Pager, page: PageIndex, bytes: &Page, fill_word: Option<u64>) -
 /// Returns whether the pool accepts pages. At its limit, copies of resident pages are dropped first; with a backing,
 /// the store itself waits for room.
 fn has_room(pager: &Pager) -> bool {
-    let accepts = || pager.limit.accepts(pager.store.held_bytes());
+    let accepts = || pager.limit.accepts(pager.store.in_use_bytes());
     if accepts() || pager.store.writeback().is_some() {
         return true;
     }
@@ -224,7 +224,7 @@ impl Pager {
     /// Sets the memory that copies, tables and working memory take from the budget.
     pub(crate) fn count_copies(&self) {
         let (copies, folded) = (self.table.copies(), self.table.folded());
-        let page_bytes = self.store.held_bytes() / (copies + folded).max(1);
+        let page_bytes = self.store.in_use_bytes() / (copies + folded).max(1);
         // Words, hashes and slots of pages in the store; half of the limit at most.
         let tables = ((copies + folded) * TABLE_BYTES / PAGE_SIZE as u64).min(self.budget.limit() / 2);
         let most = self.budget.limit() / 32;

@@ -204,7 +204,7 @@ impl Evictor {
         if self.pager.register_next_chunk() {
             return StepResult::Folded;
         }
-        if self.pager.budget.is_over_limit() && self.pager.shrink_backed_free() {
+        if self.pager.budget.is_over_limit() && self.pager.trim_free_frames() {
             return StepResult::Folded;
         }
         let mut step = if self.pager.staging.has_free_batch() { self.fill() } else { StepResult::Nothing };
@@ -251,7 +251,7 @@ impl Evictor {
             // Faults use the memory of free frames only if frames can be moved, and a fault whose page waits in a frame
             // needs new memory all the same.
             let is_unused = !pager.can_move() || pager.budget.has_unserved_waiters();
-            let has_shrunk = is_unused && pager.shrink_backed_free();
+            let has_shrunk = is_unused && pager.trim_free_frames();
             return Some(if has_shrunk { StepResult::Folded } else { StepResult::Nothing });
         }
         let _busy = self.hand.busy();

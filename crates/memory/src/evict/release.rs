@@ -39,16 +39,16 @@ impl Pager {
         match is_wanted || backed == 0 {
             true => self.recycle_batch(batch),
             false => {
-                self.unback(batch, backed);
+                self.release_frames(batch, backed);
             }
         }
     }
 
     /// Returns the memory of one free batch to the kernel. Returns false if there is none.
-    pub(super) fn shrink_backed_free(&self) -> bool {
+    pub(super) fn trim_free_frames(&self) -> bool {
         let Some(batch) = self.staging.take_backed() else { return false };
         let backed = self.staging.backed(&batch);
-        self.unback(batch, backed)
+        self.release_frames(batch, backed)
     }
 
     /// Takes a batch with memory and returns that memory to the kernel. Faults may have wanted so many frames that
@@ -56,7 +56,7 @@ impl Pager {
     fn take_backed_and_return_memory(&self) -> Option<FrameBatch> {
         let batch = self.staging.take_backed()?;
         let backed = self.staging.backed(&batch);
-        if self.try_unback(&batch, backed) {
+        if self.try_release_frames(&batch, backed) {
             return Some(batch);
         }
         self.recycle_batch(batch);
@@ -72,14 +72,14 @@ impl Pager {
 
     /// Returns the memory of a batch to the kernel, and recycles the batch. Returns false if the kernel does not take
     /// the memory; then it can be used again.
-    fn unback(&self, batch: FrameBatch, backed: u64) -> bool {
-        let is_done = self.try_unback(&batch, backed);
+    fn release_frames(&self, batch: FrameBatch, backed: u64) -> bool {
+        let is_done = self.try_release_frames(&batch, backed);
         self.recycle_batch(batch);
         is_done
     }
 
     /// Returns the memory of a batch to the kernel. Returns false if the kernel does not take it.
-    fn try_unback(&self, batch: &FrameBatch, backed: u64) -> bool {
+    fn try_release_frames(&self, batch: &FrameBatch, backed: u64) -> bool {
         let offset = usize::from(self.staging.frame(batch, 0).0) * PAGE_SIZE;
         // SAFETY: no page waits in the batch, and this thread alone owns it.
         let dropped = unsafe { self.staging.memory().discard(offset, BATCH_FRAMES * PAGE_SIZE) };

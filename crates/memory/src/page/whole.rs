@@ -58,7 +58,7 @@ impl PageWord {
 
     /// Transition of a copy from a buffer to the whole page: folded to loading, staged to returning unless the page is
     /// being folded, and with `takes_untouched` untouched to loading. `None` if the page is in another state.
-    pub fn claim_overwrite(&self, takes_untouched: bool) -> Option<OverwriteClaim> {
+    pub fn begin_overwrite(&self, takes_untouched: bool) -> Option<OverwriteClaim> {
         let old = self.change(|word| match word.state() {
             State::Folded => Some(word.with_state(State::Loading)),
             State::Untouched if takes_untouched => Some(word.with_state(State::Loading)),
@@ -72,14 +72,14 @@ impl PageWord {
         })
     }
 
-    /// Transition: loading or returning, after [`PageWord::claim_overwrite`], to folded: the store has the new version.
+    /// Transition: loading or returning, after [`PageWord::begin_overwrite`], to folded: the store has the new version.
     /// The frame of a page that was staged is free when an evictor comes to it.
     pub fn finish_overwrite(&self, now: FoldTime) {
         let folded = |word: Word| word.with_state(State::Folded).with(Word::COPY).with_fold_time(now);
         self.change_owned(|word| folded(word).without(Word::ZEROED).without(Word::REWRITTEN));
     }
 
-    /// Transition: loading or returning, after [`PageWord::claim_overwrite`], back to the state before: the store did not
+    /// Transition: loading or returning, after [`PageWord::begin_overwrite`], back to the state before: the store did not
     /// take the new version.
     pub fn abandon_overwrite(&self, claim: OverwriteClaim) {
         match claim {

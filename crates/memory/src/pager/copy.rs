@@ -208,9 +208,9 @@ impl Pager {
     #[cold]
     fn await_stored(&self, page: PageIndex) -> Result<bool, RangeError> {
         let word = self.word(page);
-        let Some(claim) = word.claim_overwrite(false) else { return Ok(false) };
+        let Some(claim) = word.begin_overwrite(false) else { return Ok(false) };
         // While this thread owns the page, no other moves it.
-        let is_lost = claim == OverwriteClaim::Folded && !self.store.is_held(page);
+        let is_lost = claim == OverwriteClaim::Folded && !self.store.is_stored(page);
         word.abandon_overwrite(claim);
         if is_lost { Err(RangeError::Lost { page: page.0 }) } else { Ok(false) }
     }
@@ -267,7 +267,7 @@ impl Pager {
     /// thread has the page or the store does not take it.
     fn overwrite(&self, page: PageIndex, contents: &Page) -> bool {
         let word = self.word(page);
-        let Some(claim) = word.claim_overwrite(self.budget.is_tight()) else { return false };
+        let Some(claim) = word.begin_overwrite(self.budget.is_tight()) else { return false };
         if claim == OverwriteClaim::Folded {
             // SAFETY: the claim has made the page loading, owned by this thread.
             unsafe { self.remove_poison(page) };

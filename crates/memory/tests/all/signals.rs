@@ -103,8 +103,8 @@ fn threads_of_a_region_block_all_but_synchronous_signals() {
 }
 
 #[test]
-fn a_thread_that_blocks_sigbus_is_refused_with_the_remedy() {
-    each("a_thread_that_blocks_sigbus_is_refused_with_the_remedy", |mode| {
+fn a_thread_that_blocks_sigbus_is_refused_with_a_hint() {
+    each("a_thread_that_blocks_sigbus_is_refused_with_a_hint", |mode| {
         let mut owned = region(mode);
         let refused_by_signal = MODES[mode].0 == Service::FaultingThread;
         let blocked = move || {

@@ -430,7 +430,7 @@ impl RegionModel {
     }
 
     fn overwrite(&self, page: &Page, value: u64, store: Store) -> bool {
-        let Some(claim) = page.word.claim_overwrite(true) else { return false };
+        let Some(claim) = page.word.begin_overwrite(true) else { return false };
         // `store_bytes`.
         if store == Store::Refuses {
             page.word.abandon_overwrite(claim);
@@ -460,7 +460,7 @@ impl RegionModel {
                     }
                 }
                 Whereabouts::Store => {
-                    let Some(claim) = word.claim_overwrite(false) else { continue };
+                    let Some(claim) = word.begin_overwrite(false) else { continue };
                     let is_stored = claim == OverwriteClaim::Folded;
                     let value = if is_stored { self.pages[page].store.get() } else { NONE };
                     word.abandon_overwrite(claim);

@@ -290,7 +290,7 @@ fn kernels_pages(text: &str) -> Result<Option<Selection>, Invalid> {
         };
         let part = selection(part)?;
         all = Some(match all {
-            Some(all) => all.and(part),
+            Some(all) => all.or(part),
             None => part,
         });
         if is_last {

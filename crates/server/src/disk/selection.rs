@@ -47,7 +47,7 @@ pub fn of(pages: &Pages) -> Result<Selection, SelectionError> {
 fn of_ranges(ranges: &[(u64, u64)]) -> Result<Selection, SelectionError> {
     let mut parts = ranges.iter().map(|&(a, b)| Selection::pages(PageIndex(a), PageIndex(b)));
     let first = parts.next().unwrap_or(Err(SelectionError::Nothing))?;
-    parts.try_fold(first, |all, part| Ok(all.and(part?)))
+    parts.try_fold(first, |all, part| Ok(all.or(part?)))
 }
 
 #[cfg(test)]

@@ -102,7 +102,7 @@ impl Store {
     }
 
     /// Whether a page is stored. Takes no lock, so the result may be outdated.
-    pub fn is_held(&self, index: PageIndex) -> bool {
+    pub fn is_stored(&self, index: PageIndex) -> bool {
         self.stored_slot(index).is_some()
     }
 

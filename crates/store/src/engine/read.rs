@@ -153,7 +153,7 @@ impl Store {
         let is_soon = last.age_s(now) <= u64::from(settings.promote_window_s());
         let (high, _) = writeback.policy().marks_percent();
         let mark = u128::from(self.mem_limit_bytes()) * u128::from(high) / 100;
-        settings.promote() && is_soon && u128::from(self.held_bytes()) < mark
+        settings.promote() && is_soon && u128::from(self.in_use_bytes()) < mark
     }
 
     /// Makes an object, in no slot yet, from a page that was read back. Returns `None` without waiting if no memory

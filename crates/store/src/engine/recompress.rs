@@ -4,7 +4,7 @@
 //! bounded share of one CPU: after each stretch of pages it rests for a multiple of the time that the stretch took.
 //! While CPUs or disks of the machine are busy, it does nothing. A page that is written later gets the primary codec.
 //!
-//! The thread also advances the clock of access times, which a store without a backing has nobody else for.
+//! The thread also advances the clock of access times, because in a store without a backing no other thread does.
 
 use crate::engine::Store;
 use crate::policy::{self, Load};
@@ -87,7 +87,7 @@ impl RecompressThread {
         let thread_stop = stop.clone();
         let builder = std::thread::Builder::new().name("pagefold-rc".into());
         let thread = signal::spawn_masked(builder, move || {
-            Driver::new(&store, &thread_stop, config, &mut policy::machine_load).run();
+            RecompressDriver::new(&store, &thread_stop, config, &mut policy::machine_load).run();
         })?;
         Ok(RecompressThread { stop, thread: Some(thread) })
     }
@@ -105,7 +105,7 @@ impl Drop for RecompressThread {
 }
 
 /// The work of the thread.
-struct Driver<'a> {
+struct RecompressDriver<'a> {
     store: &'a Store,
     stop: &'a Stop,
     config: AutoRecompress,
@@ -114,7 +114,7 @@ struct Driver<'a> {
     due: Vec<Instant>,
 }
 
-impl<'a> Driver<'a> {
+impl<'a> RecompressDriver<'a> {
     fn new(
         store: &'a Store,
         stop: &'a Stop,
@@ -124,7 +124,7 @@ impl<'a> Driver<'a> {
         // The highest priority first, so that no page is compressed twice in a row.
         config.rules.sort_by_key(|rule| std::cmp::Reverse(rule.priority));
         let due = vec![Instant::now(); config.rules.len()];
-        Driver { store, stop, config, load, due }
+        RecompressDriver { store, stop, config, load, due }
     }
 
     fn run(mut self) {
@@ -183,8 +183,8 @@ impl<'a> Driver<'a> {
 
     /// Whether threads of the machine wait for CPUs or disks so much that this thread must not compete with them.
     fn is_busy(&mut self) -> bool {
-        let most_percent = self.store.recompress_busy_percent();
-        most_percent > 0 && (self.load)().is_some_and(|load| load.is_above(most_percent))
+        let percent_max = self.store.recompress_busy_percent();
+        percent_max > 0 && (self.load)().is_some_and(|load| load.is_above(percent_max))
     }
 }
 
@@ -245,7 +245,7 @@ mod tests {
     fn one_pass(store: &Store, load: &mut dyn FnMut() -> Option<Load>) -> u64 {
         let (stop, rule) = (Stop::default(), RecompressRule { age_s: 0, priority: 1 });
         let config = AutoRecompress { rules: vec![rule], cpu_percent: 50 };
-        Driver::new(store, &stop, config, load).pass(rule);
+        RecompressDriver::new(store, &stop, config, load).pass(rule);
         store.stats().recompress.recompressed_pages
     }
 
@@ -269,12 +269,16 @@ mod tests {
         for (cpu, io, is_busy) in [(0, 0, false), (4001, 0, true), (0, 4001, true), (4000, 4000, false)] {
             let mut load = || Some(Load { cpu: stall(cpu), io: stall(io) });
             let config = AutoRecompress { rules: Vec::new(), cpu_percent: 50 };
-            assert_eq!(Driver::new(&store, &stop, config, &mut load).is_busy(), is_busy, "{cpu} {io}");
+            assert_eq!(
+                RecompressDriver::new(&store, &stop, config, &mut load).is_busy(),
+                is_busy,
+                "{cpu} {io}"
+            );
         }
         store.set_recompress_busy_percent(0);
         let mut load = || Some(Load { cpu: stall(10_000), io: stall(10_000) });
         let config = AutoRecompress { rules: Vec::new(), cpu_percent: 50 };
-        assert!(!Driver::new(&store, &stop, config, &mut load).is_busy());
+        assert!(!RecompressDriver::new(&store, &stop, config, &mut load).is_busy());
     }
 
     #[test]
@@ -294,7 +298,7 @@ mod tests {
         *stop.is_stopping.lock() = true;
         let config = AutoRecompress { rules: Vec::new(), cpu_percent: 1 };
         let mut load = || None;
-        let mut driver = Driver::new(&store, &stop, config, &mut load);
+        let mut driver = RecompressDriver::new(&store, &stop, config, &mut load);
         let mut pace = Pace { worked_from: Instant::now() - Duration::from_secs(3600), ..Pace::new() };
         assert!(driver.rest(&mut pace).is_break());
     }

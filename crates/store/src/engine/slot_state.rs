@@ -23,8 +23,8 @@ pub struct SlotState {
     pub is_same_filled: bool,
     /// The page is on the backing.
     pub is_written_back: bool,
-    /// The page is stored as it is, because it does not compress. Of a page on a backing without compression this is
-    /// not known, and false.
+    /// The page is stored as it is, because it does not compress. Always false for a page on a backing without
+    /// compression.
     pub is_raw: bool,
     /// The page is marked idle, and was not accessed since.
     pub is_idle: bool,

@@ -8,7 +8,7 @@ use crate::policy::BUSY_PERCENT;
 use crate::slot::Content;
 use crate::writeback::{AttachError, Writeback, WritebackConfig};
 use pagefold_page::PAGE_SIZE;
-use pagefold_pool::{Arena, ClassStats, PageSource, Pool, Reserve};
+use pagefold_pool::{Arena, ClassStats, FrameSource, Pool, Reserve};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
@@ -49,11 +49,11 @@ impl Store {
 
     /// Creates an empty store that takes its memory from `source`, which may refuse it.
     #[cfg(feature = "testing")]
-    pub fn with_source(config: StoreConfig, source: Box<dyn PageSource>) -> Result<Self, StoreError> {
+    pub fn with_source(config: StoreConfig, source: Box<dyn FrameSource>) -> Result<Self, StoreError> {
         Store::over(config, source)
     }
 
-    fn over(config: StoreConfig, source: Box<dyn PageSource>) -> Result<Self, StoreError> {
+    fn over(config: StoreConfig, source: Box<dyn FrameSource>) -> Result<Self, StoreError> {
         if config.len_bytes == 0 || config.len_bytes > LEN_MAX {
             return Err(StoreError::BadLength(config.len_bytes));
         }
@@ -125,7 +125,7 @@ impl Store {
 
     /// Bytes of memory that objects use, including gaps: the value that is compared with the limit, and
     /// `mem_used_total` of [`Store::stats`]. Takes no lock.
-    pub fn held_bytes(&self) -> u64 {
+    pub fn in_use_bytes(&self) -> u64 {
         self.pages.pool.source().arena().in_use_bytes()
     }
 

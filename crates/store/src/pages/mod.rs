@@ -104,12 +104,12 @@ impl Pages {
 
     /// Stores `bytes`, which replace a longer object that is freed next, as an object that is in no slot yet.
     ///
-    /// Does not wait for other writers at the memory limit, but takes frames up to `most_frames`, beyond the limit too
+    /// Does not wait for other writers at the memory limit, but takes frames up to `frames_max`, beyond the limit too
     /// ([`Purpose::Replacements`]). Takes nothing from writers that wait for the reserve.
-    pub(crate) fn put_replacement(&self, index: PageIndex, bytes: &[u8], most_frames: u64) -> Option<Handle> {
+    pub(crate) fn put_replacement(&self, index: PageIndex, bytes: &[u8], frames_max: u64) -> Option<Handle> {
         let owner = Owner::new(OwnerKind::Slot, index.0);
         let source = self.pool.source();
-        let mut backed = BackedFrames::new(source, Purpose::Replacements { most_frames });
+        let mut backed = BackedFrames::new(source, Purpose::Replacements { frames_max });
         loop {
             match self.pool.try_put_from(backed.frames(), bytes, owner) {
                 Ok(handle) => return Some(handle),

@@ -9,7 +9,7 @@
 
 use crate::slot::Slot;
 use pagefold_page::{PageCount, PageIndex};
-use pagefold_pool::{FRAME_LEN, Frame, Frames, PageSource, Purpose, PutError, SourceError, Take};
+use pagefold_pool::{FRAME_LEN, Frame, FrameSource, Frames, Purpose, PutError, SourceError, Take};
 use pagefold_sys::mem::Reservation;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -61,7 +61,7 @@ impl SlotTable {
     pub(crate) fn ensure(
         &self,
         index: PageIndex,
-        source: &dyn PageSource,
+        source: &dyn FrameSource,
         backed: &mut Frames,
     ) -> Result<&Slot, PutError> {
         if let Some(slot) = self.get(index) {
@@ -92,7 +92,7 @@ impl SlotTable {
     }
 
     /// Makes a frame a chunk of empty slots.
-    fn empty_chunk(frame: &Frame, source: &dyn PageSource) -> *mut Slot {
+    fn empty_chunk(frame: &Frame, source: &dyn FrameSource) -> *mut Slot {
         let bytes = source.arena().frame_ptr(frame.id());
         // SAFETY: the frame is ours, FRAME_LEN bytes long, and not published yet, so no other thread accesses it. All
         // bits zero is an empty slot (`slot`), and a frame is aligned to more than a slot needs.

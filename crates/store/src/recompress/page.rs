@@ -21,7 +21,7 @@ pub(super) struct Target {
     /// Results of this length and more are not kept, bytes.
     pub(super) len_limit_bytes: usize,
     /// Frames of objects up to which the pass may take more, beyond the limit too.
-    pub(super) most_frames: u64,
+    pub(super) frames_max: u64,
 }
 
 /// The result for one page.
@@ -53,37 +53,37 @@ pub(super) struct Worker {
 }
 
 /// The state of a page when its object was copied out.
-struct Before {
+struct SeenPage {
     generation: Generation,
     last_access: AccessTime,
     was_idle: bool,
-    object: Option<Copied>,
+    object: Option<PageCopy>,
 }
 
-impl Before {
+impl SeenPage {
     fn of(guard: &SlotGuard) -> Self {
-        Before {
+        SeenPage {
             generation: guard.generation(),
             last_access: guard.last_access(),
             was_idle: guard.is_idle(),
-            object: Copied::of(guard.content()),
+            object: PageCopy::of(guard.content()),
         }
     }
 
     /// Whether the page was neither changed nor accessed, and has an object of the same codec. Access times have ticks
     /// of a quarter of a second: an access within the tick of the previous one shows only by the idle mark.
-    fn is_still(&self, guard: &SlotGuard) -> bool {
+    fn is_unchanged(&self, guard: &SlotGuard) -> bool {
         guard.generation() == self.generation
             && guard.last_access() == self.last_access
             && guard.is_idle() == self.was_idle
-            && Copied::of(guard.content()) == self.object
+            && PageCopy::of(guard.content()) == self.object
     }
 
     /// Leaves the object as it is, with its idle mark cleared. Records that the codec of priority `tried` does not make
     /// it smaller, if there is one. Does nothing if the page is another one now.
     fn keep_object(&self, slot: &Slot, tried: Option<u8>) -> PageResult {
         let mut guard = slot.lock();
-        if !self.is_still(&guard) {
+        if !self.is_unchanged(&guard) {
             return PageResult::Changed;
         }
         guard.set_idle(false);
@@ -96,19 +96,19 @@ impl Before {
 
 /// An object that was copied out of a slot: its length, 4096 if raw, and the priority of its codec.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Copied {
+struct PageCopy {
     len_bytes: usize,
     priority: u8,
 }
 
-impl Copied {
+impl PageCopy {
     /// The object of `content`; `None` if the page is not one in memory.
     fn of(content: Content) -> Option<Self> {
         match content {
             Content::Folded { len_bytes, priority, .. } => {
-                Some(Copied { len_bytes: usize::from(len_bytes), priority })
+                Some(PageCopy { len_bytes: usize::from(len_bytes), priority })
             }
-            Content::Raw { .. } => Some(Copied { len_bytes: PAGE_SIZE, priority: 0 }),
+            Content::Raw { .. } => Some(PageCopy { len_bytes: PAGE_SIZE, priority: 0 }),
             Content::Empty | Content::SameFilled(_) | Content::WrittenBack(_) => None,
         }
     }
@@ -136,7 +136,7 @@ impl Worker {
     ) -> PageResult {
         let Worker { decoders, encoder, compressed, page } = self;
         let guard = slot.lock();
-        let before = Before::of(&guard);
+        let before = SeenPage::of(&guard);
         let Some((bytes, copied)) = copy_out(pages, guard, to.priority, &mut compressed[..]) else {
             return PageResult::Changed;
         };
@@ -153,14 +153,14 @@ impl Worker {
             let tried = (!is_smaller).then_some(to.priority);
             return before.keep_object(slot, tried);
         }
-        let Some(handle) = pages.put_replacement(index, &encoder.buf[..len], to.most_frames) else {
+        let Some(handle) = pages.put_replacement(index, &encoder.buf[..len], to.frames_max) else {
             return PageResult::NoMemory;
         };
         let new = Content::Folded { handle: handle.to_bits(), len_bytes: len as u16, priority: to.priority };
         let old = {
             // Unlocked before an object is freed, which takes the lock of its class.
             let guard = slot.lock();
-            if before.is_still(&guard) { guard.recompress(before.generation, new) } else { None }
+            if before.is_unchanged(&guard) { guard.recompress(before.generation, new) } else { None }
         };
         match old {
             Some(old) => {
@@ -183,9 +183,9 @@ fn copy_out<'a>(
     guard: SlotGuard,
     priority: u8,
     dst: &'a mut [MaybeUninit<u8>],
-) -> Option<(&'a [u8], Copied)> {
+) -> Option<(&'a [u8], PageCopy)> {
     let content = guard.content();
-    let copied = Copied::of(content)?;
+    let copied = PageCopy::of(content)?;
     let (Content::Folded { handle, .. } | Content::Raw { handle }) = content else { return None };
     let is_open = copied.priority < priority && !guard.is_tried(priority) && !guard.is_under_writeback();
     if !is_open {
@@ -208,28 +208,28 @@ mod tests {
         let slot = Slot::new();
         slot.lock().fold(7, 100, 0);
         slot.lock().touch(now);
-        let before = Before::of(&slot.lock());
-        assert!(before.is_still(&slot.lock()));
+        let before = SeenPage::of(&slot.lock());
+        assert!(before.is_unchanged(&slot.lock()));
         slot.lock().touch(later);
-        assert!(!before.is_still(&slot.lock()));
+        assert!(!before.is_unchanged(&slot.lock()));
         // In the same tick an access shows by the idle mark, which it clears.
         slot.lock().set_idle(true);
-        let before = Before::of(&slot.lock());
+        let before = SeenPage::of(&slot.lock());
         slot.lock().touch(later);
-        assert!(!before.is_still(&slot.lock()));
-        let before = Before::of(&slot.lock());
+        assert!(!before.is_unchanged(&slot.lock()));
+        let before = SeenPage::of(&slot.lock());
         slot.lock().fold(7, 100, 0);
-        assert!(!before.is_still(&slot.lock()));
+        assert!(!before.is_unchanged(&slot.lock()));
     }
     #[test]
     fn a_result_that_is_not_kept_says_nothing_about_a_page_that_changed() {
         let slot = Slot::new();
         slot.lock().fold(7, 100, 0);
-        let before = Before::of(&slot.lock());
+        let before = SeenPage::of(&slot.lock());
         slot.lock().fold(8, 200, 0);
         assert_eq!(before.keep_object(&slot, Some(1)), PageResult::Changed);
         assert!(!slot.lock().is_tried(1));
-        let before = Before::of(&slot.lock());
+        let before = SeenPage::of(&slot.lock());
         assert_eq!(before.keep_object(&slot, None), PageResult::NotSmaller);
         assert!(!slot.lock().is_tried(1));
         assert_eq!(before.keep_object(&slot, Some(1)), PageResult::NotSmaller);

@@ -56,7 +56,7 @@ pub struct RecompressProgress {
 type OnProgress<'a> = dyn FnMut(&RecompressProgress) -> ControlFlow<()> + 'a;
 
 /// The state that the workers of a pass share.
-struct Pass<'a> {
+struct RecompressPass<'a> {
     pages: &'a Pages,
     request: &'a RecompressRequest,
     /// The codec's priority.
@@ -64,7 +64,7 @@ struct Pass<'a> {
     /// Results of this length and more are not kept, bytes.
     len_limit_bytes: usize,
     /// Frames of objects up to which the workers may take more, beyond the limit too.
-    most_frames: AtomicU64,
+    frames_max: AtomicU64,
     /// Only objects of at least this length are tried, bytes.
     len_min_bytes: usize,
     /// Objects of exactly that length that may still be tried.
@@ -93,12 +93,12 @@ pub(crate) fn run_pass(
     let threads = (threads as usize).min(2 * cpu::count());
     let others: Vec<Worker> =
         (1..threads).map_while(|_| Worker::new(pages, priority).ok().flatten()).collect();
-    let mut pass = Pass {
+    let mut pass = RecompressPass {
         pages,
         request,
         priority,
         len_limit_bytes: threshold_bytes.map_or(PAGE_SIZE, usize::from),
-        most_frames: AtomicU64::new(most_frames(frames_limit(pages), frames_in_use(pages))),
+        frames_max: AtomicU64::new(frames_max(frames_limit(pages), frames_in_use(pages))),
         len_min_bytes: 0,
         ties_left: AtomicI64::new(i64::MAX),
         pages_left: AtomicI64::new(request.pages_max.map_or(i64::MAX, |n| n.try_into().unwrap_or(i64::MAX))),
@@ -126,7 +126,7 @@ pub(crate) fn run_pass(
     Ok(RecompressReport { stopped: pass.stopped.load(Relaxed), ..*pass.report.lock() })
 }
 
-impl Pass<'_> {
+impl RecompressPass<'_> {
     /// Takes stretches of slots until none is left, the limit on pages is reached, or the pass is stopped.
     fn work(&self, worker: &mut Worker, on_progress: &mut OnProgress) {
         let count = self.pages.table.page_count().0;
@@ -169,10 +169,10 @@ impl Pass<'_> {
     /// The target of the next stretch. A pass may take hours, in which the limit and the use change.
     fn target(&self) -> Target {
         // Two workers may exchange their results; the next stretch corrects that.
-        let before = self.most_frames.load(Relaxed);
-        let most_frames = next_most_frames(before, frames_limit(self.pages), frames_in_use(self.pages));
-        self.most_frames.store(most_frames, Relaxed);
-        Target { priority: self.priority, len_limit_bytes: self.len_limit_bytes, most_frames }
+        let before = self.frames_max.load(Relaxed);
+        let frames_max = next_frames_max(before, frames_limit(self.pages), frames_in_use(self.pages));
+        self.frames_max.store(frames_max, Relaxed);
+        Target { priority: self.priority, len_limit_bytes: self.len_limit_bytes, frames_max }
     }
 
     /// Whether a page is to be tried. The clock goes on during a pass, so that a page that is read meanwhile is young.
@@ -242,14 +242,14 @@ impl Pass<'_> {
 
 /// Frames up to which a pass may take more: a little more than the limit, or than the use if that is higher still, because
 /// the limit was lowered. A use just above the limit is that of another pass, which must not raise the bound of this one.
-fn most_frames(limit: u64, in_use: u64) -> u64 {
+fn frames_max(limit: u64, in_use: u64) -> u64 {
     let beyond = limit.saturating_add(REPLACEMENT_FRAMES_MAX);
     if in_use <= beyond { beyond } else { in_use.saturating_add(REPLACEMENT_FRAMES_MAX) }
 }
 
 /// The same for a later moment of the pass. The frames that the pass itself takes do not raise the bound.
-fn next_most_frames(before: u64, limit: u64, in_use: u64) -> u64 {
-    most_frames(limit, in_use.min(before.saturating_sub(REPLACEMENT_FRAMES_MAX)))
+fn next_frames_max(before: u64, limit: u64, in_use: u64) -> u64 {
+    frames_max(limit, in_use.min(before.saturating_sub(REPLACEMENT_FRAMES_MAX)))
 }
 
 fn frames_limit(pages: &Pages) -> u64 {
@@ -342,7 +342,7 @@ mod tests {
             // The limit was raised.
             (50, 80, 50 + beyond, 80),
         ] {
-            let found = next_most_frames(before + beyond, limit, in_use);
+            let found = next_frames_max(before + beyond, limit, in_use);
             assert_eq!(found, expected + beyond, "{before} {limit} {in_use}");
         }
     }
@@ -351,10 +351,10 @@ mod tests {
     fn passes_at_the_same_time_exceed_the_limit_no_further_than_one() {
         let beyond = REPLACEMENT_FRAMES_MAX;
         for in_use in [0, 100, 101, 100 + beyond] {
-            assert_eq!(most_frames(100, in_use), 100 + beyond, "{in_use}");
+            assert_eq!(frames_max(100, in_use), 100 + beyond, "{in_use}");
         }
-        assert_eq!(most_frames(100, 200), 200 + beyond);
-        assert_eq!(most_frames(u64::MAX, 5), u64::MAX);
+        assert_eq!(frames_max(100, 200), 200 + beyond);
+        assert_eq!(frames_max(u64::MAX, 5), u64::MAX);
     }
 
     #[test]

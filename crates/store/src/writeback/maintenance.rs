@@ -11,7 +11,7 @@ use crate::writeback::{Writeback, Writer};
 
 /// The most segments discarded per call.
 const DISCARDS_MAX: usize = 64;
-/// Maintenance cleans while fewer than one in so many segments are free.
+/// Maintenance cleans while less than 1/16 of the segments are free.
 const FREE_SHARE: u32 = 16;
 
 impl Writeback {

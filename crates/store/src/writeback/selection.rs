@@ -68,7 +68,7 @@ impl Selection {
     }
 
     /// Adds the pages that `other` selects.
-    pub fn and(mut self, other: Selection) -> Self {
+    pub fn or(mut self, other: Selection) -> Self {
         self.which.extend(other.which);
         self.pages.extend(other.pages);
         self.normalise();

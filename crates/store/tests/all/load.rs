@@ -78,7 +78,7 @@ fn agree(store: &Store, loader: &mut Loader) {
     let loaded: Vec<Page> = (0..PAGES).map(|i| load(store, loader, i).unwrap()).collect();
     for (index, loaded) in (0..).zip(loaded) {
         assert!(loaded == read(store, index).unwrap(), "page {index}");
-        assert_eq!(store.is_held(PageIndex(index)), index % 5 > 0);
+        assert_eq!(store.is_stored(PageIndex(index)), index % 5 > 0);
     }
 }
 
@@ -167,7 +167,7 @@ fn a_page_outside_the_store_is_empty() {
     let mut loader = store.loader().unwrap();
     for index in [300, 511, 512, 1 << 40, u64::MAX] {
         assert_eq!(load(&store, &mut loader, index).unwrap(), [0; 4096]);
-        assert!(!store.is_held(PageIndex(index)));
+        assert!(!store.is_stored(PageIndex(index)));
     }
 }
 
@@ -189,14 +189,14 @@ fn words_fill_pages_in_memory_order() {
 #[test]
 fn bytes_held_and_their_limit_are_those_of_the_statistics() {
     let store = Store::new(config("lz4")).unwrap();
-    assert_eq!((store.held_bytes(), store.mem_limit_bytes()), (0, u64::MAX));
+    assert_eq!((store.in_use_bytes(), store.mem_limit_bytes()), (0, u64::MAX));
     fill_store(&store, 0);
-    assert!(store.held_bytes() > 0);
-    assert_eq!(store.held_bytes(), store.stats().mm.mem_used_total);
+    assert!(store.in_use_bytes() > 0);
+    assert_eq!(store.in_use_bytes(), store.stats().mm.mem_used_total);
     store.set_mem_limit(MemLimit::Bytes(5 << 20));
     assert_eq!(store.mem_limit_bytes(), 5 << 20);
     discard_all(&store);
-    assert_eq!(store.held_bytes(), 0);
+    assert_eq!(store.in_use_bytes(), 0);
 }
 
 #[test]

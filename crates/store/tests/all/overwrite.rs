@@ -5,7 +5,7 @@ use crate::support::rig::{raw_page, read, segments, soft_page, write};
 use pagefold_backing::MemoryBacking;
 use pagefold_backing::layer::{ErrorLayer, When};
 use pagefold_page::PAGE_SIZE;
-use pagefold_pool::{Arena, Frame, Frames, PageSource, Purpose, REPLACEMENT_FRAMES_MAX, SourceError, Take};
+use pagefold_pool::{Arena, Frame, FrameSource, Frames, Purpose, REPLACEMENT_FRAMES_MAX, SourceError, Take};
 use pagefold_store::writeback::{LayoutKind, WritebackConfig};
 use pagefold_store::{MemLimit, Store, StoreConfig, StoreError, WritebackThread};
 use std::sync::{Arc, Mutex};
@@ -66,12 +66,12 @@ fn an_overwrite_that_needs_no_more_is_stored_and_takes_nothing_beyond_the_limit(
 #[test]
 fn overwrites_are_stored_after_the_limit_was_lowered_and_take_nothing() {
     let store = full_store();
-    let before = store.held_bytes();
+    let before = store.in_use_bytes();
     for (version, frames) in [(1, FRAMES / 2), (2, 1), (3, 0)] {
         store.set_mem_limit(MemLimit::Bytes(frames * PAGE));
         (0..FITS).for_each(|index| write(&store, index, &raw_page(index, version)));
         (0..FITS).for_each(|index| assert!(read(&store, index).unwrap() == raw_page(index, version)));
-        assert_eq!(store.held_bytes(), before);
+        assert_eq!(store.in_use_bytes(), before);
         assert!(is_refused(&store, FITS));
     }
     assert_eq!(used_max(&store), before);
@@ -147,7 +147,7 @@ struct Hooked {
 }
 
 // SAFETY: all frames come from the inner source.
-unsafe impl PageSource for Hooked {
+unsafe impl FrameSource for Hooked {
     fn try_take(&self, purpose: Purpose, count: usize) -> Take {
         self.inner.try_take(purpose, count)
     }

@@ -187,7 +187,7 @@ fn at_the_memory_limit_recompression_makes_room() {
     let stored =
         (0..PAGES).take_while(|i| store.write(i * PAGE_SIZE as u64, &text(*i)).is_ok()).count() as u64;
     assert!(stored < PAGES, "the limit was not reached");
-    let before = store.held_bytes();
+    let before = store.in_use_bytes();
     let mut in_all = 0;
     loop {
         let report = recompress(&store, "");
@@ -198,7 +198,7 @@ fn at_the_memory_limit_recompression_makes_room() {
         }
     }
     assert_eq!(in_all, stored, "{:?}", recompressed(&store));
-    assert!(store.held_bytes() < before);
+    assert!(store.in_use_bytes() < before);
     (0..stored).for_each(|i| assert_eq!(read(&store, i).unwrap(), text(i)));
     store.write(stored * PAGE_SIZE as u64, &text(stored)).unwrap();
 }
@@ -207,11 +207,11 @@ fn at_the_memory_limit_recompression_makes_room() {
 fn below_a_lowered_limit_recompression_makes_room_too() {
     let store = store();
     (0..PAGES).for_each(|i| write(&store, i, &text(i)));
-    let before = store.held_bytes();
+    let before = store.in_use_bytes();
     store.set_mem_limit(MemLimit::Bytes(before / 2));
     let report = recompress(&store, "");
     assert_eq!((report.recompressed_pages, report.no_memory_pages), (PAGES, 0));
-    assert!(store.held_bytes() < before && store.stats().mm.mem_used_max <= before + (64 << 10));
+    assert!(store.in_use_bytes() < before && store.stats().mm.mem_used_max <= before + (64 << 10));
 }
 
 #[test]

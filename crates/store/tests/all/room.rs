@@ -96,7 +96,7 @@ fn holes_are_closed_before_a_write_is_refused() {
     assert!(read(&store, 3000).unwrap() == soft);
 }
 
-/// Of no limit is less usable for writing back than for memory alone: pages are read back right, and no write is
+/// For every limit, at least as many pages fit with writeback as without: pages are read back right, and no write is
 /// refused while the backing has room. [`a_writer_that_finds_no_room_anywhere_is_refused`] has the limits reached.
 #[test]
 fn writers_at_any_limit_are_served_by_writeback() {

@@ -299,7 +299,7 @@ impl Model {
                     }
                     is => (None, is),
                 };
-                assert_eq!(word.claim_overwrite(takes_untouched), claim);
+                assert_eq!(word.begin_overwrite(takes_untouched), claim);
                 self.is = next;
                 self.overwrite = claim.or(self.overwrite);
             }

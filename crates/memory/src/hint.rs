@@ -1,4 +1,4 @@
-//! [`RegionError::remedy`], what to allow a process whose region was not made because of one of its limits.
+//! [`RegionError::hint`], what to allow a process whose region was not made because of one of its limits.
 //!
 //! The bindings for C and for Python add it to their messages. It goes by the number of the error, not by the step that
 //! failed: a thread needs a descriptor, memory and a place in a table of tasks, and each may be what is missing.
@@ -23,7 +23,7 @@ impl RegionError {
 
     /// Returns which limit of the process or the system is to be raised, if one is the likely reason: the end of a
     /// sentence, without a full stop.
-    pub fn remedy(&self) -> Option<String> {
+    pub fn hint(&self) -> Option<String> {
         match self.errno()? {
             libc::EMFILE => Some(
                 "a region has some file descriptors: allow this process more of them (RLIMIT_NOFILE, ulimit -n)".into(),
@@ -59,19 +59,19 @@ mod tests {
     use std::io;
 
     #[test]
-    fn the_remedy_goes_by_the_number_of_the_error() {
+    fn the_hint_goes_by_the_number_of_the_error() {
         let thread = |errno| RegionError::Thread(io::Error::from_raw_os_error(errno));
         let system = |errno| RegionError::System(SysError::new("doing it", errno));
-        let has = |error: RegionError, word: &str| error.remedy().is_some_and(|text| text.contains(word));
+        let has = |error: RegionError, word: &str| error.hint().is_some_and(|text| text.contains(word));
         assert!(has(thread(libc::EAGAIN), "RLIMIT_NPROC"));
         for error in [thread(libc::EMFILE), system(libc::EMFILE)] {
             assert!(has(error, "RLIMIT_NOFILE"));
         }
         assert!(has(system(libc::ENFILE), "fs.file-max"));
-        assert_eq!(system(libc::EINVAL).remedy(), None);
-        assert_eq!(thread(libc::EPERM).remedy(), None);
-        assert_eq!(system(libc::EAGAIN).remedy(), None);
-        assert_eq!(RegionError::NotAFile.remedy(), None);
+        assert_eq!(system(libc::EINVAL).hint(), None);
+        assert_eq!(thread(libc::EPERM).hint(), None);
+        assert_eq!(system(libc::EAGAIN).hint(), None);
+        assert_eq!(RegionError::NotAFile.hint(), None);
         let set_up = SourceError::NoMemory(SysError::new("reserving", libc::ENOMEM));
         assert_eq!(RegionError::Store(StoreError::SetUp(set_up)).errno(), Some(libc::ENOMEM));
     }
