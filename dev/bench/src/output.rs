@@ -7,23 +7,14 @@ use std::io::Write;
 
 /// Prints text, which must contain its newlines. A closed pipe is no error.
 pub fn text(text: &str) -> std::io::Result<()> {
-    match write_stdout(text) {
+    match deliver(text) {
         Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => Err(e),
         _ => Ok(()),
     }
 }
 
-/// Prints one line. A closed pipe is no error.
-pub fn line(line: &str) -> std::io::Result<()> {
-    text(&format!("{line}\n"))
-}
-
-/// Prints one line that another process must receive: a closed pipe is an error.
-pub fn deliver_line(line: &str) -> std::io::Result<()> {
-    write_stdout(&format!("{line}\n"))
-}
-
-fn write_stdout(text: &str) -> std::io::Result<()> {
+/// Prints text that another process must receive: a closed pipe is an error.
+pub fn deliver(text: &str) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes())?;
     out.flush()

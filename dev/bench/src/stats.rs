@@ -1,8 +1,11 @@
-//! Medians and spread of the rounds of a figure, and a generator of random numbers.
+//! Medians and spread of the rounds of a figure, clocks, and threads that measure together.
 
+use pagefold_sys::cpu;
+use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
+use std::time::{Duration, Instant};
 
-/// The values of one figure, one per round.
+/// The values of one figure, one per round. NaN is the value of a round in which it was not measured.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Rounds(Vec<f64>);
 
@@ -14,23 +17,17 @@ impl Rounds {
 
     /// The median; of an even number of rounds the mean of the two middle values; NaN if there are no rounds.
     pub fn median(&self) -> f64 {
-        let mut sorted = self.0.clone();
+        let mut sorted: Vec<f64> = self.0.iter().copied().filter(|value| !value.is_nan()).collect();
         sorted.sort_by(f64::total_cmp);
         match sorted.len() {
             0 => f64::NAN,
-            n if n % 2 == 1 => sorted[n / 2],
-            n => (sorted[n / 2 - 1] + sorted[n / 2]) / 2.0,
+            n => (sorted[(n - 1) / 2] + sorted[n / 2]) / 2.0,
         }
     }
 
-    /// The smallest value.
-    pub fn min(&self) -> f64 {
-        self.0.iter().copied().fold(f64::NAN, f64::min)
-    }
-
-    /// The largest value.
-    pub fn max(&self) -> f64 {
-        self.0.iter().copied().fold(f64::NAN, f64::max)
+    /// The smallest and the largest value.
+    pub fn range(&self) -> [f64; 2] {
+        [f64::min, f64::max].map(|pick| self.0.iter().copied().fold(f64::NAN, pick))
     }
 
     /// Divides by `peer` round by round: both values of a round were measured under the same conditions.
@@ -39,52 +36,73 @@ impl Rounds {
     }
 }
 
-impl FromIterator<f64> for Rounds {
-    fn from_iter<T: IntoIterator<Item = f64>>(values: T) -> Self {
-        Rounds(values.into_iter().collect())
+/// A running measurement of elapsed time and of CPU time.
+pub struct Clock {
+    wall: Instant,
+    cpu: Duration,
+    cpu_now: fn() -> Duration,
+}
+
+impl Clock {
+    /// Measures the CPU time of the calling thread, in user space and in the kernel: without that of other programs.
+    pub fn of_thread() -> Self {
+        Clock::start(cpu::thread_time)
+    }
+
+    /// Measures the CPU time of all threads of this process.
+    pub fn of_process() -> Self {
+        Clock::start(|| Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).unwrap_or_default())
+    }
+
+    fn start(cpu_now: fn() -> Duration) -> Self {
+        Clock { wall: Instant::now(), cpu: cpu_now(), cpu_now }
+    }
+
+    /// Returns the elapsed time and the CPU time of each of `count` items, nanoseconds.
+    pub fn stop(&self, count: usize) -> [f64; 2] {
+        let [cpu, wall] = [(self.cpu_now)() - self.cpu, self.wall.elapsed()];
+        [wall, cpu].map(|time| time.as_nanos() as f64 / count as f64)
     }
 }
 
-/// A deterministic generator of random numbers (splitmix64, after Vigna; public domain).
-#[derive(Debug, Clone)]
-pub struct Random(pub u64);
-
-impl Random {
-    /// The next 64 bits.
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// A random number below `n`; `n` must not be 0.
-    pub fn below(&mut self, n: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(n)) >> 64) as u64
-    }
+/// Does each work in a separate thread, and returns the results.
+pub fn in_threads<T: Send>(
+    works: impl IntoIterator<Item = impl FnOnce() -> anyhow::Result<T> + Send>,
+) -> anyhow::Result<Vec<T>> {
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = works.into_iter().map(|work| scope.spawn(work)).collect();
+        let joined = threads.into_iter().map(|thread| thread.join());
+        joined.map(|end| end.unwrap_or_else(|_| anyhow::bail!("a measuring thread panicked"))).collect()
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn rounds(values: &[f64]) -> Rounds {
+        Rounds(values.to_vec())
+    }
+
     #[test]
     fn the_median_is_right_for_odd_even_and_no_rounds() {
-        assert_eq!(Rounds::from_iter([3.0, 1.0, 2.0]).median(), 2.0);
-        assert_eq!(Rounds::from_iter([4.0, 1.0, 2.0, 3.0]).median(), 2.5);
-        assert!(Rounds::default().median().is_nan());
+        assert_eq!(rounds(&[3.0, 1.0, 2.0]).median(), 2.0);
+        assert_eq!(rounds(&[4.0, 1.0, 2.0, 3.0]).median(), 2.5);
+        assert_eq!(rounds(&[4.0, f64::NAN, 1.0, 2.0]).median(), 2.0);
+        assert!(rounds(&[f64::NAN]).median().is_nan() && Rounds::default().median().is_nan());
     }
 
     #[test]
     fn quotients_are_taken_round_by_round() {
-        let (ours, peer) = (Rounds::from_iter([1.0, 4.0]), Rounds::from_iter([2.0, 4.0]));
-        assert_eq!(ours.over(&peer).median(), 0.75);
+        let ratio = rounds(&[1.0, f64::NAN, 4.0]).over(&rounds(&[2.0, 3.0, 4.0]));
+        assert_eq!((ratio.median(), ratio.range()), (0.75, [0.5, 1.0]));
     }
 
     #[test]
-    fn random_numbers_stay_below_the_bound_and_differ() {
-        let mut random = Random(1);
-        let drawn: std::collections::BTreeSet<_> = (0..1000).map(|_| random.below(100)).collect();
-        assert!(drawn.len() > 90 && drawn.iter().all(|n| *n < 100));
+    fn an_error_or_a_panic_of_a_thread_is_the_result() {
+        let works = |bad: fn() -> anyhow::Result<u32>| in_threads([|| Ok(1), bad]);
+        assert_eq!(works(|| Ok(2)).unwrap(), [1, 2]);
+        assert_eq!(works(|| anyhow::bail!("no")).unwrap_err().to_string(), "no");
+        assert!(works(|| panic!("on purpose")).unwrap_err().to_string().contains("panicked"));
     }
 }

@@ -1,15 +1,15 @@
-//! The kernel's zram as a [`Subject`]: `/dev/zram0` with direct I/O.
+//! The kernel's zram: `/dev/zram0` with direct I/O.
 //!
 //! The device is used only if it is not initialised. It is configured through sysfs and opened exclusively; dropping
 //! [`Configured`] resets it and restores its algorithm.
 
-use super::engine::CODEC;
-use super::subject::{Memory, Subject};
 use crate::output;
+use crate::store::{CODEC, Memory, Subject};
 use anyhow::Context;
+use pagefold_page::PAGE_SIZE;
 use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Path of the device.
 pub const DEVICE: &str = "/dev/zram0";
@@ -26,9 +26,7 @@ pub struct Zram {
 }
 
 /// The device after its attributes were changed; resets it and restores its algorithm when dropped.
-pub struct Configured {
-    algorithm: String,
-}
+pub struct Configured(String);
 
 impl Zram {
     /// Configures the device for `len_bytes` bytes and opens it. Fails if the device does not exist or is in use, or
@@ -58,7 +56,7 @@ impl Configured {
         write("comp_algorithm", CODEC)
             .with_context(|| format!("setting the codec of {DEVICE} to {CODEC} (needs root)"))?;
         // From here on, an error drops `configured`, which restores the device.
-        let configured = Configured { algorithm };
+        let configured = Configured(algorithm);
         write("disksize", &len_bytes.to_string())?;
         Ok(configured)
     }
@@ -66,7 +64,7 @@ impl Configured {
 
 impl Drop for Configured {
     fn drop(&mut self) {
-        let restored = write("reset", "1").and_then(|()| write("comp_algorithm", &self.algorithm));
+        let restored = write("reset", "1").and_then(|()| write("comp_algorithm", &self.0));
         if let Err(e) = restored {
             output::error(&format!("{DEVICE} could not be restored: {e:#}"));
         }
@@ -74,15 +72,11 @@ impl Drop for Configured {
 }
 
 impl Subject for Zram {
-    fn name(&self) -> &'static str {
-        "kernel zram"
-    }
-
-    fn store(&mut self, at: u64, bytes: &[u8]) -> anyhow::Result<()> {
+    fn store(&self, at: u64, bytes: &[u8]) -> anyhow::Result<()> {
         self.file.write_all_at(bytes, at).with_context(|| format!("writing to {DEVICE}"))
     }
 
-    fn load(&mut self, at: u64, bytes: &mut [u8]) -> anyhow::Result<()> {
+    fn load(&self, at: u64, bytes: &mut [u8]) -> anyhow::Result<()> {
         self.file.read_exact_at(bytes, at).with_context(|| format!("reading from {DEVICE}"))
     }
 
@@ -94,23 +88,17 @@ impl Subject for Zram {
 /// The memory that the device uses for its pages now, with slots for `len_bytes` bytes.
 pub fn memory(len_bytes: u64) -> anyhow::Result<Memory> {
     let text = read("mm_stat")?;
-    let mut columns = text.split_whitespace().map(|n| n.parse::<u64>().unwrap_or(0));
-    let mut next = || columns.next().unwrap_or(0);
-    let (original, stored, used) = (next(), next(), next());
-    let slots = len_bytes / pagefold_page::PAGE_SIZE as u64 * SLOT_LEN;
-    Ok(Memory { original, stored, used, with_slots: used + slots })
-}
-
-fn path(attribute: &str) -> PathBuf {
-    Path::new(ATTRIBUTES).join(attribute)
+    let column = |i| text.split_whitespace().nth(i).and_then(|n| n.parse::<u64>().ok()).unwrap_or(0);
+    let used = column(2);
+    Ok(Memory { original: column(0), used, with_slots: used + len_bytes / PAGE_SIZE as u64 * SLOT_LEN })
 }
 
 fn read(attribute: &str) -> anyhow::Result<String> {
-    let path = path(attribute);
-    std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))
+    let path = format!("{ATTRIBUTES}/{attribute}");
+    std::fs::read_to_string(&path).with_context(|| format!("reading {path}"))
 }
 
 fn write(attribute: &str, value: &str) -> anyhow::Result<()> {
-    let path = path(attribute);
-    std::fs::write(&path, value).with_context(|| format!("writing '{value}' to {}", path.display()))
+    let path = format!("{ATTRIBUTES}/{attribute}");
+    std::fs::write(&path, value).with_context(|| format!("writing '{value}' to {path}"))
 }

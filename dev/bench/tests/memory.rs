@@ -107,22 +107,14 @@ fn a_quick_run_measures_every_row() {
     let report = json(&child.wait_with_output().unwrap());
     let rows = report["rows"].as_array().unwrap();
     let what: Vec<_> = rows.iter().map(|row| row["what"].as_str().unwrap()).collect();
-    for wanted in [
-        "fill",
-        "sequential read",
-        "random read",
-        "sort and group-by",
-        "two threads",
-        "blocks",
-        "page of zeroes",
-    ] {
+    for wanted in ["fill", "sequential read", "random read", "sort and group-by", "two threads"] {
         assert!(what.iter().any(|what| what.starts_with(wanted)), "{wanted} is not in {what:?}");
     }
     for row in rows {
         assert!(row["ours"].as_f64().is_some_and(|ours| ours > 0.0), "{row}");
         assert_eq!(row["verdict"], "not_comparable", "a quick run has no verdict");
     }
-    assert!(report["rounds"]["pass"]["pagefold"]["fill_ns"][0].is_number(), "{report}");
+    assert!(rows[0]["rounds"][0][0].is_number(), "{report}");
     assert_eq!(groups_of(pid), Vec::<String>::new());
     assert_eq!(is_zram_free(), was_free);
 }

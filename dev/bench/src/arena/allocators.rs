@@ -3,10 +3,10 @@
 //! The arena is used through the functions of C that programs call. An allocator is a trait here, so that both do the
 //! same work, compiled separately for each.
 
-use anyhow::{Context, ensure};
-use pagefold::{pf_arena, pf_region, pf_region_config, pf_region_stats};
+use anyhow::ensure;
+use pagefold::{pf_arena, pf_region, pf_region_config};
 use std::ffi::c_void;
-use std::ptr::{NonNull, null_mut};
+use std::ptr::null_mut;
 
 /// An allocator of C: a pair of functions.
 pub trait Allocator {
@@ -33,38 +33,24 @@ impl Allocator for System {
 
 /// An arena on a whole region.
 pub struct Arena {
-    region: NonNull<pf_region>,
-    arena: NonNull<pf_arena>,
+    region: *mut pf_region,
+    arena: *mut pf_arena,
 }
 
 impl Arena {
-    /// An arena of `len_bytes`; handler threads serve its faults, or else the threads that cause them.
-    pub fn new(len_bytes: usize, limit_bytes: usize, handler_threads: bool) -> anyhow::Result<Self> {
+    /// An arena of `len_bytes`; as is the default, the threads that cause its faults serve them.
+    pub fn new(len_bytes: usize, limit_bytes: usize) -> anyhow::Result<Self> {
         let (mut region, mut arena) = (null_mut(), null_mut());
         // SAFETY: each call gets structures of its types, and places for its results.
         unsafe {
             let mut config = std::mem::zeroed::<pf_region_config>();
             check(pagefold::pf_region_config_init(&mut config, size_of::<pf_region_config>()))?;
             (config.len_bytes, config.limit_bytes) = (len_bytes as u64, limit_bytes as u64);
-            // PF_SERVICE_FAULTING_THREAD is 0, PF_SERVICE_HANDLER_THREADS is 1.
-            config.service = handler_threads.into();
             check(pagefold::pf_region_create(&config, &mut region))?;
             let start: *mut c_void = pagefold::pf_region_address(region);
             check(pagefold::pf_arena_create(region, start, len_bytes, &mut arena))?;
         }
-        Ok(Arena {
-            region: NonNull::new(region).context("no region")?,
-            arena: NonNull::new(arena).context("no arena")?,
-        })
-    }
-
-    /// The statistics of the region.
-    pub fn stats(&self) -> anyhow::Result<pf_region_stats> {
-        let mut stats = pf_region_stats::default();
-        let size_bytes = size_of::<pf_region_stats>();
-        // SAFETY: the region exists, and the structure has this size.
-        check(unsafe { pagefold::pf_region_get_stats(self.region.as_ptr(), &mut stats, size_bytes) })?;
-        Ok(stats)
+        Ok(Arena { region, arena })
     }
 }
 
@@ -72,8 +58,8 @@ impl Drop for Arena {
     fn drop(&mut self) {
         // SAFETY: nobody uses the handles or blocks afterwards: blocks are freed by the works that allocate them.
         unsafe {
-            pagefold::pf_arena_destroy(self.arena.as_ptr());
-            pagefold::pf_region_destroy(self.region.as_ptr());
+            pagefold::pf_arena_destroy(self.arena);
+            pagefold::pf_region_destroy(self.region);
         }
     }
 }
@@ -81,12 +67,12 @@ impl Drop for Arena {
 impl Allocator for Arena {
     fn allocate(&self, size: usize) -> *mut u8 {
         // SAFETY: the arena exists.
-        unsafe { pagefold::pf_arena_malloc(self.arena.as_ptr(), size) }.cast()
+        unsafe { pagefold::pf_arena_malloc(self.arena, size) }.cast()
     }
 
     fn free(&self, block: *mut u8) {
         // SAFETY: this arena returned the block, and its owner gives it up.
-        unsafe { pagefold::pf_arena_free(self.arena.as_ptr(), block.cast()) };
+        unsafe { pagefold::pf_arena_free(self.arena, block.cast()) };
     }
 }
 

@@ -1,19 +1,15 @@
 //! Blocks with contents, of which more than may be resident are changed.
 //!
 //! The contents compress to about a third or a half with lz4, as records of programs do. Each access checks that it has
-//! reached its block; a checksum covers all changes.
+//! reached its block.
 
-use super::{Allocator, Blocks};
-use crate::plan::SEED;
-use crate::stats::Random;
-use crate::zipf::Zipf;
+use super::allocators::{Allocator, Blocks};
+use crate::random::{Random, SEED, Zipf};
+use crate::stats::Clock;
 use anyhow::ensure;
-use std::time::Instant;
 
 /// Bytes of a block.
 pub const BLOCK_BYTES: usize = 1024;
-/// The skew of accesses, which is that of the pages of `pagefold-bench memory`.
-pub const THETA: f64 = 0.99;
 
 /// Blocks that begin with their number, and repeat a few words, as records do.
 pub struct Data<'a, A: Allocator>(Blocks<'a, A>);
@@ -35,10 +31,10 @@ impl<'a, A: Allocator> Data<'a, A> {
         Ok(data)
     }
 
-    /// Changes blocks, which `seed` draws. Returns the nanoseconds of an access.
-    pub fn change(&self, zipf: &Zipf, accesses: usize, seed: u64) -> anyhow::Result<f64> {
-        let mut random = Random(SEED + seed);
-        let began = Instant::now();
+    /// Changes blocks, which the round's number draws. Returns the nanoseconds of an access.
+    pub fn change(&self, zipf: &Zipf, accesses: usize, round: usize) -> anyhow::Result<Vec<f64>> {
+        let mut random = Random(SEED + round as u64);
+        let clock = Clock::of_thread();
         for _ in 0..accesses {
             let number = zipf.draw(&mut random);
             let block = self.0.blocks[number as usize].cast::<u64>();
@@ -49,19 +45,6 @@ impl<'a, A: Allocator> Data<'a, A> {
                 last.write(last.read().wrapping_add(1));
             }
         }
-        Ok(began.elapsed().as_nanos() as f64 / accesses as f64)
-    }
-
-    /// Reads all blocks. Returns a checksum of the words that accesses change.
-    pub fn checksum(&self) -> anyhow::Result<u64> {
-        let mut sum = 0u64;
-        for (number, block) in self.0.blocks.iter().enumerate() {
-            let block = block.cast::<u64>();
-            // SAFETY: the block has so many words, which only this thread uses.
-            let (first, last) = unsafe { (block.read(), block.add(BLOCK_BYTES / 8 - 1).read()) };
-            ensure!(first == number as u64, "block {number} has other contents");
-            sum = sum.rotate_left(5) ^ last;
-        }
-        Ok(sum)
+        Ok(vec![clock.stop(accesses)[0]])
     }
 }

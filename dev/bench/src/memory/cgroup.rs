@@ -7,184 +7,121 @@
 
 use crate::output;
 use anyhow::Context;
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
+use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Time limit for killed processes to leave a group, and for the removal of the group.
 const REMOVAL_TIMEOUT: Duration = Duration::from_secs(20);
+/// The files of the limit and of the charged memory, in version 1 and in version 2.
+const LIMIT: [&str; 2] = ["memory.limit_in_bytes", "memory.max"];
+const USAGE: [&str; 2] = ["memory.usage_in_bytes", "memory.current"];
 
-/// The version of the kernel's interface.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub enum Version {
-    /// Files `memory.usage_in_bytes` and so on.
-    V1,
-    /// Files `memory.current` and so on.
-    V2,
+/// Finds the folder of the memory controller. Fails if none is mounted or, in version 2, if it is off.
+pub fn find_root() -> anyhow::Result<PathBuf> {
+    let mounts = std::fs::read("/proc/self/mounts").context("reading /proc/self/mounts")?;
+    let root = parse(&String::from_utf8_lossy(&mounts)).context("no memory cgroup is mounted")?;
+    let control = root.join("cgroup.subtree_control");
+    // Only version 2 has this file.
+    if control.exists() {
+        let is_on = read(&control)?.split_whitespace().any(|name| name == "memory");
+        anyhow::ensure!(is_on, "the memory controller is off: echo +memory > {}", control.display());
+    }
+    Ok(root)
 }
 
-/// The mounted memory controller.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Controller {
-    root: PathBuf,
-    version: Version,
+/// Finds the memory controller in the text of `/proc/self/mounts`. Prefers version 1: if both versions are mounted
+/// and version 1 has the option `memory`, the controller is not available in version 2.
+fn parse(mounts: &str) -> Option<PathBuf> {
+    let find = |wanted: &str, option: &str| {
+        mounts.lines().find_map(|line| {
+            let mut fields = line.split(' ').skip(1);
+            let (path, kind, options) = (fields.next()?, fields.next()?, fields.next()?);
+            let is_wanted = kind == wanted && (option.is_empty() || options.split(',').any(|o| o == option));
+            is_wanted.then(|| PathBuf::from(path))
+        })
+    };
+    find("cgroup", "memory").or_else(|| find("cgroup2", ""))
 }
 
-impl Controller {
-    /// Finds the memory controller. Fails if none is mounted or, in version 2, if it is off.
-    pub fn find() -> anyhow::Result<Self> {
-        let mounts = std::fs::read("/proc/self/mounts").context("reading /proc/self/mounts")?;
-        let found = Self::parse(&mounts).context("no memory cgroup is mounted")?;
-        if found.version == Version::V2 {
-            let enabled = read(&found.root.join("cgroup.subtree_control"))?;
-            let enabled = enabled.split_whitespace().any(|name| name == "memory");
-            let root = found.root.display();
-            anyhow::ensure!(
-                enabled,
-                "the memory controller is off: echo +memory > {root}/cgroup.subtree_control"
-            );
-        }
-        Ok(found)
-    }
-
-    /// Finds the memory controller in the text of `/proc/self/mounts`. Prefers version 1: if both versions are mounted
-    /// and version 1 has the option `memory`, the controller is not available in version 2.
-    fn parse(mounts: &[u8]) -> Option<Self> {
-        let lines = || mounts.split(|&b| b == b'\n').map(MountLine::parse);
-        let one = lines().flatten().find(|m| m.kind == b"cgroup" && m.has_option(b"memory"));
-        let two = || lines().flatten().find(|m| m.kind == b"cgroup2");
-        let controller = |m: MountLine<'_>, version| Controller { root: m.path(), version };
-        one.map(|m| controller(m, Version::V1)).or_else(|| two().map(|m| controller(m, Version::V2)))
-    }
-
-    /// Makes an empty group, with a memory limit if `limit_bytes` is set.
-    pub fn make(&self, name: &str, limit_bytes: Option<u64>) -> anyhow::Result<Group> {
-        let path = self.root.join(name);
-        std::fs::create_dir(&path).with_context(|| format!("making the cgroup {}", path.display()))?;
-        let group = Group { path, version: self.version };
-        if let Some(limit) = limit_bytes {
-            group.write("memory.limit_in_bytes", "memory.max", &limit.to_string())?;
-        }
-        Ok(group)
-    }
-
-    /// Kills the processes in all groups whose names begin with `prefix`, and removes these groups. It cleans up after
-    /// a measuring process that has died.
-    pub fn clear(&self, prefix: &str) {
-        let entries = std::fs::read_dir(&self.root).into_iter().flatten().flatten();
-        for entry in entries.filter(|e| e.file_name().as_bytes().starts_with(prefix.as_bytes())) {
-            drop(Group { path: entry.path(), version: self.version });
-        }
-    }
-}
-
-/// A line of `/proc/self/mounts`.
-struct MountLine<'a> {
-    path: &'a [u8],
-    kind: &'a [u8],
-    options: &'a [u8],
-}
-
-impl<'a> MountLine<'a> {
-    fn parse(line: &'a [u8]) -> Option<Self> {
-        let mut fields = line.split(|&b| b == b' ').skip(1);
-        Some(MountLine { path: fields.next()?, kind: fields.next()?, options: fields.next()? })
-    }
-
-    fn has_option(&self, wanted: &[u8]) -> bool {
-        self.options.split(|&b| b == b',').any(|option| option == wanted)
-    }
-
-    fn path(&self) -> PathBuf {
-        OsStr::from_bytes(self.path).into()
-    }
-}
-
-/// A group. Dropping it kills its processes and removes it.
+/// A group that this process has made. Dropping it kills its processes and removes it.
 #[derive(Debug)]
-pub struct Group {
-    path: PathBuf,
-    version: Version,
-}
+pub struct OwnedGroup(pub Group);
 
-/// The path and the version of a group, for the process that enters it.
-#[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
-pub struct GroupPath {
-    path: PathBuf,
-    version: Version,
+/// The path of a group.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Group(PathBuf);
+
+impl OwnedGroup {
+    /// Makes an empty group, with a memory limit if `limit_bytes` is set.
+    pub fn new(path: PathBuf, limit_bytes: Option<u64>) -> anyhow::Result<Self> {
+        std::fs::create_dir(&path).with_context(|| format!("making the cgroup {}", path.display()))?;
+        let owned = OwnedGroup(Group(path));
+        if let Some(limit) = limit_bytes {
+            let path = owned.0.file(LIMIT);
+            std::fs::write(&path, limit.to_string())
+                .with_context(|| format!("writing '{limit}' to {}", path.display()))?;
+        }
+        Ok(owned)
+    }
+
+    /// Kills the processes in all groups whose paths begin with `prefix`, and removes these groups. It cleans up after
+    /// a measuring process that has died.
+    pub fn clear(prefix: &str) {
+        let (root, _) = prefix.rsplit_once('/').unwrap_or_default();
+        let paths = std::fs::read_dir(root).into_iter().flatten().flatten().map(|entry| entry.path());
+        let of_prefix = paths.filter(|path| path.to_string_lossy().starts_with(prefix));
+        of_prefix.for_each(|path| drop(OwnedGroup(Group(path))));
+    }
 }
 
 impl Group {
-    /// The path of the group, to pass to another process.
-    pub fn to_path(&self) -> GroupPath {
-        GroupPath { path: self.path.clone(), version: self.version }
-    }
-
-    fn write(&self, v1: &str, v2: &str, value: &str) -> anyhow::Result<()> {
-        let name = if self.version == Version::V1 { v1 } else { v2 };
-        let path = self.path.join(name);
-        std::fs::write(&path, value).with_context(|| format!("writing '{value}' to {}", path.display()))
-    }
-
-    fn has_processes(&self) -> bool {
-        let list = std::fs::read_to_string(self.path.join("cgroup.procs"));
-        list.is_ok_and(|text| !text.is_empty())
-    }
-}
-
-impl GroupPath {
     /// Moves the calling process into the group. Memory that the process already uses stays charged to the old group.
     pub fn enter(&self) -> anyhow::Result<()> {
-        let path = self.path.join("cgroup.procs");
         let pid = std::process::id().to_string();
-        std::fs::write(&path, pid).with_context(|| format!("entering {}", path.display()))
+        std::fs::write(self.processes(), pid).with_context(|| format!("entering {}", self.0.display()))
     }
 
     /// Memory charged to the group now, bytes.
     pub fn usage_bytes(&self) -> anyhow::Result<u64> {
-        self.number("memory.usage_in_bytes", "memory.current")
-    }
-
-    /// Maximum of the memory that was charged to the group, bytes. In version 2, needs Linux 5.19.
-    pub fn peak_bytes(&self) -> anyhow::Result<u64> {
-        self.number("memory.max_usage_in_bytes", "memory.peak")
-    }
-
-    fn number(&self, v1: &str, v2: &str) -> anyhow::Result<u64> {
-        let path = self.path.join(if self.version == Version::V1 { v1 } else { v2 });
+        let path = self.file(USAGE);
         let text = read(&path)?;
         text.trim().parse().with_context(|| format!("'{}' in {}", text.trim(), path.display()))
     }
+
+    fn processes(&self) -> PathBuf {
+        self.0.join("cgroup.procs")
+    }
+
+    /// The file of the group's version: the first that exists.
+    fn file(&self, names: [&str; 2]) -> PathBuf {
+        let [one, two] = names.map(|name| self.0.join(name));
+        if one.exists() { one } else { two }
+    }
 }
 
-impl Drop for Group {
+impl Drop for OwnedGroup {
     fn drop(&mut self) {
+        let Group(path) = &self.0;
         let deadline = Instant::now() + REMOVAL_TIMEOUT;
-        while self.has_processes() && Instant::now() < deadline {
-            kill_all(&self.path);
-            std::thread::sleep(Duration::from_millis(10));
-        }
         // The kernel may report a group as busy for a short time after its last process has left.
-        while let Err(e) = std::fs::remove_dir(&self.path) {
+        while let Err(e) = std::fs::remove_dir(path) {
             if e.kind() == std::io::ErrorKind::NotFound {
                 break;
             }
             if Instant::now() >= deadline {
-                output::error(&format!("the cgroup {} could not be removed: {e}", self.path.display()));
+                output::error(&format!("the cgroup {} could not be removed: {e}", path.display()));
                 break;
+            }
+            // This program made the group, so all processes in it are processes of this program.
+            let processes = std::fs::read_to_string(self.0.processes()).unwrap_or_default();
+            for pid in processes.lines().filter_map(|line| rustix::process::Pid::from_raw(line.parse().ok()?))
+            {
+                // An error means that the process has died meanwhile.
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-    }
-}
-
-/// Kills the processes of a group. This program made the group, so all of them are processes of this program.
-fn kill_all(group: &Path) {
-    let list = std::fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
-    for pid in list.lines().filter_map(|line| rustix::process::Pid::from_raw(line.parse().ok()?)) {
-        // An error means that the process has died meanwhile.
-        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
     }
 }
 
@@ -196,23 +133,19 @@ fn read(path: &Path) -> anyhow::Result<String> {
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> Option<(String, Version)> {
-        Controller::parse(text.as_bytes()).map(|c| (c.root.display().to_string(), c.version))
-    }
-
     #[test]
     fn version_1_is_found_by_its_option_among_other_controllers() {
         let text = "tmpfs /sys/fs/cgroup tmpfs rw,mode=755 0 0\n\
                     cgroup /sys/fs/cgroup/cpu cgroup rw,relatime,cpu 0 0\n\
                     cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n\
                     cgroup /sys/fs/cgroup/memory cgroup rw,relatime,memory 0 0\n";
-        assert_eq!(parse(text), Some(("/sys/fs/cgroup/memory".into(), Version::V1)));
+        assert_eq!(parse(text), Some("/sys/fs/cgroup/memory".into()));
     }
 
     #[test]
     fn version_2_is_found_alone() {
         let text = "proc /proc proc rw 0 0\ncgroup2 /sys/fs/cgroup cgroup2 rw,nsdelegate 0 0\n";
-        assert_eq!(parse(text), Some(("/sys/fs/cgroup".into(), Version::V2)));
+        assert_eq!(parse(text), Some("/sys/fs/cgroup".into()));
     }
 
     #[test]

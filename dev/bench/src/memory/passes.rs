@@ -1,79 +1,59 @@
 //! Work over all pages: writes them in order, reads them in order or at random.
 //!
-//! Reads compute a checksum, which is compared with the checksum of the pages that were written.
+//! Reads compute a checksum, which must be the same on both sides; afterwards all pages are compared with the source.
 
-use super::child::{ChildReport, Clock, Source};
-use crate::plan::SEED;
-use crate::stats::Random;
+use crate::pages::PageSet;
+use crate::random::{Random, SEED};
+use crate::stats::Clock;
 use pagefold_page::{PAGE_SIZE, Page};
 
 /// Words of 8 bytes in a page.
-const PAGE_WORDS: usize = PAGE_SIZE / 8;
+pub const PAGE_WORDS: usize = PAGE_SIZE / 8;
 /// Words in 64 bytes; the sequential read reads one of them.
 const LINE_WORDS: usize = 8;
 
-/// Fills the memory and reads one word of every 64 bytes in order.
-pub fn fill_and_read(memory: &mut [u8], source: &Source, report: &mut ChildReport) -> anyhow::Result<()> {
-    let sums: Vec<u64> = source.pages().iter().map(sum).collect();
-    let pages = fill(memory, source, report);
-    let clock = Clock::start();
-    let read = pages.iter().map(sum).fold(0, combine);
-    clock.record_ns("sequential", pages.len(), report);
-    let wanted = (0..pages.len()).map(|i| sums[i % sums.len()]).fold(0, combine);
-    anyhow::ensure!(read == wanted, "the pages read in order are not those that were written");
-    report.checksum = read;
-    Ok(())
+/// The page at this index of the data, which consists of the source's pages, repeated.
+pub fn source_page(source: &PageSet, index: usize) -> &Page {
+    &source.pages()[index % source.len()]
 }
 
-/// Fills the memory and reads random words, as many as there are pages.
-pub fn fill_and_read_at_random(
-    memory: &mut [u8],
-    source: &Source,
-    report: &mut ChildReport,
-) -> anyhow::Result<()> {
-    let pages = fill(memory, source, report);
-    let clock = Clock::start();
-    let read = random_words(pages.len()).map(|(page, word)| word_at(&pages[page], word)).fold(0, combine);
-    clock.record_ns("random", pages.len(), report);
-    let wanted =
-        random_words(pages.len()).map(|(page, word)| word_at(source.page(page), word)).fold(0, combine);
-    anyhow::ensure!(read == wanted, "the words read at random are not those that were written");
-    report.checksum = read;
-    Ok(())
-}
-
-/// Fills the memory with the source's pages, repeated.
-pub fn fill<'m>(memory: &'m mut [u8], source: &Source, report: &mut ChildReport) -> &'m [Page] {
+/// Fills the memory. Returns the pages, and the elapsed time and CPU time of each.
+pub fn fill<'m>(memory: &'m mut [u8], source: &PageSet) -> (&'m [Page], [f64; 2]) {
     let pages: &mut [Page] = memory.as_chunks_mut().0;
-    let clock = Clock::start();
+    let clock = Clock::of_process();
     for (i, page) in pages.iter_mut().enumerate() {
-        page.copy_from_slice(source.page(i));
+        page.copy_from_slice(source_page(source, i));
     }
-    clock.record_ns("fill", pages.len(), report);
-    pages
+    let took = clock.stop(pages.len());
+    (pages, took)
+}
+
+/// Reads one word of every 64 bytes in order. Returns the time of each page, and a checksum.
+pub fn read_in_order(pages: &[Page]) -> ([f64; 2], u64) {
+    read(pages.len(), pages.iter().flat_map(|page| page.as_chunks().0.iter().step_by(LINE_WORDS)))
+}
+
+/// Reads random words, as many as there are pages. Returns the time of each, and a checksum.
+pub fn read_at_random(pages: &[Page]) -> ([f64; 2], u64) {
+    read(pages.len(), random_words(pages.len()).map(|(page, word)| &pages[page].as_chunks().0[word]))
+}
+
+fn read<'a>(count: usize, words: impl Iterator<Item = &'a [u8; 8]>) -> ([f64; 2], u64) {
+    let clock = Clock::of_process();
+    let sum = words.fold(0, |sum, word| combine(sum, u64::from_le_bytes(*word)));
+    (clock.stop(count), sum)
 }
 
 /// Compares every byte with the source.
-pub fn compare(memory: &[u8], source: &Source) -> anyhow::Result<()> {
-    let pages: &[Page] = memory.as_chunks().0;
-    let different = pages.iter().enumerate().position(|(i, page)| page != source.page(i));
+pub fn compare(pages: &[Page], source: &PageSet) -> anyhow::Result<()> {
+    let different = pages.iter().enumerate().position(|(i, page)| page != source_page(source, i));
     anyhow::ensure!(different.is_none(), "page {different:?} is not what was written");
     Ok(())
 }
 
-fn word_at(page: &Page, word: usize) -> u64 {
-    u64::from_le_bytes(page.as_chunks().0[word])
-}
-
-/// Sum of every eighth word.
-fn sum(page: &Page) -> u64 {
-    let words = page.as_chunks().0.iter().step_by(LINE_WORDS);
-    words.fold(0, |sum, word| sum.wrapping_add(u64::from_le_bytes(*word)))
-}
-
-/// Adds the next sum to a checksum that depends on the order of the sums.
-fn combine(sums: u64, next: u64) -> u64 {
-    sums.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(next)
+/// Adds the next word to a checksum that depends on the order of the words.
+pub fn combine(sum: u64, next: u64) -> u64 {
+    sum.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(next)
 }
 
 /// A fixed sequence of random words, as many as there are pages: indexes of a page and of a word in it.
@@ -93,9 +73,18 @@ mod tests {
     fn checksums_differ_after_a_changed_word_or_swapped_pages() {
         let (zero, mut one) = ([0; PAGE_SIZE], [0; PAGE_SIZE]);
         one[64] = 1;
-        assert_ne!(sum(&zero), sum(&one));
-        let order = |pages: [&Page; 2]| pages.into_iter().map(sum).fold(0, combine);
-        assert_ne!(order([&zero, &one]), order([&one, &zero]));
+        let sum = |pages: &[Page]| read_in_order(pages).1;
+        assert_ne!(sum(&[zero]), sum(&[one]));
+        assert_ne!(sum(&[zero, one]), sum(&[one, zero]));
+    }
+
+    #[test]
+    fn a_changed_byte_is_detected() {
+        let source = PageSet::read(None, crate::pages::LARGE_PAGES).unwrap();
+        let mut memory = vec![0; 300 * PAGE_SIZE];
+        compare(fill(&mut memory, &source).0, &source).unwrap();
+        memory[299 * PAGE_SIZE + 4095] ^= 1;
+        assert!(compare(memory.as_chunks().0, &source).is_err());
     }
 
     #[test]

@@ -6,130 +6,81 @@
 //! every page is known at the end and is compared byte by byte. One read in sixteen is checked immediately: each word
 //! must come from the source or from a write.
 
-use super::child::{ChildReport, Clock, Source};
-use super::plan::{MemoryPlan, READ_PERCENT, THETA, ZIPF_THREADS};
-use crate::plan::SEED;
-use crate::stats::Random;
-use crate::zipf::Zipf;
-use anyhow::Context;
+use super::passes::{self, PAGE_WORDS, combine, source_page};
+use super::{MemoryPlan, Task};
+use crate::pages::PageSet;
+use crate::random::{Random, SEED, Zipf};
+use crate::stats::{Clock, in_threads};
+use anyhow::{Context, Result};
 use pagefold_page::PAGE_SIZE;
 use std::hint::black_box;
+use std::ops::Range;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Words of 8 bytes in a page.
-const PAGE_WORDS: usize = PAGE_SIZE / 8;
+const THREADS: usize = 2;
+/// Share of reads among the operations, per cent.
+const READ_PERCENT: u64 = 70;
 /// Maximum number of words in an operation.
 const OP_WORDS_MAX: u64 = 8;
 /// One read in this many is checked immediately.
 const CHECK_INTERVAL: u64 = 16;
 
-/// A drawn operation: the page in the upper 32 bits, one bit that is set for a read, and 31 random bits that choose the
-/// words.
+/// A drawn operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Op(u64);
-
-impl Op {
-    const READS: u64 = 1 << 31;
-
-    fn draw(zipf: &Zipf, random: &mut Random) -> Self {
-        let page = zipf.draw(random);
-        let drawn = random.next();
-        let reads = if drawn % 100 < READ_PERCENT { Op::READS } else { 0 };
-        Op(u64::from(page) << 32 | reads | drawn >> 33)
-    }
-
-    fn page(self) -> usize {
-        (self.0 >> 32) as usize
-    }
-
-    fn reads(self) -> bool {
-        self.0 & Op::READS != 0
-    }
-
-    fn drawn(self) -> u64 {
-        self.0 & (Op::READS - 1)
-    }
+pub struct Op {
+    page: u32,
+    reads: bool,
+    /// Chooses the words of a read.
+    drawn: u32,
 }
 
-/// The operations of all threads, drawn before the measurement.
-pub struct Operations {
-    /// The operations of each thread, in order.
-    ops: Vec<Vec<Op>>,
-    /// The first operations of each thread, which are not measured.
-    warm_up_len: usize,
-}
-
-impl Operations {
-    /// Draws the operations of a plan.
-    pub fn new(plan: &MemoryPlan) -> anyhow::Result<Self> {
-        let pages = u32::try_from(plan.zipf_size_bytes() / PAGE_SIZE as u64).context("too many pages")?;
-        let zipf = Zipf::new(pages, THETA, SEED);
-        let ops_of = |number: usize| {
-            let mut random = Random(SEED ^ (number as u64 + 1));
-            (0..plan.zipf_warm_up_ops + plan.zipf_ops).map(|_| Op::draw(&zipf, &mut random)).collect()
+/// The operations of each thread of a plan, in order, with those of the warm-up.
+pub fn operations(plan: &MemoryPlan) -> Result<Vec<Vec<Op>>> {
+    let pages = u32::try_from(plan.len_bytes(Task::Zipf) / PAGE_SIZE as u64).context("too many pages")?;
+    let zipf = Zipf::new(pages);
+    let ops_of = |number| {
+        let mut random = Random(SEED ^ (number as u64 + 1));
+        let draw = |_| {
+            let (page, drawn) = (zipf.draw(&mut random), random.next());
+            Op { page, reads: drawn % 100 < READ_PERCENT, drawn: (drawn >> 32) as u32 }
         };
-        let warm_up_len = usize::try_from(plan.zipf_warm_up_ops)?;
-        Ok(Operations { ops: (0..ZIPF_THREADS).map(ops_of).collect(), warm_up_len })
-    }
-
-    /// Returns a thread's warm-up operations and its measured operations.
-    fn ops(&self, number: usize) -> (&[Op], &[Op]) {
-        self.ops[number].split_at(self.warm_up_len)
-    }
+        (0..plan.warm_up_ops + plan.ops).map(draw).collect()
+    };
+    Ok((0..THREADS).map(ops_of).collect())
 }
 
 type PageWords = [AtomicU64; PAGE_WORDS];
 
-/// Fills the memory, runs the threads, reports operations per second, and compares all pages.
+/// Fills the memory, runs the threads, and compares all pages. Returns operations per second, the CPU time of each, and
+/// a checksum.
 pub fn run(
-    operations: &Operations,
+    ops: &[Vec<Op>],
+    plan: &MemoryPlan,
     memory: &mut [u8],
-    source: &Source,
-    report: &mut ChildReport,
-) -> anyhow::Result<()> {
-    super::passes::fill(memory, source, report);
+    source: &PageSet,
+) -> Result<(Vec<f64>, u64)> {
+    passes::fill(memory, source);
     let pages = shared(memory);
-    let barrier = Barrier::new(ZIPF_THREADS);
-    let mut workers: Vec<_> = (0..ZIPF_THREADS).map(|number| Worker::new(number, pages, source)).collect();
-    let wrong = std::thread::scope(|scope| {
-        let threads: Vec<_> = workers
-            .iter_mut()
-            .map(|worker| {
-                let barrier = &barrier;
-                scope.spawn(move || {
-                    let (warm_up, ops) = operations.ops(worker.number);
-                    worker.work(warm_up);
-                    barrier.wait();
-                    let clock = Clock::start();
-                    worker.work(ops);
-                    // Both threads stop their clocks only when the slower one has ended.
-                    barrier.wait();
-                    let mut report = ChildReport::default();
-                    clock.record_s("zipf", &mut report);
-                    (report, worker.wrong)
-                })
-            })
-            .collect();
-        let mut wrong = None;
-        for thread in threads {
-            let (thread_report, found) =
-                thread.join().map_err(|_| anyhow::anyhow!("a measuring thread panicked"))?;
-            report.figures.extend(thread_report.figures);
-            wrong = wrong.or(found);
+    let barrier = Barrier::new(THREADS);
+    let works = ops.iter().enumerate().map(|(number, ops)| {
+        let barrier = &barrier;
+        move || {
+            let mut worker = Worker::new(number, pages, source);
+            let (warm_up, ops) = ops.split_at(plan.warm_up_ops);
+            worker.work(warm_up);
+            barrier.wait();
+            let clock = Clock::of_process();
+            worker.work(ops);
+            // Both threads stop their clocks only when the slower one has ended.
+            barrier.wait();
+            Ok((clock.stop(THREADS * ops.len()), worker))
         }
-        anyhow::Ok(wrong)
-    })?;
-    if let Some((page, word, found)) = wrong {
-        anyhow::bail!("word {word} of page {page} was read as {found:#x}, which was never written");
-    }
-    let seconds = report.figures.get("zipf_s").copied().unwrap_or(f64::NAN);
-    let ops: usize = (0..ZIPF_THREADS).map(|number| operations.ops(number).1.len()).sum();
-    report.figures.insert("zipf_ops_per_s".into(), ops as f64 / seconds);
-    for worker in &workers {
-        report.checksum = report.checksum.wrapping_add(worker.compare()?);
-    }
-    Ok(())
+    });
+    let workers = in_threads(works)?;
+    let [wall_ns, cpu_ns] = workers[0].0;
+    let sums = workers.iter().map(|(_, worker)| worker.compare()).collect::<Result<Vec<_>>>()?;
+    Ok((vec![1e9 / wall_ns, cpu_ns], sums.into_iter().fold(0, combine)))
 }
 
 /// Casts the memory to atomic words that threads can share.
@@ -146,96 +97,89 @@ fn shared(memory: &mut [u8]) -> &[PageWords] {
 struct Worker<'a> {
     number: usize,
     pages: &'a [PageWords],
-    source: &'a Source,
-    /// The number of writes of each page that this thread writes: pages `number`, `number + ZIPF_THREADS`, ...
+    source: &'a PageSet,
+    /// The number of writes of each page that this thread writes: pages `number`, `number + THREADS`, ...
     versions: Vec<u32>,
     /// The first word that was read but never written: page, index in the page, value.
     wrong: Option<(usize, usize, u64)>,
 }
 
 impl<'a> Worker<'a> {
-    fn new(number: usize, pages: &'a [PageWords], source: &'a Source) -> Self {
-        let versions = vec![0; pages.len().div_ceil(ZIPF_THREADS)];
-        Worker { number, pages, source, versions, wrong: None }
+    fn new(number: usize, pages: &'a [PageWords], source: &'a PageSet) -> Self {
+        Worker { number, pages, source, versions: vec![0; pages.len().div_ceil(THREADS)], wrong: None }
     }
 
     fn work(&mut self, ops: &[Op]) {
         for op in ops {
-            if op.reads() { self.read(op.page(), op.drawn()) } else { self.write(op.page()) }
+            let page = op.page as usize;
+            if op.reads { self.read(page, op.drawn.into()) } else { self.write(page) }
         }
     }
 
     fn read(&mut self, page: usize, drawn: u64) {
-        let (first, count) = word_range(drawn);
-        let words = &self.pages[page][first..first + count];
-        let sum = words.iter().fold(0u64, |sum, word| sum.wrapping_add(word.load(Relaxed)));
-        black_box(sum);
+        let words = word_range(drawn);
+        let read = |word: usize| self.pages[page][word].load(Relaxed);
+        black_box(words.clone().map(read).fold(0, u64::wrapping_add));
         if drawn.is_multiple_of(CHECK_INTERVAL) {
-            for (i, word) in words.iter().enumerate() {
-                let found = word.load(Relaxed);
-                let original = u64::from_le_bytes(self.source.page(page).as_chunks().0[first + i]);
-                let is_right = found == original || found >> 24 == written_word(page, first + i, 0) >> 24;
-                if !is_right {
-                    self.wrong.get_or_insert((page, first + i, found));
-                }
-            }
+            let is_wrong = |(word, found): &(usize, u64)| {
+                *found != self.source_word(page, *word) && found >> 24 != written_word(page, *word, 0) >> 24
+            };
+            let wrong = words.map(|word| (word, read(word))).find(is_wrong);
+            self.wrong = self.wrong.or(wrong.map(|(word, found)| (page, word, found)));
         }
+    }
+
+    fn source_word(&self, page: usize, word: usize) -> u64 {
+        u64::from_le_bytes(source_page(self.source, page).as_chunks().0[word])
     }
 
     /// Writes to the page of this thread that is paired with the drawn page.
     fn write(&mut self, drawn_page: usize) {
-        let page = drawn_page / ZIPF_THREADS * ZIPF_THREADS + self.number;
+        let page = drawn_page / THREADS * THREADS + self.number;
         // If the number of pages is odd, the last page has no pair.
-        if page >= self.pages.len() {
-            return;
-        }
-        let version = &mut self.versions[page / ZIPF_THREADS];
+        let Some(words) = self.pages.get(page) else { return };
+        let version = &mut self.versions[page / THREADS];
         *version += 1;
-        let (first, count) = word_range(write_bits(page, *version));
-        for (i, word) in self.pages[page][first..first + count].iter().enumerate() {
-            word.store(written_word(page, first + i, *version), Relaxed);
+        for word in written_range(page, *version) {
+            words[word].store(written_word(page, word, *version), Relaxed);
         }
     }
 
-    /// Repeats all writes in a copy of each page, and compares. Returns a checksum.
-    fn compare(&self) -> anyhow::Result<u64> {
-        let mut checksum = 0u64;
-        for (page, &versions) in (self.number..self.pages.len()).step_by(ZIPF_THREADS).zip(&self.versions) {
-            let source: &[[u8; 8]] = self.source.page(page).as_chunks().0;
-            let mut wanted: Vec<u64> = source.iter().map(|word| u64::from_le_bytes(*word)).collect();
+    /// Repeats all writes in a copy of each page, and compares. Returns a checksum. Fails also if a word was wrong before.
+    fn compare(&self) -> Result<u64> {
+        if let Some((page, word, found)) = self.wrong {
+            anyhow::bail!("word {word} of page {page} was read as {found:#x}, which was never written");
+        }
+        let mut checksum = 0;
+        for (page, &versions) in (self.number..self.pages.len()).step_by(THREADS).zip(&self.versions) {
+            let mut wanted: [u64; PAGE_WORDS] = std::array::from_fn(|word| self.source_word(page, word));
             for version in 1..=versions {
-                let (first, count) = word_range(write_bits(page, version));
-                for (i, word) in wanted[first..first + count].iter_mut().enumerate() {
-                    *word = written_word(page, first + i, version);
-                }
+                written_range(page, version)
+                    .for_each(|word| wanted[word] = written_word(page, word, version));
             }
-            let found = self.pages[page].iter().map(|w| w.load(Relaxed));
-            let different: Vec<_> = found.zip(&wanted).enumerate().filter(|(_, (f, w))| f != *w).collect();
-            if let Some((word, (found, wanted))) = different.first() {
-                let count = different.len();
-                let stale =
-                    if *found == u64::from_le_bytes(source[*word]) { ", as before any write" } else { "" };
-                anyhow::bail!(
-                    "page {page}, written {versions} times, is not what was written: {count} words differ, \
-                     the first is {word}: {found:#x}{stale}, not {wanted:#x}"
+            for (word, (found, wanted)) in self.pages[page].iter().zip(wanted).enumerate() {
+                let found = found.load(Relaxed);
+                anyhow::ensure!(
+                    found == wanted,
+                    "word {word} of page {page}, written {versions} times, is {found:#x}, not {wanted:#x}"
                 );
             }
-            checksum = wanted.iter().fold(checksum, |sum, word| sum.rotate_left(1).wrapping_add(*word));
+            checksum = wanted.into_iter().fold(checksum, combine);
         }
         Ok(checksum)
     }
 }
 
-/// The words of an operation: the index of the first, and their number.
-fn word_range(drawn: u64) -> (usize, usize) {
+/// The words of an operation.
+fn word_range(drawn: u64) -> Range<usize> {
     let count = 1 + drawn % OP_WORDS_MAX;
     let first = (drawn >> 8) % (PAGE_WORDS as u64 - count + 1);
-    (first as usize, count as usize)
+    first as usize..(first + count) as usize
 }
 
-/// The random bits that choose the words of a page's write.
-fn write_bits(page: usize, version: u32) -> u64 {
-    Random((page as u64) << 32 | u64::from(version)).next()
+/// The words of a write.
+fn written_range(page: usize, version: u32) -> Range<usize> {
+    word_range(Random((page as u64) << 32 | u64::from(version)).next())
 }
 
 /// The word that a write stores: similar to a pointer; its last three bytes are the version.
@@ -251,62 +195,50 @@ mod tests {
     #[test]
     fn word_ranges_stay_in_the_page_and_reach_its_ends() {
         let drawn: Vec<_> = (0..100_000).map(|n| word_range(Random(n).next())).collect();
-        assert!(drawn.iter().all(|(first, count)| (1..=8).contains(count) && first + count <= PAGE_WORDS));
-        assert!(drawn.iter().any(|(first, _)| *first == 0));
-        assert!(drawn.iter().any(|(first, count)| first + count == PAGE_WORDS));
+        assert!(drawn.iter().all(|words| (1..=8).contains(&words.len()) && words.end <= PAGE_WORDS));
+        assert!(drawn.iter().any(|words| words.start == 0));
+        assert!(drawn.iter().any(|words| words.end == PAGE_WORDS));
     }
 
     #[test]
-    fn drawn_operations_have_the_right_pages_and_shares() {
+    fn drawn_operations_have_the_right_shares_and_differ_by_thread() {
         let plan = MemoryPlan { limit_bytes: 1 << 20, ..MemoryPlan::QUICK };
-        let pages = (plan.zipf_size_bytes() / PAGE_SIZE as u64) as u32;
-        let zipf = Zipf::new(pages, THETA, SEED);
-        let operations = Operations::new(&plan).unwrap();
-        for number in 0..ZIPF_THREADS {
-            let (warm_up, ops) = operations.ops(number);
-            let lens = (warm_up.len() as u64, ops.len() as u64);
-            assert_eq!(lens, (plan.zipf_warm_up_ops, plan.zipf_ops));
-            let mut random = Random(SEED ^ (number as u64 + 1));
-            for op in warm_up.iter().chain(ops) {
-                let page = zipf.draw(&mut random) as usize;
-                let drawn = random.next();
-                let wanted = (page, drawn % 100 < READ_PERCENT, drawn >> 33);
-                assert_eq!((op.page(), op.reads(), op.drawn()), wanted);
-            }
-            let read = ops.iter().filter(|op| op.reads()).count();
-            assert!((0.69..0.71).contains(&(read as f64 / ops.len() as f64)));
-            let checked = ops.iter().filter(|op| op.drawn().is_multiple_of(CHECK_INTERVAL)).count();
-            assert!((0.055..0.07).contains(&(checked as f64 / ops.len() as f64)));
+        let pages = (plan.len_bytes(Task::Zipf) / PAGE_SIZE as u64) as u32;
+        let operations = operations(&plan).unwrap();
+        assert_eq!(operations, super::operations(&plan).unwrap());
+        for ops in &operations {
+            assert_eq!(ops.len(), plan.warm_up_ops + plan.ops);
+            assert!(ops.iter().all(|op| op.page < pages));
+            let share =
+                |is: fn(&Op) -> bool| ops.iter().filter(|op| is(op)).count() as f64 / ops.len() as f64;
+            assert!((0.69..0.71).contains(&share(|op| op.reads)));
+            assert!((0.055..0.07).contains(&share(|op| u64::from(op.drawn).is_multiple_of(CHECK_INTERVAL))));
         }
-        assert_ne!(operations.ops(0), operations.ops(1));
+        assert_ne!(operations[0], operations[1]);
     }
 
     #[test]
     fn the_comparison_detects_one_changed_bit() {
-        let plan = MemoryPlan { limit_bytes: 1 << 20, zipf_ops: 20_000, ..MemoryPlan::QUICK };
-        let source = Source::of((0..8 * PAGE_SIZE).map(|i| (i / 64) as u8).collect());
-        let mut words = vec![0u64; plan.zipf_size_bytes() as usize / 8 + PAGE_WORDS];
-        // SAFETY: all bytes are valid for `u8`, which has no padding.
-        let (_, memory, _) = unsafe { words.align_to_mut::<u8>() };
-        let start = memory.as_ptr().align_offset(PAGE_SIZE);
-        let memory = &mut memory[start..][..plan.zipf_size_bytes() as usize];
-        let mut report = ChildReport::default();
-        run(&Operations::new(&plan).unwrap(), memory, &source, &mut report).unwrap();
-        assert!(report.figures["zipf_ops_per_s"] > 0.0);
-        let pages = shared(memory);
-        let operations = Operations::new(&plan).unwrap();
+        let plan = MemoryPlan { limit_bytes: 1 << 20, ops: 20_000, ..MemoryPlan::QUICK };
+        let source = PageSet::read(None, crate::pages::LARGE_PAGES).unwrap();
+        let mut memory = pagefold_page::AlignedBytes::new(plan.len_bytes(Task::Zipf) as usize, 0);
+        let operations = operations(&plan).unwrap();
+        let (values, _) = run(&operations, &plan, &mut memory, &source).unwrap();
+        assert!(values[0] > 0.0);
+        let pages = shared(&mut memory);
         let mut worker = Worker::new(1, pages, &source);
         // This worker has recorded no writes, so the pages that `run` wrote differ from its expectation.
         assert!(worker.compare().is_err());
         for (i, page) in pages.iter().enumerate() {
-            for (word, bytes) in page.iter().zip(source.page(i).as_chunks().0) {
+            for (word, bytes) in page.iter().zip(source_page(&source, i).as_chunks().0) {
                 word.store(u64::from_le_bytes(*bytes), Relaxed);
             }
         }
-        worker.work(&operations.ops(1).1[..1000]);
-        assert_eq!(worker.wrong, None);
+        worker.work(&operations[1][..1000]);
         worker.compare().unwrap();
         pages[3][511].fetch_xor(1, Relaxed);
         assert!(worker.compare().is_err());
+        worker.wrong = Some((1, 2, 3));
+        assert!(worker.compare().unwrap_err().to_string().contains("never written"));
     }
 }

@@ -9,10 +9,9 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// A swap area on the zram device. Dropping it ends swapping and restores the device.
-pub struct SwapArea {
-    // `None` only after a failed `swapoff`: then the device must not be reset.
-    configured: Option<zram::Configured>,
-}
+///
+/// `None` only after a failed `swapoff`: then the device must not be reset.
+pub struct SwapArea(Option<zram::Configured>);
 
 impl SwapArea {
     /// Configures the zram device and makes the kernel swap to it. Fails if the device is in use, or without root.
@@ -33,7 +32,7 @@ impl SwapArea {
             .and_then(|mut file| file.write_all(&header))
             .with_context(|| format!("writing a swap header to {}", device.display()))?;
         pagefold_sys::swap::swapon(device)?;
-        Ok(SwapArea { configured: Some(configured) })
+        Ok(SwapArea(Some(configured)))
     }
 }
 
@@ -42,7 +41,7 @@ impl Drop for SwapArea {
         if let Err(e) = pagefold_sys::swap::swapoff(Path::new(zram::DEVICE)) {
             output::error(&format!("{e}; the device stays as it is"));
             // The device must not be reset while the kernel swaps to it.
-            std::mem::forget(self.configured.take());
+            std::mem::forget(self.0.take());
         }
     }
 }

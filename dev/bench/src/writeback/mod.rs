@@ -4,137 +4,159 @@
 //! no zram with writeback. Instead the peer is the kernel's layout in the same engine on the same medium: one
 //! uncompressed page per block, first fit. After each measurement, all pages are read back and compared.
 //!
-//! | module | contents |
-//! |---|---|
-//! | `plan` | counts and targets |
-//! | `medium` | the modelled medium, a real file, memory |
-//! | `content`, `test_store` | the contents of pages; a store with writeback that knows its expected contents |
-//! | `batch` | 32 pages in flight against one |
-//! | `history`, `steady` | an aged log against an empty one; the log in steady state on a nearly full medium |
-//! | `bytes` | bytes written per page |
-//! | `reads` | reads from memory while pages are written back |
-//! | `automatic`, `clients` | automatic writeback with a working set larger than the memory limit |
-//!
-//! All rows except `reads` and `automatic` write and write back with the calling thread alone. `reads` pins one reader
-//! and one worker to a CPU each. `automatic` runs client threads and one writeback thread.
+//! `medium` has the modelled medium and the real file, `test_store` a store with writeback that knows its expected
+//! contents, and this file the measurements. The calling thread alone writes pages and writes them back.
 
-mod automatic;
-mod batch;
-mod bytes;
-mod clients;
-mod content;
-mod history;
 mod medium;
-mod plan;
-mod reads;
-mod steady;
 mod test_store;
 
-use super::pages::{self, PageSet};
-use super::report::Report;
-use crate::output;
+use crate::pages::{self, PageSet};
+use crate::random::{Random, SEED};
+use crate::report::Target::{AtLeast, AtMost};
+use crate::report::{Figure, Report, Side};
+use crate::stats::Clock;
 use clap::{Args, ValueEnum, ValueHint};
-use medium::FileLocation;
-use plan::WritebackPlan;
-use std::io::IsTerminal;
+use medium::Medium;
+use pagefold_page::{PAGE_SIZE, Page};
+use pagefold_store::writeback::LayoutKind;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::Arc;
+use test_store::TestStore;
+
+const BLOCKS: &str = "one page per block";
 
 /// `pagefold-bench writeback`.
 #[derive(Debug, Args)]
 pub struct WritebackArgs {
-    /// Files of raw 4096-byte pages [default: bench/out/*.pages]
-    #[arg(long, value_name = "FILE", num_args = 1.., value_hint = ValueHint::FilePath)]
-    pub pages: Vec<PathBuf>,
-    /// Run everything once with small counts: a test of the program, without meaningful figures
-    #[arg(long)]
-    pub quick: bool,
     /// Run only these rows
     #[arg(long, value_enum, value_name = "ROW", num_args = 1..)]
-    pub only: Vec<RowKind>,
-    /// Print JSON with every round's figures
-    #[arg(long)]
-    pub json: bool,
-    /// Path of the file for the rows on a real file; it must not exist, and its name is removed at once, so
-    /// that it disappears however the command ends [default: an unnamed file here or in TMPDIR]
-    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
-    pub file: Option<PathBuf>,
+    only: Vec<RowKind>,
+    /// Folder of the file for the rows on a real file; the file has no name, so it disappears however the
+    /// command ends [default: this folder, or TMPDIR]
+    #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
+    folder: Option<PathBuf>,
     /// Time of a request to the modelled medium, microseconds
     #[arg(long, value_name = "US", default_value_t = 100)]
-    pub delay_us: u64,
+    delay_us: u64,
     /// Queue depth of the modelled medium: requests that it processes at the same time
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=4096))]
-    pub depth: u32,
-    /// Bandwidth of the modelled medium, bytes per second [default: unbounded]
-    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
-    pub medium_bytes_per_s: Option<u64>,
+    depth: u32,
 }
 
 /// The rows of `pagefold-bench writeback`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum RowKind {
-    /// 32 pages in flight against one, on the modelled medium
+enum RowKind {
+    /// All pages at once, with 32 pages in flight and with one
     Batch,
-    /// 32 pages in flight against one, on a real file
-    File,
-    /// The log after pages were freed and rewritten several times, against an empty log
-    History,
-    /// Overwriting and writeback on a medium that is half or four fifths full
-    Steady,
-    /// Bytes written per page
-    Bytes,
-    /// Reads from memory while pages are written back
-    Reads,
-    /// A working set twice the memory limit
-    Zipf,
+    /// Overwriting and writeback on a medium that is half full
+    HalfFull,
+    /// The same on a medium that is four fifths full
+    NearlyFull,
 }
 
-/// The setup that all rows share.
-struct Bench<'a> {
-    plan: WritebackPlan,
-    modelled: medium::Modelled,
-    file: FileLocation<'a>,
-    sets: Vec<PageSet>,
-}
-
-/// Runs the chosen rows and prints the report.
-pub fn run(args: &WritebackArgs) -> anyhow::Result<()> {
-    let plan = if args.quick { WritebackPlan::QUICK } else { WritebackPlan::FULL };
-    let (sets, missing) = pages::load(&args.pages, plan.set_pages_max)?;
-    let modelled = medium::Modelled::new(args.delay_us, args.depth, args.medium_bytes_per_s);
-    let bench = Bench { plan, modelled, file: FileLocation(args.file.as_deref()), sets };
-    let mut report = Report::new((plan, modelled), args.quick, missing);
-    if cfg!(debug_assertions) {
-        report.note("this is a debug build: its figures mean nothing; use --release".into());
-    }
-    if !modelled.is_reference() {
-        report.note(format!("the modelled medium is not the reference one: {}", modelled.describe()));
-    }
-    for kind in RowKind::value_variants() {
-        if args.only.is_empty() || args.only.contains(kind) {
-            progress(args, *kind);
-            measure(*kind, &bench, &mut report)?;
+/// Runs the chosen measurements on both media. Without direct I/O, adds a note instead of the real file's rows.
+pub fn run(args: &WritebackArgs, files: &[PathBuf], report: &mut Report) -> anyhow::Result<()> {
+    let sets = pages::load(files, report)?;
+    // Same-filled pages take no room on a medium.
+    let pages: Vec<&Page> = sets.iter().flat_map(PageSet::not_same_filled).collect();
+    let file = Medium::File(args.folder.clone());
+    for medium in [Medium::modelled(args.delay_us, args.depth), file] {
+        if let Err(e) = medium.make(medium::HEADER_LEN) {
+            report.note(format!("not measured on the {}: {e:#}", medium.name()));
+            continue;
+        }
+        for row in crate::chosen(&args.only) {
+            match row {
+                RowKind::Batch => batch(&medium, &pages, report)?,
+                RowKind::HalfFull => steady(&medium, &pages, 50, report)?,
+                RowKind::NearlyFull => steady(&medium, &pages, 80, report)?,
+            }
         }
     }
-    let text = if args.json { report.json()? } else { report.text() };
-    Ok(output::text(&text)?)
+    Ok(())
 }
 
-fn measure(kind: RowKind, bench: &Bench, report: &mut Report) -> anyhow::Result<()> {
-    match kind {
-        RowKind::Batch => batch::on_modelled(bench, report),
-        RowKind::File => batch::on_file(bench, report),
-        RowKind::History => history::measure(bench, report),
-        RowKind::Steady => steady::measure(bench, report),
-        RowKind::Bytes => bytes::measure(bench, report),
-        RowKind::Reads => reads::measure(bench, report),
-        RowKind::Zipf => automatic::measure(bench, report),
+/// Writes back many pages at once: the log, and one page per block, with 32 pages in flight and with one.
+fn batch(medium: &Medium, pages: &[&Page], report: &mut Report) -> anyhow::Result<()> {
+    let figures = [
+        Figure("write back, batches of 32", "pages/s", AtLeast(1.0)),
+        Figure("CPU time per page written back", "ns", AtMost(1.0)),
+    ];
+    let subjects = [
+        ("pagefold", LayoutKind::Log, 32),
+        (BLOCKS, LayoutKind::Blocks, 32),
+        ("one page per block, batches of 1", LayoutKind::Blocks, 1),
+    ];
+    let count = report.pick(100_000, 2000);
+    let make = |(_, layout, _)| TestStore::new(layout, medium.make(medium::ample_len(count))?, count, pages);
+    let mut stores = subjects.into_iter().map(make).collect::<anyhow::Result<Vec<_>>>()?;
+    let mut sides = Vec::new();
+    for ((name, _, batch), store) in subjects.into_iter().zip(&mut stores) {
+        sides.push(Side::new(name, move |round| {
+            store.put(0..count)?;
+            // The first round touches all memory and does not count, so it uses the fast batch size for all.
+            store.set_batch(if round == 0 { 32 } else { batch });
+            let clock = Clock::of_thread();
+            let written_back = store.write_back()?.written_back_pages;
+            let [wall_ns, cpu_ns] = clock.stop(written_back as usize);
+            Ok(vec![1e9 / wall_ns, cpu_ns])
+        }));
     }
+    report.compare(&medium.name(), &figures, report.pick([1, 3], [1, 1]), sides)?;
+    stores.iter().try_for_each(TestStore::verify)
 }
 
-/// Prints the current row on a terminal; a full run takes many minutes.
-fn progress(args: &WritebackArgs, kind: RowKind) {
-    if !args.quick && std::io::stderr().is_terminal() {
-        let name = kind.to_possible_value().map(|v| v.get_name().to_string()).unwrap_or_default();
-        output::diagnostics(&format!("measuring {name} ...\n"));
+/// Overwrites random pages and writes back, while the data fills `percent` of the medium: the log and one page per block.
+///
+/// The size of the medium depends on the layout: the log needs room for compressed bytes, the other layout for whole
+/// pages. The data is written back once before the first round.
+fn steady(medium: &Medium, pages: &[&Page], percent: u64, report: &mut Report) -> anyhow::Result<()> {
+    let figures = [
+        Figure("write back after random overwrites", "pages/s", AtLeast(1.0)),
+        Figure("write amplification", "x", AtMost(1.0)),
+        Figure("bytes written per page", "B", AtMost(1.0)),
+    ];
+    let count = report.pick(78_000, 4000);
+    let lens = [(LayoutKind::Log, log_len(pages, count)?), (LayoutKind::Blocks, count * PAGE_SIZE as u64)];
+    let mut stores = Vec::new();
+    for (layout, len) in lens {
+        let len = medium::HEADER_LEN + (len * 100 / percent).next_multiple_of(1 << 20);
+        let store = TestStore::new(layout, medium.make(len)?, count, pages)?;
+        store.write_back()?;
+        stores.push(store);
     }
+    let mut sides = Vec::new();
+    for (name, store) in ["pagefold", BLOCKS].into_iter().zip(&mut stores) {
+        let mut random = Random(SEED);
+        sides.push(Side::new(name, move |_| overwrite(store, count, &mut random)));
+    }
+    let set = format!("{}, {percent} % full", medium.name());
+    report.compare(&set, &figures, report.pick([3, 3], [1, 1]), sides)?;
+    stores.iter().try_for_each(TestStore::verify)
+}
+
+/// The number of bytes that this many pages take in the log.
+fn log_len(pages: &[&Page], count: u64) -> anyhow::Result<u64> {
+    let memory = Arc::new(medium::memory(medium::ample_len(count))?);
+    Ok(TestStore::new(LayoutKind::Log, memory, count, pages)?.write_back()?.written_bytes)
+}
+
+/// Overwrites as many random pages as there are, a sixteenth at a time, and writes these back. Only the passes are
+/// timed. Returns pages per second, bytes written for each compressed byte, and bytes written for each page.
+fn overwrite(store: &mut TestStore, count: u64, random: &mut Random) -> anyhow::Result<Vec<f64>> {
+    const PARTS: u64 = 16;
+    let (mut pages, mut ns, mut compressed) = (0, 0.0, 0);
+    let written = |store: &TestStore| store.stats().written_bytes + store.stats().cleaned_bytes;
+    let before = written(store);
+    for _ in 0..PARTS {
+        let drawn: BTreeSet<u64> = (0..count / PARTS).map(|_| random.below(count)).collect();
+        store.put(drawn)?;
+        compressed += store.compressed_bytes();
+        let clock = Clock::of_thread();
+        pages += store.write_back()?.written_back_pages;
+        ns += clock.stop(1)[0];
+    }
+    let bytes = (written(store) - before) as f64;
+    Ok(vec![pages as f64 * 1e9 / ns, bytes / compressed as f64, bytes / pages as f64])
 }
