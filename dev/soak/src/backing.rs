@@ -4,15 +4,15 @@
 
 use crate::case::Context;
 use crate::random::Random;
-use crate::verdict::Fault;
+use crate::verdict::{Fault, OrFault};
 use pagefold_backing::layer::{
-    Action, DelayLayer, DelayOptions, ErrorControl, ErrorLayer, FaultRule, SystemClock, When,
+    Access, Action, DelayLayer, DelayOptions, ErrorControl, ErrorLayer, FaultRule, Hook, Layered,
+    SystemClock, When,
 };
-use pagefold_backing::{
-    Backing, BackingError, Buffers, ByteSource, FileBacking, FileOptions, MemoryBacking, Queue,
-};
+use pagefold_backing::{Backing, BackingError, FileBacking, FileOptions, MemoryBacking};
 use pagefold_page::PageIndex;
 use pagefold_store::writeback::{LayoutKind, Selection, Which, WritebackConfig};
+use std::fs::File;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,42 +38,19 @@ pub struct BackingConfig {
     pub failing: Option<Failing>,
 }
 
-/// A medium whose discards take long, as those of some flash do.
-struct SlowDiscards<B> {
-    inner: B,
-    time: Duration,
-}
+/// Makes discards take long, as those of some flash do.
+struct SlowDiscards(Duration);
 
-impl<B: Backing> ByteSource for SlowDiscards<B> {
-    fn len_bytes(&self) -> u64 {
-        self.inner.len_bytes()
-    }
-
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), BackingError> {
-        self.inner.read_at(offset, buf)
+impl Hook for SlowDiscards {
+    fn before(&self, _: &dyn Backing, access: Access, _: Option<&[u8]>) -> Option<Result<(), BackingError>> {
+        if access.action == Action::Discard {
+            std::thread::sleep(self.0);
+        }
+        None
     }
 
     fn describe(&self) -> String {
-        self.inner.describe()
-    }
-}
-
-impl<B: Backing> Backing for SlowDiscards<B> {
-    fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), BackingError> {
-        self.inner.write_at(offset, data)
-    }
-
-    fn flush(&self) -> Result<(), BackingError> {
-        self.inner.flush()
-    }
-
-    fn discard(&self, offset: u64, len_bytes: u64) -> Result<(), BackingError> {
-        std::thread::sleep(self.time);
-        self.inner.discard(offset, len_bytes)
-    }
-
-    fn queue<'a>(&'a self, depth: usize, buffers: &'a Buffers) -> Result<Box<dyn Queue + 'a>, BackingError> {
-        self.inner.queue(depth, buffers)
+        "with slow discards".to_string()
     }
 }
 
@@ -90,21 +67,8 @@ pub enum Failing {
     Some,
 }
 
-/// An open backing.
-pub struct Medium {
-    backing: Arc<dyn Backing>,
-    blocks: bool,
-    /// Controls failures, if there are any.
-    pub control: Option<Arc<ErrorControl>>,
-}
-
-impl Medium {
-    /// The backing and its layout, as a store takes them.
-    pub fn writeback_config(self) -> WritebackConfig {
-        let layout = if self.blocks { LayoutKind::Blocks } else { LayoutKind::Log };
-        WritebackConfig { backing: self.backing, layout }
-    }
-}
+/// An open backing, and the control of its failures, if there are any.
+pub type Medium = (WritebackConfig, Option<Arc<ErrorControl>>);
 
 impl BackingConfig {
     /// Draws a backing.
@@ -122,39 +86,33 @@ impl BackingConfig {
 
     /// Opens the backing; a file lies in the case's folder.
     pub fn open(&self, context: &Context, seed: u64) -> Result<Medium, Fault> {
-        let (blocks, control) = (self.blocks, None);
-        let medium = |backing| Ok(Medium { backing, blocks, control });
-        match (self.is_file, self.failing) {
-            (false, None) => medium(self.delayed(MemoryBacking::new(self.len_bytes as usize), seed)),
-            (true, None) => medium(self.delayed(self.file(context)?, seed)),
-            (false, Some(failing)) => {
-                Ok(self.layered(MemoryBacking::new(self.len_bytes as usize), failing, seed))
+        if !self.is_file {
+            return Ok(self.layered(MemoryBacking::new(self.len_bytes as usize), seed));
+        }
+        let path = context.path("backing");
+        let options = File::options().read(true).write(true).create(true).truncate(true).open(&path);
+        let file = options.and_then(|file| file.set_len(self.len_bytes).map(|()| file));
+        let backing = FileBacking::new(file.or_fault("making the backing")?, FileOptions::default());
+        Ok(self.layered(backing.or_fault("opening the backing")?, seed))
+    }
+
+    fn layered(&self, inner: impl Backing + 'static, seed: u64) -> Medium {
+        let slow = Layered::over(inner, Arc::new(SlowDiscards(Duration::from_millis(self.discard_ms))));
+        let (backing, control) = match self.failing {
+            None => (self.delayed(slow, seed), None),
+            Some(failing) => {
+                let layer = ErrorLayer::new(slow);
+                let control = layer.control();
+                // Attaching the backing must succeed, so `disturb` adds all other rules when the load runs.
+                failing.rule(seed).into_iter().for_each(|rule| control.fail(rule));
+                (self.delayed(layer, seed), Some(control))
             }
-            (true, Some(failing)) => Ok(self.layered(self.file(context)?, failing, seed)),
-        }
-    }
-
-    fn file(&self, context: &Context) -> Result<FileBacking, Fault> {
-        let failed = |e: &dyn std::fmt::Display| Fault::failed("opening the backing", e);
-        let mut options = std::fs::OpenOptions::new();
-        let file = options.read(true).write(true).create(true).truncate(true).open(context.path("backing"));
-        let file = file.map_err(|e| failed(&e))?;
-        file.set_len(self.len_bytes).map_err(|e| failed(&e))?;
-        FileBacking::new(file, FileOptions::default()).map_err(|e| failed(&e))
-    }
-
-    fn layered(&self, inner: impl Backing + 'static, failing: Failing, seed: u64) -> Medium {
-        let layer = ErrorLayer::new(inner);
-        let control = layer.control();
-        // Attaching the backing must succeed, so `disturb` adds all other rules when the load runs.
-        if let Some(rule) = failing.rule(seed) {
-            control.fail(rule);
-        }
-        Medium { backing: self.delayed(layer, seed), blocks: self.blocks, control: Some(control) }
+        };
+        let layout = if self.blocks { LayoutKind::Blocks } else { LayoutKind::Log };
+        (WritebackConfig { backing, layout }, control)
     }
 
     fn delayed(&self, inner: impl Backing + 'static, seed: u64) -> Arc<dyn Backing> {
-        let inner = SlowDiscards { inner, time: Duration::from_millis(self.discard_ms) };
         if self.delay_us == 0 {
             return Arc::new(inner);
         }
@@ -167,19 +125,15 @@ impl BackingConfig {
 impl Failing {
     /// The rule that applies from the beginning on, if there is one.
     fn rule(self, seed: u64) -> Option<FaultRule> {
-        let chance = When::Chance { per_million: 20_000, seed };
-        let some = |actions: &[Action]| FaultRule {
-            actions: actions.to_vec(),
-            // Not the superblock, without which no backing can be attached.
-            range: Some(1 << 20..u64::MAX),
-            when: chance,
-            errno: rustix::io::Errno::IO.raw_os_error(),
+        let actions = match self {
+            Failing::SomeWrites => vec![Action::Write],
+            Failing::Some => vec![Action::Write, Action::Read],
+            Failing::AllWrites | Failing::Full => return None,
         };
-        match self {
-            Failing::SomeWrites => Some(some(&[Action::Write])),
-            Failing::Some => Some(some(&[Action::Write, Action::Read])),
-            Failing::AllWrites | Failing::Full => None,
-        }
+        // Not the superblock, without which no backing can be attached.
+        let range = Some(1 << 20..u64::MAX);
+        let when = When::Chance { per_million: 20_000, seed };
+        Some(FaultRule { actions, range, when, errno: rustix::io::Errno::IO.raw_os_error() })
     }
 
     /// The error number with which all writes fail for a time, if they do so.

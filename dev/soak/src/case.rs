@@ -5,7 +5,7 @@
 //! `runner` starts each case in a separate process with a private folder, watches it, and prints the command that
 //! runs it again.
 //!
-//! A new suite is a module with a `SUITE` constant and a [`Case`]; `suites` lists it.
+//! A new suite is a module with a `SUITE` constant and a [`Case`]; `main` lists it.
 
 use crate::verdict::{Done, Fault};
 use std::fmt;
@@ -20,38 +20,28 @@ pub struct Suite {
     pub share: u32,
     /// Whether cases are too short for a line each in the output.
     pub is_quick: bool,
+    /// Time within which a case ends unless something hangs; the runner kills a case that takes longer and reports a
+    /// fault.
+    pub time_limit: Duration,
     /// Returns the reason if the suite cannot run here.
-    pub obstacle: fn(&Settings) -> Option<String>,
+    pub obstacle: fn() -> Option<String>,
     /// Draws the case of a seed: the same seed draws the same case.
     pub draw: fn(u64) -> Box<dyn Case>,
 }
 
 /// One configuration with one load. `Debug` prints both for the reader of a fault.
 pub trait Case: fmt::Debug {
-    /// Time within which the case ends unless something hangs; the runner kills a case that takes longer and reports
-    /// a fault.
-    fn time_limit(&self) -> Duration;
-
     /// Runs the case. The runner removes the context's folder if the case succeeds.
     fn run(&self, context: &Context) -> Result<Done, Fault>;
-}
-
-/// Settings of all cases of a run.
-#[derive(Debug, Clone)]
-pub struct Settings {
-    /// Path of the `pagefold` program.
-    pub program: PathBuf,
 }
 
 /// The surroundings of a running case.
 #[derive(Debug, Clone)]
 pub struct Context {
-    /// The case's seed.
-    pub seed: u64,
     /// The case's private folder, removed afterwards unless there was a fault.
     pub dir: PathBuf,
-    /// Settings of all cases.
-    pub settings: Settings,
+    /// Path of the `pagefold` program.
+    pub program: PathBuf,
 }
 
 impl Context {

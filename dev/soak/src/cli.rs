@@ -23,9 +23,6 @@ pub struct Cli {
     /// Times to run the case of --case, or until a fault: the timing of threads differs from run to run
     #[arg(long, value_name = "COUNT", requires = "case", default_value_t = 1)]
     pub repeat: u64,
-    /// Cases that run at the same time
-    #[arg(long, value_name = "COUNT", default_value_t = 1)]
-    pub jobs: usize,
     /// Begin no further case after so many faults
     #[arg(long, value_name = "COUNT", default_value_t = 10)]
     pub max_faults: usize,
@@ -38,22 +35,9 @@ pub struct Cli {
     /// Print the case that the seed of --case draws, and do not run it
     #[arg(long, requires = "case")]
     pub describe: bool,
-}
-
-/// Arguments with which the runner starts this program for one case.
-#[derive(Debug, Parser)]
-pub struct OneCase {
-    /// The suite.
-    pub suite: String,
-    /// The seed of the case.
-    #[arg(long)]
-    pub case: u64,
-    /// The folder of the case.
-    #[arg(long)]
-    pub dir: PathBuf,
-    /// The pagefold program.
-    #[arg(long)]
-    pub program: PathBuf,
+    /// Run the case of --case in this process and this folder, as the runner starts it
+    #[arg(long, hide = true, requires = "case")]
+    pub here: Option<PathBuf>,
 }
 
 #[cfg(test)]
@@ -63,6 +47,5 @@ mod tests {
     #[test]
     fn the_definition_is_consistent() {
         super::Cli::command().debug_assert();
-        super::OneCase::command().debug_assert();
     }
 }

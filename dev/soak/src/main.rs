@@ -5,11 +5,10 @@
 //! | module | contents |
 //! |---|---|
 //! | `cli`, `runner` | the command line; scheduling of cases, each in a separate process |
-//! | `suites` | the table of suites |
 //! | `engine`, `disk`, `image`, `memory` | the suites: stores in this process; disks of servers; images; regions of memory |
 //! | `backing`, `recompression` | drawn backings of stores in this process; drawn codecs |
 //! | `load` | reads and writes that check what they read |
-//! | `target` | interfaces that a load writes to: a store, a region, a device, NBD |
+//! | `target` | connections that a load writes to: to a store, a region, a device, NBD |
 //! | `watchdog` | detection of requests that hang |
 //! | `leftovers` | mounts, loop devices and processes that a case leaves behind |
 //! | `process` | programs with time limits, and reading about processes |
@@ -17,7 +16,7 @@
 //! | `model` | when a refusal is justified |
 //! | `random`, `verdict` | draws that are the same for a seed; summary or fault of a case |
 //!
-//! Path of a case: `main` -> `runner` -> this program again as `one`, in a child process -> `runner::run_here` -> the
+//! Path of a case: `main` -> `runner` -> this program again with `--here`, in a child process -> `runner::run_here` -> the
 //! `run` of the suite's case -> a file with the verdict, which the parent reads.
 //!
 //! The soak is a program and not a test, because it runs for minutes or hours and draws other cases each time. A
@@ -37,27 +36,26 @@ mod process;
 mod random;
 mod recompression;
 mod runner;
-mod suites;
 mod target;
 mod verdict;
 mod watchdog;
 
 use anyhow::{Context as _, bail};
-use case::{Context, Settings, Suite};
+use case::{Context, Suite};
 use clap::Parser;
-use cli::{Cli, OneCase};
+use cli::Cli;
 use pagefold_sys::signal::Termination;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// All suites, in the order in which `runner` prefers them while none has used its share.
+static SUITES: [Suite; 4] = [engine::SUITE, disk::SUITE, image::SUITE, memory::SUITE];
 
 fn main() -> ExitCode {
-    let mut args = std::env::args_os();
-    let is_one = args.nth(1).is_some_and(|word| word == "one");
-    let outcome =
-        if is_one { one(OneCase::parse_from(std::env::args_os().skip(1))) } else { soak(Cli::parse()) };
-    match outcome {
-        Ok(code) => code,
+    match soak(Cli::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
         Err(e) => {
             eprintln!("pagefold-soak: error: {e:#}");
             ExitCode::from(2)
@@ -65,56 +63,49 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs one case in this process.
-fn one(one: OneCase) -> anyhow::Result<ExitCode> {
-    let suite = find(&one.suite)?;
-    let settings = Settings { program: one.program };
-    let context = Context { seed: one.case, dir: one.dir, settings };
-    runner::run_here(suite, &context).context("writing the verdict")?;
-    Ok(ExitCode::SUCCESS)
-}
-
-fn find(name: &str) -> anyhow::Result<&'static Suite> {
-    let names: Vec<_> = suites::ALL.iter().map(|s| s.name).collect();
-    let found = suites::ALL.iter().find(|s| s.name == name);
-    found.with_context(|| format!("there is no suite {name:?}; there are: {}", names.join(", ")))
-}
-
-fn soak(cli: Cli) -> anyhow::Result<ExitCode> {
-    let suites = match &cli.suite {
-        Some(name) => vec![find(name)?],
-        None => suites::ALL.iter().collect(),
-    };
-    if let (Some(seed), Some(suite), true) = (cli.case, suites.first(), cli.describe) {
-        println!("{:?}", (suite.draw)(seed));
-        return Ok(ExitCode::SUCCESS);
+/// Does what the command line says. Returns whether there was no fault.
+fn soak(cli: Cli) -> anyhow::Result<bool> {
+    let is_meant = |suite: &&Suite| cli.suite.as_ref().is_none_or(|name| name == suite.name);
+    let mut suites: Vec<&'static Suite> = SUITES.iter().filter(is_meant).collect();
+    if suites.is_empty() {
+        bail!(
+            "there is no suite {:?}; there are: {}",
+            cli.suite,
+            SUITES.each_ref().map(|s| s.name).join(", ")
+        );
     }
-    let settings = Settings { program: program(cli.program.clone())? };
-    let mut usable = Vec::new();
-    for suite in suites {
-        match (suite.obstacle)(&settings) {
-            Some(why) => println!("SKIPPED soak {}: {why}", suite.name),
-            None => usable.push(suite),
-        }
+    if let (Some(seed), true) = (cli.case, cli.describe) {
+        println!("{:?}", (suites[0].draw)(seed));
+        return Ok(true);
     }
-    let dir = folder(&cli)?;
+    if let (Some(seed), Some(dir)) = (cli.case, cli.here) {
+        let context = Context { dir, program: cli.program.unwrap_or_default() };
+        runner::run_here(suites[0], seed, &context).context("writing the verdict")?;
+        return Ok(true);
+    }
+    let program = program(cli.program)?;
+    suites.retain(|suite| {
+        let obstacle = (suite.obstacle)();
+        obstacle.iter().for_each(|why| println!("SKIPPED soak {}: {why}", suite.name));
+        obstacle.is_none()
+    });
+    let Some(first) = suites.first() else { bail!("no suite can run here") };
+    let context = Context { dir: folder(cli.dir)?, program };
     stop_at_signals()?;
-    let is_good = match (cli.case, usable.first()) {
-        (_, None) => bail!("no suite can run here"),
-        (Some(seed), Some(suite)) => replay(suite, seed, cli.repeat, &dir, &settings),
-        (None, _) => {
-            let seed = cli.seed.unwrap_or_else(seed_from_clock);
-            println!("seed {seed}, {} minutes, {}", cli.minutes, settings.program.display());
+    let is_good = match cli.case {
+        Some(seed) => runner::replay(first, seed, cli.repeat, &context),
+        None => {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+            let seed = cli.seed.unwrap_or(now);
+            println!("seed {seed}, {} minutes, {}", cli.minutes, context.program.display());
             let time = Duration::try_from_secs_f64(cli.minutes * 60.0).context("--minutes")?;
-            let (jobs, max_faults) = (cli.jobs, cli.max_faults);
-            let plan =
-                runner::Plan { seed, time, jobs, max_faults, suites: usable, dir: dir.clone(), settings };
-            runner::run(&plan).print()
+            let max_faults = cli.max_faults;
+            runner::run(&runner::Plan { seed, time, max_faults, suites: &suites, context: &context })
         }
     };
     // This fails if the folder holds the files of a failed case.
-    let _ = std::fs::remove_dir(&dir);
-    Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let _ = std::fs::remove_dir(&context.dir);
+    Ok(is_good)
 }
 
 /// Makes Ctrl-C and SIGTERM stop the run and clear away what its cases have made.
@@ -129,27 +120,6 @@ fn stop_at_signals() -> anyhow::Result<()> {
         runner::stop();
     });
     Ok(())
-}
-
-/// Runs one case `repeat` times, or until a fault.
-fn replay(suite: &Suite, seed: u64, repeat: u64, dir: &std::path::Path, settings: &Settings) -> bool {
-    println!("{:?}", (suite.draw)(seed));
-    let began = Instant::now();
-    for _ in 0..repeat.max(1) {
-        match runner::run_case(suite, seed, dir, settings) {
-            Ok(done) => println!("{:>5}s {done:?}", began.elapsed().as_secs()),
-            Err(fault) => {
-                let case_dir = runner::case_dir(dir, suite, seed);
-                runner::print_fault(suite, seed, &fault, began.elapsed().as_secs(), &case_dir);
-                return false;
-            }
-        }
-    }
-    true
-}
-
-fn seed_from_clock() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }
 
 /// The program to test. Under `cargo run` it is built first, so that a run does not test an old build.
@@ -173,10 +143,10 @@ fn program(given: Option<PathBuf>) -> anyhow::Result<PathBuf> {
 }
 
 /// Makes the folder for cases. It is private, because a disk's runtime folder must lie in private folders only.
-fn folder(cli: &Cli) -> anyhow::Result<PathBuf> {
+fn folder(given: Option<PathBuf>) -> anyhow::Result<PathBuf> {
     use std::os::unix::fs::DirBuilderExt;
     let default = || PathBuf::from(format!("/var/tmp/pagefold-soak-{}", std::process::id()));
-    let dir = cli.dir.clone().unwrap_or_else(default);
+    let dir = given.unwrap_or_else(default);
     let make = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir);
     make.with_context(|| format!("making {}", dir.display()))?;
     let is_empty = std::fs::read_dir(&dir).with_context(|| format!("{}", dir.display()))?.next().is_none();

@@ -5,44 +5,73 @@
 //! device whose server hangs cannot be killed.
 
 use crate::case::Context;
-use crate::verdict::{Fault, FaultKind};
+use crate::require;
+use crate::verdict::{Fault, FaultKind, OrFault};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use serde_json::Value;
 use std::fmt::Write;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// How often a waiting function polls.
-const POLL: Duration = Duration::from_millis(5);
+const POLL: Duration = Duration::from_millis(2);
 
-/// Exit code and output of a program.
+/// A program that has ended. Its output is removed with this.
 #[derive(Debug)]
-pub struct CommandOutput {
+pub struct Ended {
     /// The command line.
     pub line: String,
     /// The exit code; -1 after a signal.
     pub code: i32,
-    /// Standard output.
-    pub out: String,
+    /// Path of the file with standard output.
+    pub out: PathBuf,
     /// Standard error.
     pub err: String,
+    /// Peak resident bytes.
+    pub peak_bytes: u64,
+    /// Whether it was sent a signal.
+    pub is_signalled: bool,
 }
 
-impl CommandOutput {
-    /// Standard output; a fault unless the program succeeded.
-    pub fn ok(self) -> Result<String, Fault> {
-        match self.code {
-            0 => Ok(self.out),
-            code => Err(Fault::failed(
-                &self.line,
-                format!("exit code {code}: {}{}", self.err, tail(&self.out, 2000)),
-            )),
-        }
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.out);
     }
+}
+
+impl Ended {
+    /// Standard output as text.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&std::fs::read(&self.out).unwrap_or_default()).into_owned()
+    }
+
+    /// Standard output as JSON.
+    pub fn json(&self) -> Result<Value, Fault> {
+        serde_json::from_str(&self.text()).or_fault(format!("the JSON of {}", self.line))
+    }
+
+    /// A fault unless the program succeeded.
+    pub fn ok(self) -> Result<Self, Fault> {
+        self.has_code(&[0])
+    }
+
+    /// A fault unless the exit code is one of these.
+    pub fn has_code(self, codes: &[i32]) -> Result<Self, Fault> {
+        let (Ended { line, code, err, .. }, out) = (&self, self.text());
+        let (err, out) = (tail(err, 2000), tail(&out, 2000));
+        require!(codes.contains(code), Failed, "{line}: exit code {code}, not of {codes:?}: {err}{out}");
+        Ok(self)
+    }
+}
+
+/// The number in a JSON document at a pointer; 0 if there is none.
+pub fn number(document: &Value, pointer: &str) -> u64 {
+    document.pointer(pointer).and_then(Value::as_u64).unwrap_or(0)
 }
 
 /// The last `len` bytes of a text.
@@ -61,57 +90,72 @@ pub fn command(context: &Context, program: impl AsRef<Path>) -> Command {
     command
 }
 
+/// How a program is run.
+#[derive(Debug, Clone, Copy)]
+pub struct Rules {
+    /// A program that runs longer is killed, and is a fault.
+    pub limit: Duration,
+    /// A signal, and the time after which it is sent to the program.
+    pub signal: Option<(Duration, Signal)>,
+    /// Whether the log gets no line.
+    pub is_quiet: bool,
+}
+
 /// Runs a program to its end and logs a line. A program that does not end within the limit is killed, and is a fault.
 pub fn run(
     context: &Context,
     program: impl AsRef<Path>,
     args: &[&str],
     limit: Duration,
-) -> Result<CommandOutput, Fault> {
-    let line = format!("{} {}", program.as_ref().display(), args.join(" "));
-    let began = Instant::now();
-    let result = run_quietly(context, program, args, limit);
-    match &result {
-        Ok(ran) => println!("+ {line}: {} in {:?} {}", ran.code, began.elapsed(), ran.err.trim_end()),
-        Err(fault) => println!("+ {line}: {fault}"),
-    }
-    result
+) -> Result<Ended, Fault> {
+    let mut command = command(context, program);
+    command.args(args);
+    finish(context, command, Rules { limit, signal: None, is_quiet: false })
 }
 
-/// [`run`] without a line in the log.
-pub fn run_quietly(
-    context: &Context,
-    program: impl AsRef<Path>,
-    args: &[&str],
-    limit: Duration,
-) -> Result<CommandOutput, Fault> {
+/// Runs a command to its end.
+pub fn finish(context: &Context, mut command: Command, rules: Rules) -> Result<Ended, Fault> {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let number = NUMBER.fetch_add(1, Relaxed);
-    let line = format!("{} {}", program.as_ref().display(), args.join(" "));
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let line = words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
     // Files and not pipes: no thread has to read them while the program runs, and if it hangs the output so far is
     // there.
     let (out, err) = (context.path(&format!("{number}.out")), context.path(&format!("{number}.err")));
-    let failed = |e| Fault::failed(&line, e);
-    let mut command = command(context, program);
-    command
-        .args(args)
-        .stdout(File::create(&out).map_err(failed)?)
-        .stderr(File::create(&err).map_err(failed)?);
-    let mut child = command.spawn().map_err(failed)?;
-    let ended = wait(&mut child, limit).map_err(failed)?;
-    let text = |path| String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).into_owned();
-    let (out_text, err_text) = (text(&out), text(&err));
-    let Some(status) = ended else {
-        let stacks = stacks(child.id());
-        kill_group(child.id());
-        let written = tail(&err_text, 500);
-        return Err(Fault::new(
-            FaultKind::Hang,
-            format!("no end after {limit:?}: {line}\n{written}{stacks}"),
-        ));
+    command.stdout(File::create(&out).or_fault(&line)?).stderr(File::create(&err).or_fault(&line)?);
+    let text = || String::from_utf8_lossy(&std::fs::read(&err).unwrap_or_default()).into_owned();
+    let began = Instant::now();
+    let mut child = command.spawn().or_fault(&line)?;
+    let (mut peak_bytes, mut is_signalled) = (0, false);
+    let status = loop {
+        // The peak only grows, so polling misses only memory that is taken in the last moment.
+        peak_bytes = peak_rss_bytes(child.id()).unwrap_or(0).max(peak_bytes);
+        if let Some(status) = child.try_wait().or_fault(&line)? {
+            break status;
+        }
+        if let Some((after, number)) = rules.signal
+            && !is_signalled
+            && began.elapsed() >= after
+        {
+            signal(child.id(), number);
+            is_signalled = true;
+        }
+        if began.elapsed() >= rules.limit {
+            let (stacks, err) = (stacks(child.id()), text());
+            kill_group(child.id());
+            let why = format!("no end after {:?}: {line}\n{}{stacks}", rules.limit, tail(&err, 500));
+            return Err(Fault::new(FaultKind::Hang, why));
+        }
+        std::thread::sleep(POLL);
     };
-    let _ = (std::fs::remove_file(out), std::fs::remove_file(err));
-    Ok(CommandOutput { line, code: status.code().unwrap_or(-1), out: out_text, err: err_text })
+    let (err_text, code) = (text(), status.code().unwrap_or(-1));
+    let _ = std::fs::remove_file(err);
+    if !rules.is_quiet {
+        let how = if is_signalled { ", after a signal" } else { "" };
+        let (took, kib) = (began.elapsed(), peak_bytes >> 10);
+        println!("+ {line}: {code}{how} in {took:?}, {kib} KiB {:.300}", err_text.trim_end());
+    }
+    Ok(Ended { line, code, out, err: err_text, peak_bytes, is_signalled })
 }
 
 /// Waits for the end of a child; `None` if it still runs after the limit.
@@ -151,16 +195,25 @@ pub fn is_running(id: u32) -> bool {
     std::fs::read_to_string(format!("/proc/{id}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
 }
 
+/// Waits until a condition holds, for a limited time. Returns whether it does.
+pub fn wait_until(
+    limit: Duration,
+    mut condition: impl FnMut() -> Result<bool, Fault>,
+) -> Result<bool, Fault> {
+    let deadline = Instant::now() + limit;
+    loop {
+        match condition()? {
+            true => return Ok(true),
+            false if Instant::now() >= deadline => return Ok(false),
+            false => std::thread::sleep(POLL),
+        }
+    }
+}
+
 /// Waits until a server process has ended. A process that still runs after the limit is a fault.
 pub fn wait_for_end(id: u32, limit: Duration) -> Result<(), Fault> {
-    let deadline = Instant::now() + limit;
-    while is_running(id) {
-        if Instant::now() >= deadline {
-            let stacks = stacks(id);
-            return Err(Fault::new(FaultKind::Hang, format!("the server does not end\n{stacks}")));
-        }
-        std::thread::sleep(POLL);
-    }
+    let has_ended = wait_until(limit, || Ok(!is_running(id)))?;
+    require!(has_ended, Hang, "the server does not end\n{}", stacks(id));
     Ok(())
 }
 
@@ -241,13 +294,6 @@ pub fn missing_for_root(devices: &[&str], programs: &[&str]) -> Option<String> {
         return Some(format!("needs root, {}", devices.join(" and ")));
     }
     missing(programs).map(|program| format!("needs the program {program}"))
-}
-
-/// Available memory of the machine, bytes.
-pub fn available_bytes() -> u64 {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text.lines().find(|l| l.starts_with("MemAvailable:"));
-    line.and_then(|l| l.split_whitespace().nth(1)?.parse::<u64>().ok()).map_or(u64::MAX, |kib| kib << 10)
 }
 
 /// The threads of a process, for the reader of a fault: state, CPU time and the top of the kernel stack of each.

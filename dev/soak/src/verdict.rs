@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::path::Path;
+use std::thread::ScopedJoinHandle;
 
 /// The summary of a case without a fault, a few words for the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,27 +36,20 @@ pub enum FaultKind {
     Failed,
 }
 
-impl FaultKind {
-    const ALL: [(FaultKind, &'static str); 7] = [
-        (FaultKind::Contents, "contents"),
-        (FaultKind::Refused, "refused"),
-        (FaultKind::Hang, "hang"),
-        (FaultKind::Idle, "idle"),
-        (FaultKind::Memory, "memory"),
-        (FaultKind::Leftover, "leftover"),
-        (FaultKind::Failed, "failed"),
-    ];
-
-    /// The kind with this name.
-    fn of_name(name: &str) -> Option<Self> {
-        Self::ALL.iter().find(|(_, n)| *n == name).map(|(kind, _)| *kind)
-    }
-}
+/// All kinds.
+const KINDS: [FaultKind; 7] = [
+    FaultKind::Contents,
+    FaultKind::Refused,
+    FaultKind::Hang,
+    FaultKind::Idle,
+    FaultKind::Memory,
+    FaultKind::Leftover,
+    FaultKind::Failed,
+];
 
 impl fmt::Display for FaultKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = Self::ALL.iter().find(|(kind, _)| kind == self).map_or("", |(_, name)| name);
-        f.write_str(name)
+        f.write_str(&format!("{self:?}").to_lowercase())
     }
 }
 
@@ -86,6 +80,33 @@ impl fmt::Display for Fault {
     }
 }
 
+/// Makes a fault of an error.
+pub trait OrFault<T> {
+    /// A fault because `what` failed and should not have.
+    fn or_fault(self, what: impl fmt::Display) -> Result<T, Fault>;
+}
+
+impl<T, E: fmt::Display> OrFault<T> for Result<T, E> {
+    fn or_fault(self, what: impl fmt::Display) -> Result<T, Fault> {
+        self.map_err(|e| Fault::failed(what, e))
+    }
+}
+
+/// Returns a fault of a kind, with a formatted message, unless the condition holds.
+#[macro_export]
+macro_rules! require {
+    ($condition:expr, $kind:ident, $($message:tt)+) => {
+        if !$condition {
+            return Err($crate::verdict::Fault::new($crate::verdict::FaultKind::$kind, format!($($message)+)));
+        }
+    };
+}
+
+/// The result of a thread that can find a fault.
+pub fn join<T>(thread: ScopedJoinHandle<'_, Result<T, Fault>>) -> Result<T, Fault> {
+    thread.join().unwrap_or_else(|_| Err(Fault::failed("a thread of the case", "it panicked")))
+}
+
 /// Name of the file with the verdict.
 const NAME: &str = "verdict";
 
@@ -94,7 +115,7 @@ pub fn write(dir: &Path, verdict: &Result<Done, Fault>) -> std::io::Result<()> {
     let text = match verdict {
         Ok(Done::Ran(what)) => format!("ran {what}"),
         Ok(Done::Skipped(why)) => format!("skipped {why}"),
-        Err(fault) => format!("fault {} {}", fault.kind, fault.message),
+        Err(fault) => format!("{} {}", fault.kind, fault.message),
     };
     let unfinished = dir.join("verdict.new");
     std::fs::write(&unfinished, text)?;
@@ -114,15 +135,11 @@ pub fn read(dir: &Path) -> Option<Result<Done, Fault>> {
 
 fn parse(text: &str) -> Option<Result<Done, Fault>> {
     let (word, rest) = text.split_once(' ')?;
-    match word {
-        "ran" => Some(Ok(Done::Ran(rest.into()))),
-        "skipped" => Some(Ok(Done::Skipped(rest.into()))),
-        "fault" => {
-            let (kind, message) = rest.split_once(' ')?;
-            Some(Err(Fault::new(FaultKind::of_name(kind)?, message)))
-        }
-        _ => None,
-    }
+    Some(match word {
+        "ran" => Ok(Done::Ran(rest.into())),
+        "skipped" => Ok(Done::Skipped(rest.into())),
+        kind => Err(Fault::new(*KINDS.iter().find(|known| known.to_string() == kind)?, rest)),
+    })
 }
 
 #[cfg(test)]

@@ -32,17 +32,6 @@ pub enum Export {
     Nbd,
 }
 
-/// `--memory`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Memory {
-    /// The option is not given: half of the machine's memory.
-    Default,
-    /// 0: no limit.
-    Unlimited,
-    /// A limit in bytes.
-    Bytes(u64),
-}
-
 /// The medium of a backing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Medium {
@@ -105,6 +94,8 @@ pub enum Ending {
     Kill,
 }
 
+const ENDINGS: [Ending; 5] = [Ending::Remove, Ending::Remove, Ending::Reset, Ending::Terminate, Ending::Kill];
+
 /// A drawn disk with its load.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
@@ -114,8 +105,8 @@ pub struct Config {
     pub codec: Codec,
     /// Size, a multiple of a page.
     pub size_bytes: u64,
-    /// The memory limit.
-    pub memory: Memory,
+    /// `--memory`, bytes; 0 is no limit. If it is not given, the limit is half of the machine's memory.
+    pub memory: Option<u64>,
     /// The backing, if there is one.
     pub backing: Option<Backing>,
     /// Codecs to compress pages with again; all differ.
@@ -165,7 +156,7 @@ impl Config {
             false => random.doubling(4096, 180_000) * FRAME,
         };
         let memory = memory(random, size_bytes, is_large);
-        let backing_share = if matches!(memory, Memory::Bytes(_)) { 75 } else { 10 };
+        let backing_share = if memory.unwrap_or(0) > 0 { 75 } else { 10 };
         let backing = random.percent(backing_share).then(|| Backing::draw(random, size_bytes));
         let further_codecs = FurtherCodec::draw(random);
         let mut config = Config {
@@ -186,13 +177,7 @@ impl Config {
             disturb_seed: random.next(),
             load: Load::Mixed(Mixed::draw(random, 1)),
             rounds: random.between(1, 3),
-            ending: random.pick(&[
-                Ending::Remove,
-                Ending::Remove,
-                Ending::Reset,
-                Ending::Terminate,
-                Ending::Kill,
-            ]),
+            ending: random.pick(&ENDINGS),
             ends_during_pass_ms: random.percent(40).then(|| random.doubling(1, 300)),
             life: 0,
             by_attributes: false,
@@ -211,7 +196,7 @@ impl Config {
     /// has room.
     fn make_rewriting(&mut self, random: &mut Random) {
         self.size_bytes = random.between(64, 700) * MIB;
-        self.memory = Memory::Bytes(self.size_bytes / random.between(4, 6));
+        self.memory = Some(self.size_bytes / random.between(4, 6));
         self.backing = Some(Backing {
             medium: Medium::File,
             len_bytes: Backing::default_bytes(self.size_bytes),
@@ -220,7 +205,7 @@ impl Config {
             delay_us: 0,
         });
         let room = self.surely_fits().min(self.size_bytes);
-        self.load = Load::Fio(Fio::rewriting(random, room));
+        self.load = Load::Fio(Fio::draw(random, room, true));
     }
 
     /// Draws changes of the limit and writeback budgets, for loads that accept refusals.
@@ -228,7 +213,7 @@ impl Config {
         if !matches!(self.load, Load::Mixed(_)) {
             return;
         }
-        self.changes_limit = matches!(self.memory, Memory::Bytes(_)) && random.percent(20);
+        self.changes_limit = self.memory.unwrap_or(0) > 0 && random.percent(20);
         if self.backing.is_some() && random.percent(25) {
             self.attributes.push(match random.below(3) {
                 0 => format!("writeback_limit={} writeback_limit_enable=1", random.doubling(1, 20_000)),
@@ -243,9 +228,10 @@ impl Config {
         let room = self.surely_fits().min(self.size_bytes).min(LOAD_MAX);
         let is_loop = self.export == Export::Loop;
         match random.below(10) {
-            0..=3 if room >= 8 * MIB => Load::Fio(Fio::draw(random, room)),
             // More fio on disks with a backing, because rewriting makes the cleaner work.
-            4..=5 if room >= 8 * MIB && self.backing.is_some() => Load::Fio(Fio::draw(random, room)),
+            n @ 0..=5 if room >= 8 * MIB && (n <= 3 || self.backing.is_some()) => {
+                Load::Fio(Fio::draw(random, room, false))
+            }
             4..=7 if is_loop && room >= 64 * MIB => {
                 let system = FileSystem::draw(random, self.size_bytes);
                 let is_slow = self.backing.as_ref().is_some_and(|b| b.delay_us >= SLOW_US);
@@ -266,7 +252,12 @@ impl Config {
     /// Draws a load that checks all that it reads, and suits any disk.
     pub(super) fn draw_mixed(&self, random: &mut Random) -> Load {
         let pages = (self.size_bytes / FRAME).min(LOAD_MAX / FRAME);
-        let mut mixed = Mixed::draw(random, random_pages(self, pages) as usize);
+        // With a limit, about three times as many pages as it holds, so that the load reaches it.
+        let most = match self.memory {
+            Some(bytes @ 1..) => bytes / FRAME * 3 + 64,
+            _ => 65_536,
+        };
+        let mut mixed = Mixed::draw(random, pages.min(most) as usize);
         mixed.time = Duration::from_secs(6);
         Load::Mixed(mixed)
     }
@@ -284,13 +275,32 @@ impl Config {
         )
     }
 
+    /// The options of `disk create`, with a backing at this path.
+    pub fn options(&self, backing_path: Option<String>) -> Vec<String> {
+        let export = if self.export == Export::Loop { "loop" } else { "nbd" };
+        let mut options = vec![
+            format!("--size={}", self.size_bytes),
+            format!("--codec={}", self.codec.name),
+            format!("--export={export}"),
+        ];
+        options.extend(self.memory.map(|bytes| format!("--memory={bytes}")));
+        if let (Some(path), Some(backing)) = (backing_path, &self.backing) {
+            let is_on = if backing.compressed { "on" } else { "off" };
+            options.push(format!("--backing={path}"));
+            options.push(format!("--backing-delay={}", backing.delay_us));
+            options.push(format!("--compressed-writeback={is_on}"));
+            options.extend(backing.is_given.then(|| format!("--backing-size={}", backing.len_bytes)));
+        }
+        options.extend(self.further_codecs.iter().map(|further| match further.after_s {
+            Some(age_s) => format!("--recompress-after={age_s}={}", further.codec),
+            None => format!("--recompress-codec={}", further.codec),
+        }));
+        options
+    }
+
     /// The limit in bytes, if there is one.
     pub fn limit_bytes(&self) -> Option<u64> {
-        match self.memory {
-            Memory::Default => Some(pagefold_sys::mem::total_bytes() / 2),
-            Memory::Unlimited => None,
-            Memory::Bytes(bytes) => Some(bytes),
-        }
+        Some(self.memory.unwrap_or_else(|| pagefold_sys::mem::total_bytes() / 2)).filter(|bytes| *bytes > 0)
     }
 
     /// Most workers of recompression: those of one pass, and the automatic one.
@@ -317,43 +327,28 @@ impl Config {
     }
 }
 
-/// Pages of a mixed load: with a limit, about three times as many as the limit holds, so that the load reaches it.
-fn random_pages(config: &Config, pages: u64) -> u64 {
-    match config.memory {
-        Memory::Bytes(bytes) => (bytes / FRAME * 3 + 64).min(pages),
-        Memory::Default | Memory::Unlimited => pages.min(65_536),
-    }
-}
-
 /// Draws defaults, limits at which the last raw page needs two frames, limits of a few frames, and shares of the size.
-fn memory(random: &mut Random, size_bytes: u64, is_large: bool) -> Memory {
+fn memory(random: &mut Random, size_bytes: u64, is_large: bool) -> Option<u64> {
     match random.below(if is_large { 16 } else { 10 }) {
-        0 => Memory::Unlimited,
-        1 | 6 => Memory::Default,
-        2..=4 => Memory::Bytes((RAW_PERIOD * random.doubling(1, 64) + 1) * FRAME),
-        5 => Memory::Bytes(random.between(40, 2000) * FRAME),
-        7..=9 => Memory::Bytes((size_bytes / random.between(2, 8)).max(MIB)),
-        _ => Memory::Default,
+        0 => Some(0),
+        2..=4 => Some((RAW_PERIOD * random.doubling(1, 64) + 1) * FRAME),
+        5 => Some(random.between(40, 2000) * FRAME),
+        7..=9 => Some((size_bytes / random.between(2, 8)).max(MIB)),
+        _ => None,
     }
 }
 
 /// Draws attributes that differ from their defaults.
 fn attributes(random: &mut Random, has_backing: bool) -> Vec<String> {
-    let mut set = Vec::new();
-    if random.percent(25) {
-        set.push("same_filled_pages_enabled=0".to_string());
-    }
-    if has_backing && random.percent(40) {
-        let high = random.between(20, 100);
-        set.push(format!("writeback_high={high} writeback_low={}", random.between(1, high)));
-    }
-    if has_backing && random.percent(30) {
-        set.push(format!("writeback_batch_size={}", random.doubling(1, 1024)));
-    }
-    if has_backing && random.percent(20) {
-        set.push("promote=0".to_string());
-    }
-    set
+    let (high, batch) = (random.between(20, 100), random.doubling(1, 1024));
+    let choices = [
+        (25, "same_filled_pages_enabled=0".to_string()),
+        (40, format!("writeback_high={high} writeback_low={}", random.between(1, high))),
+        (30, format!("writeback_batch_size={batch}")),
+        (20, "promote=0".to_string()),
+    ];
+    let applicable = choices.into_iter().take(if has_backing { 4 } else { 1 });
+    applicable.filter(|(chance, _)| random.percent(*chance)).map(|(_, attribute)| attribute).collect()
 }
 
 impl FurtherCodec {
@@ -423,7 +418,7 @@ mod tests {
         let drawn: Vec<_> = (0..1000).map(Config::draw).collect();
         assert!(drawn.iter().enumerate().all(|(seed, config)| *config == Config::draw(seed as u64)));
         let share = |is: &dyn Fn(&Config) -> bool| drawn.iter().filter(|c| is(c)).count();
-        let frames = |c: &Config| if let Memory::Bytes(bytes) = c.memory { bytes / FRAME } else { 0 };
+        let frames = |c: &Config| c.memory.unwrap_or(0) / FRAME;
         assert!(share(&|c| frames(c) % RAW_PERIOD == 1) > 80);
         assert!(share(&|c| c.backing.is_some()) > 250);
         assert!(share(&|c| c.further_codecs.len() == FURTHER_MAX) > 100);
@@ -432,9 +427,7 @@ mod tests {
         assert!(share(&|c| matches!(c.load, Load::Fio(_))) > 150);
         assert!(share(&|c| matches!(c.load, Load::Tree(_))) > 60);
         assert!(share(&|c| matches!(c.load, Load::Mixed(_))) > 200);
-        assert!(
-            share(&|c| c.memory == Memory::Default && c.backing.is_none() && c.export == Export::Loop) > 50
-        );
+        assert!(share(&|c| c.memory.is_none() && c.backing.is_none() && c.export == Export::Loop) > 50);
     }
 
     #[test]

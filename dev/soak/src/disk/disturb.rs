@@ -1,6 +1,6 @@
 //! Disturbs a load on a disk: commands of all kinds, and signals that stop and continue the server.
 
-use super::config::{Config, Memory};
+use super::config::Config;
 use super::recompress;
 use super::server::Server;
 use crate::model::FRAME;
@@ -37,7 +37,7 @@ pub fn run(config: &Config, server: &Server, stop: &AtomicBool) -> Result<(), Fa
 
 /// Lowers the limit for a while, or sets the same limit again.
 fn change_limit(config: &Config, server: &Server, random: &mut Random) -> Result<(), Fault> {
-    let Memory::Bytes(bytes) = config.memory else { return Ok(()) };
+    let Some(bytes) = config.memory else { return Ok(()) };
     let lower = bytes / random.between(1, 8) / FRAME * FRAME;
     for limit in [lower.max(2 * FRAME), bytes] {
         server.set(&format!("mem_limit={limit}"))?;
@@ -54,18 +54,16 @@ fn disturb(config: &Config, server: &Server, random: &mut Random) -> Result<(), 
             false => recompress::run(config, server, random),
         };
     }
-    match random.below(if config.backing.is_some() { 8 } else { 3 }) {
-        0 => server.set("compact=1"),
-        1 => server.set("latency=0"),
-        2 => server.set(&format!("same_filled_pages_enabled={}", random.below(2))),
-        3 => server.set(&format!("writeback_batch_size={}", random.doubling(1, 1024))),
-        4 => server.set(&format!("promote={}", random.below(2))),
-        5 => server.write_back("--all"),
-        6 => server.write_back("--huge"),
-        _ => {
-            let first = random.below(size_pages);
-            server.write_back(&format!("--pages {first}-{}", random.between(first, size_pages - 1)))
-        }
-    }
-    .map(drop)
+    let first = random.below(size_pages);
+    let (name, words) = match random.below(if config.backing.is_some() { 8 } else { 3 }) {
+        0 => ("set", "compact=1".to_string()),
+        1 => ("set", "latency=0".to_string()),
+        2 => ("set", format!("same_filled_pages_enabled={}", random.below(2))),
+        3 => ("set", format!("writeback_batch_size={}", random.doubling(1, 1024))),
+        4 => ("set", format!("promote={}", random.below(2))),
+        5 => ("writeback", "--json --all".to_string()),
+        6 => ("writeback", "--json --huge".to_string()),
+        _ => ("writeback", format!("--json --pages {first}-{}", random.between(first, size_pages - 1))),
+    };
+    server.command(name, &words).map(drop)
 }

@@ -7,9 +7,10 @@ use super::server::Server;
 use crate::case::Context;
 use crate::leftovers::{self, Leftover};
 use crate::model::FRAME;
-use crate::process::{self, Rest};
+use crate::process::{self, Rest, number};
 use crate::recompression::BEYOND_LIMIT_BYTES;
-use crate::verdict::{Fault, FaultKind};
+use crate::require;
+use crate::verdict::{Fault, FaultKind, join};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::ffi::OsString;
@@ -59,35 +60,21 @@ pub fn check_rest(config: &Config, server: &Server) -> Result<(), Fault> {
 
 /// Pages that recompression has tried.
 fn tries(shown: &Value) -> u64 {
-    let number = |name: &str| shown["recompression"][name].as_u64().unwrap_or(0);
-    number("recompressed_pages") + number("not_smaller_pages")
+    number(shown, "/recompression/recompressed_pages") + number(shown, "/recompression/not_smaller_pages")
 }
 
 /// Checks the server's memory: pages within the limit, and the process within its own count and a fixed overhead.
 pub fn check_memory(config: &Config, server: &Server, sampler: &Sampler) -> Result<(), Fault> {
-    let shown = server.show()?;
-    let number = |pointer: &str| shown.pointer(pointer).and_then(Value::as_u64).unwrap_or(0);
-    let peak = sampler.peak_bytes().max(number("/memory/pool_max_bytes"));
-    let beyond = BEYOND_LIMIT_BYTES;
-    if let Some(limit) = config.limit_bytes()
-        && peak > limit + beyond
-    {
-        return Err(Fault::new(
-            FaultKind::Memory,
-            format!("pages took {peak} bytes of memory; the limit is {limit}, and {beyond} beyond it"),
-        ));
-    }
+    let shown = &server.show()?;
+    let peak = sampler.peak_bytes().max(number(shown, "/memory/pool_max_bytes"));
+    let (limit, beyond) = (config.limit_bytes().unwrap_or(u64::MAX), BEYOND_LIMIT_BYTES);
+    let is_within = peak <= limit.saturating_add(beyond);
+    require!(is_within, Memory, "pages took {peak} bytes; the limit is {limit}, and {beyond} beyond it");
     let rss = process::rss_bytes(server.pid).unwrap_or(0);
-    let counted =
-        number("/memory/pool_bytes") + number("/memory/slot_table_bytes") + number("/memory/ready_bytes");
-    let promised = counted + READY_BYTES + OVERHEAD_BYTES;
-    if rss > promised {
-        let message = format!(
-            "the server takes {rss} bytes of RAM; at most {promised} are promised: {}",
-            shown["memory"]
-        );
-        return Err(Fault::new(FaultKind::Memory, message));
-    }
+    let counted = ["/memory/pool_bytes", "/memory/slot_table_bytes", "/memory/ready_bytes"];
+    let counted: u64 = counted.iter().map(|pointer| number(shown, pointer)).sum();
+    let (promised, memory) = (counted + READY_BYTES + OVERHEAD_BYTES, &shown["memory"]);
+    require!(rss <= promised, Memory, "the server takes {rss} bytes of RAM, not {promised}: {memory}");
     Ok(())
 }
 
@@ -106,10 +93,8 @@ pub fn end(config: &Config, context: &Context, server: &Server) -> Result<(), Fa
             }
             Ending::Kill => kill_under_load(config, context, server).and_then(|()| server.list()),
         };
-        let joined = pass.map_or(Ok(Ok(())), |pass| pass.join());
-        ended.and(
-            joined.unwrap_or_else(|_| Err(Fault::failed("a pass of recompression", "its thread panicked"))),
-        )
+        let joined = pass.map_or(Ok(()), join);
+        ended.and(joined)
     })?;
     match config.ending {
         Ending::Reset => check_reset(server).and_then(|()| server.remove()),
@@ -123,13 +108,9 @@ pub fn check_reset(server: &Server) -> Result<(), Fault> {
     let codecs = shown["recompression"]["codecs"].as_array().into_iter().flatten();
     let mut left = vec![&shown["original_bytes"], &shown["memory"]["pool_bytes"]];
     left.extend(codecs.map(|codec| &codec["pages"]));
-    match left.iter().all(|n| n.as_u64() == Some(0)) {
-        true => Ok(()),
-        false => {
-            let message = format!("after a reset {left:?} are in use: bytes, and pages of further codecs");
-            Err(Fault::new(FaultKind::Memory, message))
-        }
-    }
+    let is_empty = left.iter().all(|n| n.as_u64() == Some(0));
+    require!(is_empty, Memory, "after a reset {left:?} are in use: bytes, and pages of further codecs");
+    Ok(())
 }
 
 /// Kills the server, with a loop export while dd writes. dd must end, and not wait for ever.
@@ -142,7 +123,7 @@ fn kill_under_load(config: &Config, context: &Context, server: &Server) -> Resul
             let writing = scope.spawn(|| process::run(context, "dd", &args, EXIT_LIMIT));
             std::thread::sleep(Duration::from_millis(300));
             process::signal(server.pid, Signal::KILL);
-            writing.join().unwrap_or_else(|_| Err(Fault::failed("dd", "its thread panicked")))
+            join(writing)
         })?;
     }
     process::signal(server.pid, Signal::KILL);
@@ -171,8 +152,7 @@ pub fn check_gone(config: &Config, context: &Context, server: &Server) -> Result
     if is_made_by_disk && context.path("backing").exists() {
         files.push("backing".into());
     }
-    if left.is_empty() && files.is_empty() {
-        return Ok(());
-    }
-    Err(Fault::new(FaultKind::Leftover, format!("the disk has ended, but {left:?} and {files:?} are left")))
+    let is_gone = left.is_empty() && files.is_empty();
+    require!(is_gone, Leftover, "the disk has ended, but {left:?} and {files:?} are left");
+    Ok(())
 }

@@ -3,13 +3,14 @@
 //!
 //! Each step must succeed exactly if zram's rules allow it at this moment.
 
-use super::config::{Backing, Config, Export, FurtherCodec, Memory};
+use super::config::{Backing, Config, Export, FurtherCodec};
 use super::ending;
 use super::server::{self, Server};
 use crate::case::Context;
 use crate::random::{Random, derive};
 use crate::recompression::{Codec, FURTHER_MAX};
-use crate::verdict::Fault;
+use crate::require;
+use crate::verdict::{Fault, OrFault};
 use std::fs::File;
 
 /// Exit codes of commands: no such thing now, a wrong value, in use.
@@ -51,9 +52,7 @@ impl Config {
     /// Changes the disk to one that attributes can describe.
     fn take_attributes(&mut self) {
         self.by_attributes = true;
-        if self.memory == Memory::Default {
-            self.memory = Memory::Unlimited;
-        }
+        self.memory = self.memory.or(Some(0));
         self.further_codecs.iter_mut().for_each(|further| further.after_s = None);
         self.backing.iter_mut().for_each(|backing| {
             *backing = Backing { is_given: true, delay_us: 0, ..backing.clone() };
@@ -76,14 +75,11 @@ pub fn reset(server: &Server, next: &Config) -> Result<(), Fault> {
     let mut random = Random::new(derive(next.disturb_seed, 3));
     if next.export == Export::Loop && random.percent(30) {
         let before = server.show()?["original_bytes"].clone();
-        let open = File::open(&server.device).map_err(|e| Fault::failed(&server.device, e))?;
+        let open = File::open(&server.device).or_fault(&server.device)?;
         expect(server, "reset=1", &[BUSY])?;
         let after = server.show()?["original_bytes"].clone();
         drop(open);
-        if before != after {
-            let message = format!("a refused reset has changed it from {before} to {after}");
-            return Err(Fault::failed("original_bytes", message));
-        }
+        require!(before == after, Failed, "a refused reset has changed original_bytes: {before}, {after}");
     }
     for _ in 0..random.between(1, 2) {
         expect(server, "reset=1", &[0])?;
@@ -123,7 +119,7 @@ pub fn configure(context: &Context, server: &Server, config: &Config) -> Result<
             expect(server, &format!("algorithm_params=priority={priority}{level}{bits}"), &[0])?;
         }
     }
-    if let Memory::Bytes(bytes) = config.memory {
+    if let Some(bytes @ 1..) = config.memory {
         expect(server, &format!("mem_limit={bytes}"), &[0])?;
     }
     if let (Some(path), Some(backing)) = (&path, &config.backing) {
@@ -148,20 +144,12 @@ pub fn configure(context: &Context, server: &Server, config: &Config) -> Result<
 
 /// Sets an attribute; another exit code than these is a fault.
 fn expect(server: &Server, attribute: &str, codes: &[i32]) -> Result<(), Fault> {
-    let ran = server.set_one(attribute)?;
-    match codes.contains(&ran.code) {
-        true => Ok(()),
-        false => {
-            Err(Fault::failed(&ran.line, format!("exit code {}, not of {codes:?}: {}", ran.code, ran.err)))
-        }
-    }
+    server.set_one(attribute)?.has_code(codes).map(drop)
 }
 
 /// Checks the value of an attribute.
 fn check(server: &Server, name: &str, value: &str) -> Result<(), Fault> {
     let shown = server.show()?["attributes"][name].as_str().unwrap_or_default().to_string();
-    match shown == value {
-        true => Ok(()),
-        false => Err(Fault::failed(name, format!("it is {shown:?}, not {value:?}"))),
-    }
+    require!(shown == value, Failed, "{name} is {shown:?}, not {value:?}");
+    Ok(())
 }

@@ -15,16 +15,15 @@ mod server;
 use crate::case::{Case, Context, Suite};
 use crate::load::mixed;
 use crate::process;
-use crate::target::Target;
-use crate::target::device::DeviceTarget;
-use crate::target::nbd::NbdTarget;
-use crate::verdict::{Done, Fault, FaultKind};
-use crate::watchdog::{self, RequestWatch, Suspect};
+use crate::require;
+use crate::target::Connection;
+use crate::target::device::DeviceConnection;
+use crate::target::nbd::NbdConnection;
+use crate::verdict::{Done, Fault, OrFault, join};
 use config::{Config, Export, Load};
 use sampler::Sampler;
 use server::{Created, Server};
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -41,15 +40,12 @@ pub const SUITE: Suite = Suite {
     name: "disk",
     share: 3,
     is_quick: false,
-    obstacle: |_| process::missing_for_root(&["/dev/fuse", "/dev/loop-control"], &PROGRAMS),
+    time_limit: TIME_LIMIT,
+    obstacle: || process::missing_for_root(&["/dev/fuse", "/dev/loop-control"], &PROGRAMS),
     draw: |seed| Box::new(Config::draw(seed)),
 };
 
 impl Case for Config {
-    fn time_limit(&self) -> Duration {
-        TIME_LIMIT
-    }
-
     fn run(&self, context: &Context) -> Result<Done, Fault> {
         let server = match Server::create(context, self)? {
             Created::Running(server) => server,
@@ -110,19 +106,13 @@ impl Config {
             let disturber = scope.spawn(|| disturb::run(self, server, &stop));
             let loaded = self.load(context, server, sampler, round);
             stop.store(true, Relaxed);
-            (loaded, disturber.join())
+            (loaded, join(disturber))
         });
-        let is_running = process::is_running(server.pid);
-        if !is_running {
-            return Err(Fault::new(FaultKind::Failed, format!("the server has ended; {loaded:?}")));
-        }
+        require!(process::is_running(server.pid), Failed, "the server has ended; {loaded:?}");
         // A fault from the server's counters says more than the error of the load, so it comes first.
         sampler.sample()?;
         let loaded = loaded?;
-        disturbed.unwrap_or_else(|_| {
-            Err(Fault::new(FaultKind::Failed, "the thread that disturbs the load panicked"))
-        })?;
-        Ok(loaded)
+        disturbed.map(|()| loaded)
     }
 
     fn load(
@@ -136,30 +126,26 @@ impl Config {
             Load::Fio(fio) => fio.run(context, &server.device, round),
             Load::Tree(tree) => tree.run(context, &server.device),
             Load::Mixed(mixed) => {
-                let target = self.target(server)?;
-                let watch = Arc::new(RequestWatch::new(mixed.threads));
-                watchdog::start(&watch, &context.dir, Suspect::Server(server.pid))?;
+                let connect = || self.connect(server);
                 if round > 0 {
                     // The shadow of each round begins with zeroes.
-                    let failed = |e| Fault::new(FaultKind::Failed, format!("discarding everything: {e:?}"));
-                    let mut connection = target.connect().map_err(|e| Fault::new(FaultKind::Failed, e))?;
+                    let mut connection = connect().or_fault("a connection")?;
                     for at in (0..self.size_bytes).step_by(1 << 30) {
-                        connection.discard(at, (self.size_bytes - at).min(1 << 30)).map_err(failed)?;
+                        let discarded = connection.discard(at, (self.size_bytes - at).min(1 << 30));
+                        discarded.map_err(|e| Fault::failed("discarding everything", format!("{e:?}")))?;
                     }
                 }
                 let load = mixed::Mixed { seed: mixed.seed ^ round, ..mixed.clone() };
-                Ok(mixed::run(&load, &*target, sampler, &watch)?.to_string())
+                Ok(mixed::run(&load, &connect, sampler)?.to_string())
             }
         }
     }
 
-    fn target(&self, server: &Server) -> Result<Box<dyn Target>, Fault> {
-        match self.export {
-            Export::Nbd => Ok(Box::new(NbdTarget { socket: server.socket(), len_bytes: self.size_bytes })),
-            Export::Loop => {
-                let device = DeviceTarget::new(PathBuf::from(&server.device));
-                Ok(Box::new(device.map_err(|e| Fault::new(FaultKind::Failed, e))?))
-            }
-        }
+    fn connect(&self, server: &Server) -> Result<Box<dyn Connection>, String> {
+        let failed = |e: std::io::Error| format!("opening {}: {e}", server.device);
+        Ok(match self.export {
+            Export::Nbd => Box::new(NbdConnection::open(&server.socket()).map_err(failed)?),
+            Export::Loop => Box::new(DeviceConnection::open(Path::new(&server.device)).map_err(failed)?),
+        })
     }
 }

@@ -11,6 +11,8 @@
 use super::server::Server;
 use crate::load::mixed::RefusalJudge;
 use crate::model::{self, Judgement, Room, StoreState};
+use crate::process;
+use crate::require;
 use crate::verdict::{Fault, FaultKind};
 use crate::watchdog::ANSWER;
 use serde_json::Value;
@@ -82,7 +84,7 @@ impl<'a> Sampler<'a> {
     }
 
     fn record(&self, samples: &mut Samples, shown: &Value, saved_before: u64) -> Result<(), Fault> {
-        let number = |pointer: &str| shown.pointer(pointer).and_then(Value::as_u64).unwrap_or(0);
+        let number = |pointer: &str| process::number(shown, pointer);
         samples.peak_bytes = samples.peak_bytes.max(number("/memory/pool_max_bytes"));
         samples.recent.push_back((Instant::now(), self.server.state(shown)));
         while samples.recent.front().is_some_and(|(at, _)| at.elapsed() > AGE_MAX) && samples.recent.len() > 2
@@ -91,19 +93,14 @@ impl<'a> Sampler<'a> {
         }
         let saved = number("/recompression/saved_bytes");
         samples.saved_bytes = samples.saved_bytes.max(saved);
-        if saved < saved_before {
-            let message = format!("recompression had saved {saved_before} bytes, and then {saved}");
-            return Err(Fault::new(FaultKind::Failed, message));
-        }
+        let has_grown = saved >= saved_before;
+        require!(has_grown, Failed, "recompression had saved {saved_before} bytes, and then {saved}");
         for operation in ["read", "write", "discard", "write_zeroes", "flush"] {
             let longest = Duration::from_nanos(number(&format!("/io/{operation}/latency/max_ns")));
-            if longest > ANSWER {
-                return Err(Fault::new(FaultKind::Hang, format!("a {operation} took {longest:?}")));
-            }
+            require!(longest <= ANSWER, Hang, "a {operation} took {longest:?}");
         }
-        if number("/events/failed_reads") > 0 || number("/io/read/errors") > 0 {
-            return Err(Fault::new(FaultKind::Failed, format!("reads failed: {}", events(shown))));
-        }
+        let failed = number("/events/failed_reads") + number("/io/read/errors");
+        require!(failed == 0, Failed, "reads failed: {}", events(shown));
         let refused = number("/events/failed_writes").max(number("/io/write/errors"));
         let judged = samples.refused;
         samples.refused = judged.max(refused);
@@ -117,12 +114,8 @@ impl<'a> Sampler<'a> {
     }
 
     fn judge_samples(&self, samples: &Samples) -> Judgement {
-        let merged = samples
-            .recent
-            .iter()
-            .map(|(_, state)| state.clone())
-            .reduce(StoreState::merge)
-            .unwrap_or_default();
+        let states = samples.recent.iter().map(|(_, state)| state.clone());
+        let merged = states.reduce(StoreState::merge).unwrap_or_default();
         let ever = StoreState { in_use_bytes: merged.in_use_bytes.max(samples.peak_bytes), ..merged };
         // Memory may have been at its limit between two samples.
         model::judge(&ever, self.requests)

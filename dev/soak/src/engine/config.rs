@@ -1,13 +1,13 @@
 //! Draws a store (limit, reserve, backing with its failures, further codecs) and its load.
 
 use super::recompress::Recompression;
-use crate::backing::{BackingConfig, Failing, Medium};
-use crate::case::Context;
+use crate::backing::BackingConfig;
 use crate::load::mixed::Mixed;
 use crate::model::{FRAME, RAW_PERIOD};
 use crate::random::{Random, derive};
 use crate::recompression::Codec;
-use crate::verdict::Fault;
+use crate::verdict::{Fault, OrFault};
+use pagefold_store::writeback::WritebackConfig;
 use pagefold_store::{MemLimit, Store, StoreConfig};
 
 /// The smallest reserve, frames: writes of eight threads can take two each from it at once.
@@ -82,18 +82,8 @@ impl Config {
         }
     }
 
-    /// Whether reads fail on purpose.
-    pub fn reads_may_fail(&self) -> bool {
-        self.backing.as_ref().is_some_and(|b| b.failing == Some(Failing::Some))
-    }
-
-    /// Opens the backing; a file lies in the case's folder.
-    pub fn medium(&self, context: &Context) -> Result<Option<Medium>, Fault> {
-        self.backing.as_ref().map(|b| b.open(context, self.disturb_seed)).transpose()
-    }
-
     /// Creates the store and attaches the backing.
-    pub fn store(&self, medium: Option<Medium>) -> Result<Store, Fault> {
+    pub fn store(&self, medium: Option<WritebackConfig>) -> Result<Store, Fault> {
         let config = StoreConfig {
             codec: self.codec.spec(),
             further_codecs: self.recompression.specs(),
@@ -103,11 +93,8 @@ impl Config {
             reserve_bytes: self.reserve_frames.map(|frames| frames * FRAME),
             ..StoreConfig::new(self.load.pages as u64 * FRAME)
         };
-        let failed = |e| Fault::failed("making the store", e);
-        let mut store = Store::new(config).map_err(failed)?;
-        if let Some(medium) = medium {
-            store.attach(medium.writeback_config()).map_err(failed)?;
-        }
+        let mut store = Store::new(config).or_fault("making the store")?;
+        medium.map(|medium| store.attach(medium)).transpose().or_fault("attaching the backing")?;
         Ok(store)
     }
 }

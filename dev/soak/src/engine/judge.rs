@@ -5,6 +5,7 @@ use crate::load::mixed::RefusalJudge;
 use crate::model::{self, BackingState, Judgement, Room, StoreState};
 use pagefold_store::Store;
 use pagefold_store::writeback::{Condition, LayoutKind};
+use pagefold_sys::mem::Available;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Reads the state of a store after a refusal and asks the model about it.
@@ -31,7 +32,7 @@ impl<'a> StoreJudge<'a> {
         StoreState {
             in_use_bytes,
             limit_bytes: (limit != u64::MAX).then_some(limit),
-            machine_bytes: crate::process::available_bytes(),
+            machine_bytes: Available::open().bytes(),
             workers: self.workers,
             backing: self.backing(),
         }

@@ -12,15 +12,18 @@ mod disturb;
 mod judge;
 mod recompress;
 
+use crate::backing::Failing;
 use crate::case::{Case, Context, Suite};
 use crate::load::mixed;
-use crate::target::store::StoreTarget;
-use crate::verdict::{Done, Fault, FaultKind};
-use crate::watchdog::{self, ANSWER, RequestWatch, Suspect};
+use crate::require;
+use crate::target::Connection;
+use crate::target::store::StoreConnection;
+use crate::verdict::{Done, Fault, OrFault, join};
+use crate::watchdog::ANSWER;
 use config::Config;
 use judge::StoreJudge;
 use pagefold_page::PageIndex;
-use pagefold_store::RecompressStats;
+use pagefold_store::{RecompressStats, Store, WritebackThread};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -31,30 +34,21 @@ pub const SUITE: Suite = Suite {
     name: "engine",
     share: 1,
     is_quick: true,
-    obstacle: |_| None,
+    // The load, the comparison on a slow medium, and a request that hangs.
+    time_limit: Duration::from_secs(1 + 2 * ANSWER.as_secs()),
+    obstacle: || None,
     draw: |seed| Box::new(Config::draw(seed)),
 };
 
 impl Case for Config {
-    fn time_limit(&self) -> Duration {
-        // The load, the comparison on a slow medium, and a request that hangs.
-        self.load.time + 2 * ANSWER
-    }
-
     fn run(&self, context: &Context) -> Result<Done, Fault> {
-        let medium = self.medium(context)?;
-        let control = medium.as_ref().and_then(|m| m.control.clone());
-        let store = Arc::new(self.store(medium)?);
-        let writeback_thread = match self.is_writing_back {
-            true => Some(
-                pagefold_store::WritebackThread::start(store.clone())
-                    .map_err(|e| Fault::failed("writeback thread", e))?,
-            ),
-            false => None,
-        };
-        let watch = Arc::new(RequestWatch::new(self.load.threads));
-        watchdog::start(&watch, &context.dir, Suspect::ThisProcess)?;
-        let target = StoreTarget { store: store.clone(), reads_may_fail: self.reads_may_fail() };
+        let medium = self.backing.as_ref().map(|b| b.open(context, self.disturb_seed)).transpose()?;
+        let (attached, control) =
+            medium.map_or((None, None), |(attached, control)| (Some(attached), control));
+        let store = Arc::new(self.store(attached)?);
+        let starts = self.is_writing_back.then(|| WritebackThread::start(store.clone()));
+        let writeback_thread = starts.transpose().or_fault("writeback thread")?;
+        let reads_may_fail = self.backing.as_ref().is_some_and(|b| b.failing == Some(Failing::Some));
         let judge = StoreJudge::new(&store, self, control.is_some());
         let recompress_thread = self.recompression.start(&store)?;
         let stop = AtomicBool::new(false);
@@ -62,14 +56,12 @@ impl Case for Config {
             let (store, stop) = (&*store, &stop);
             scope.spawn(|| disturb::run(self, store, control.as_deref(), stop));
             let requester = |number| scope.spawn(move || self.recompression.run(number, store, stop));
-            let requesters: Vec<_> = (0..self.recompression.requesters).map(requester).collect();
-            let counts = mixed::run(&self.load, &target, &judge, &watch);
+            let mut requesters =
+                (0..self.recompression.requesters).map(requester).collect::<Vec<_>>().into_iter();
+            let connect = || Ok(Box::new(StoreConnection { store, reads_may_fail }) as Box<dyn Connection>);
+            let counts = mixed::run(&self.load, &connect, &judge);
             stop.store(true, Relaxed);
-            for requester in requesters {
-                requester
-                    .join()
-                    .unwrap_or_else(|_| Err(Fault::failed("a pass of recompression", "panic")))?;
-            }
+            requesters.try_for_each(join)?;
             counts
         })?;
         drop((writeback_thread, recompress_thread));
@@ -84,7 +76,7 @@ impl Case for Config {
 
 impl Config {
     /// Lets hours pass without an access, and checks that all pages are old then.
-    fn check_ages(&self, store: &pagefold_store::Store) -> Result<(), Fault> {
+    fn check_ages(&self, store: &Store) -> Result<(), Fault> {
         const AGE_S: u64 = 1800;
         for leap_s in disturb::LEAPS_S {
             store.mark_idle(u64::MAX);
@@ -96,25 +88,22 @@ impl Config {
                 young += u64::from(has_object && !page.is_idle);
                 ControlFlow::Continue(())
             });
-            if young > 0 {
-                let message = format!("{young} pages are younger than {AGE_S} s, {leap_s} s after the load");
-                return Err(Fault::failed("marking idle pages", message));
-            }
+            require!(
+                young == 0,
+                Failed,
+                "{young} pages are younger than {AGE_S} s, {leap_s} s after the load"
+            );
         }
         Ok(())
     }
 
     /// Discards all pages and checks that no memory stays in use.
-    fn check_empty(&self, store: &pagefold_store::Store) -> Result<(), Fault> {
-        let failed = |e| Fault::failed("discarding everything", e);
-        store.discard(0, store.len_bytes()).map_err(failed)?;
+    fn check_empty(&self, store: &Store) -> Result<(), Fault> {
+        store.discard(0, store.len_bytes()).or_fault("discarding everything")?;
         let stats = store.stats();
-        if (stats.mm.mem_used_total, stats.mm.orig_data_size) != (0, 0)
-            || stats.recompress.pages_now != [0; 3]
-        {
-            let message = format!("everything is discarded, but the store reports {stats:?}");
-            return Err(Fault::new(FaultKind::Memory, message));
-        }
+        let is_empty = (stats.mm.mem_used_total, stats.mm.orig_data_size) == (0, 0)
+            && stats.recompress.pages_now == [0; 3];
+        require!(is_empty, Memory, "everything is discarded, but the store reports {stats:?}");
         Ok(())
     }
 }

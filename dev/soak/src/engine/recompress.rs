@@ -6,7 +6,8 @@
 use crate::model::FRAME;
 use crate::random::{Random, derive};
 use crate::recompression::{self, BEYOND_LIMIT_BYTES, Codec, FURTHER_MAX};
-use crate::verdict::{Fault, FaultKind};
+use crate::require;
+use crate::verdict::{Fault, OrFault};
 use pagefold_store::recompress::{RecompressError, RecompressReport, RecompressRequest};
 use pagefold_store::writeback::Which;
 use pagefold_store::{AutoRecompress, CodecSpec, RecompressRule, RecompressStats, RecompressThread, Store};
@@ -83,7 +84,7 @@ impl Recompression {
         store.set_recompress_busy_percent(0);
         let config = AutoRecompress { rules, cpu_percent: self.cpu_percent };
         let started = RecompressThread::start(store.clone(), config);
-        started.map(Some).map_err(|e| Fault::failed("recompression thread", e))
+        started.map(Some).or_fault("recompression thread")
     }
 
     /// Runs passes until `stop` is set, as requester `number`.
@@ -154,25 +155,19 @@ impl Recompression {
         request: &RecompressRequest,
         result: &Result<RecompressReport, RecompressError>,
     ) -> Result<(), Fault> {
-        let problem = match result {
-            Err(RecompressError::NoCodec { .. } | RecompressError::NoSuchCodec { .. })
-                if !self.has_codec(request) =>
-            {
-                None
+        let has_codec = self.has_codec(request);
+        let is_right = match result {
+            Err(RecompressError::NoCodec { .. } | RecompressError::NoSuchCodec { .. }) => !has_codec,
+            Err(_) => false,
+            Ok(report) => {
+                has_codec
+                    && report.failed_pages == 0
+                    && report.new_bytes <= report.old_bytes
+                    && tried(report) <= request.pages_max.unwrap_or(u64::MAX)
             }
-            Err(error) => Some(error.to_string()),
-            Ok(_) if !self.has_codec(request) => Some("the store has no such codec".to_string()),
-            Ok(report) if report.failed_pages > 0 => Some("pages failed".to_string()),
-            Ok(report) if report.new_bytes > report.old_bytes => Some("objects became longer".to_string()),
-            Ok(report) if tried(report) > request.pages_max.unwrap_or(u64::MAX) => {
-                Some("more pages were tried than allowed".to_string())
-            }
-            Ok(_) => None,
         };
-        match problem {
-            Some(problem) => Err(Fault::failed(format!("{request:?}"), format!("{problem}: {result:?}"))),
-            None => Ok(()),
-        }
+        require!(is_right, Failed, "{request:?} of a store, which has its codec: {has_codec}: {result:?}");
+        Ok(())
     }
 
     /// Runs passes over all pages with each codec, while nothing else uses the store. Checks that no page changes
@@ -192,18 +187,14 @@ impl Recompression {
                 self.check_result(&request, &result)?;
                 check_limit(store)?;
                 let Ok(report) = result else { continue };
-                let found =
-                    |problem| Err(Fault::failed(format!("a pass of priority {priority}, alone"), problem));
-                if report.changed_pages > 0 {
-                    return found(format!("pages changed: {report:?}"));
-                }
+                let is_alone = report.changed_pages == 0;
+                require!(is_alone, Failed, "pages changed under a pass of priority {priority}: {report:?}");
                 // At the memory limit a page may find no room for its new object, and is tried again.
                 if report.stopped || report.no_memory_pages > 0 {
                     return Ok(());
                 }
-                if is_second && tried(&report) > 0 {
-                    return found(format!("pages are tried again: {report:?}"));
-                }
+                let is_new = !is_second || tried(&report) == 0;
+                require!(is_new, Failed, "a second pass of priority {priority} tries pages: {report:?}");
             }
         }
         Ok(())
@@ -220,25 +211,19 @@ fn tried(report: &RecompressReport) -> u64 {
 /// Checks that counters of the past have not gone down since `before`, and returns them.
 pub fn check_counters(store: &Store, before: RecompressStats) -> Result<RecompressStats, Fault> {
     let now = store.stats().recompress;
-    let has_fallen = now.saved_bytes < before.saved_bytes
-        || now.recompressed_pages < before.recompressed_pages
-        || now.not_smaller_pages < before.not_smaller_pages;
-    match has_fallen {
-        true => Err(Fault::failed("the counters of recompression", format!("{before:?}, then {now:?}"))),
-        false => Ok(now),
-    }
+    let rises = now.saved_bytes >= before.saved_bytes
+        && now.recompressed_pages >= before.recompressed_pages
+        && now.not_smaller_pages >= before.not_smaller_pages;
+    require!(rises, Failed, "the counters of recompression: {before:?}, then {now:?}");
+    Ok(now)
 }
 
 /// Checks that pages have taken no more memory than the limit, and than recompression and pages that become shorter may
 /// take beyond it.
 pub fn check_limit(store: &Store) -> Result<(), Fault> {
     let stats = store.stats().mm;
-    match stats.mem_limit > 0 && stats.mem_used_max > stats.mem_limit + BEYOND_LIMIT_BYTES {
-        true => {
-            let message =
-                format!("pages took {} bytes; the limit is {}", stats.mem_used_max, stats.mem_limit);
-            Err(Fault::new(FaultKind::Memory, message))
-        }
-        false => Ok(()),
-    }
+    let (mem_limit, mem_used_max) = (stats.mem_limit, stats.mem_used_max);
+    let is_within = mem_limit == 0 || mem_used_max <= mem_limit + BEYOND_LIMIT_BYTES;
+    require!(is_within, Memory, "pages took {mem_used_max} bytes; the limit is {mem_limit}");
+    Ok(())
 }

@@ -1,297 +1,65 @@
-//! Reads an intact image in every way: each must return exactly the contents of the image.
+//! Reads an intact image in every way: each must return exactly the contents of the image. And interrupts commands.
 
-use super::build::Built;
-use super::commands::{Call, CommandRunner};
-use super::config::{Config, draw_budget, draw_threads};
-use super::mounted::{self, Mounted, RandomReads};
-use super::scan::{Entry, RequestSlot, Scan, difference, scan};
+use super::commands::{Call, ImageCommands, needed_budget, remove_tree};
+use super::mount::{Allowed, Mount};
+use super::scan::{Entry, REGULAR, Scan, compare, kind, scan};
 use crate::process;
 use crate::random::Random;
-use crate::verdict::{Fault, FaultKind};
-use crate::watchdog::RequestWatch;
+use crate::require;
+use crate::verdict::{Fault, OrFault};
+use crate::watchdog::ANSWER;
+use rustix::process::Signal;
 use serde_json::Value;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, chown};
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
-/// Time limit of tar and of `image unmount`.
-const COMMAND_LIMIT: Duration = Duration::from_secs(60);
 /// User id for commands that an ordinary user runs.
 const USER: u32 = 65_534;
 
-/// The true contents of an image.
-pub struct Truth {
-    /// A scan of all contents.
-    pub scan: Scan,
-    /// A folder with the same files.
-    pub dir: PathBuf,
-}
-
-/// Reads an intact image in every way.
+/// Reads the intact image of the tree `root`, whose contents are `expected`, in every way.
 pub fn read(
-    config: &Config,
-    runner: &CommandRunner<'_>,
-    built: &Built,
-    watch: &RequestWatch,
-) -> Result<Truth, Fault> {
-    let mut random = Random::new(config.read_seed);
-    let random = &mut random;
-    let least = runner.least_budget()?;
-    let mut reader = Reader { runner, least, random };
-    reader.check()?;
-    let privileged = reader.extract(true)?;
-    let extracted = scan(&privileged, RequestSlot(None));
-    let truth = match &built.expected {
-        Some(expected) => {
-            compare("extract --privileged", expected, &extracted)?;
-            Truth { scan: expected.clone(), dir: runner.context.path("tree") }
-        }
-        None => Truth { scan: extracted, dir: privileged.clone() },
-    };
-    let plain = reader.extract(false)?;
-    compare("extract", &unprivileged(&truth.scan), &scan(&plain, RequestSlot(None)))?;
-    remove_tree(&plain)?;
-    reader.tar(&truth.scan)?;
-    reader.list(&truth.scan)?;
-    reader.some_files(&truth)?;
-    reader.as_user(&truth.scan)?;
-    if built.expected.is_some() {
-        remove_tree(&privileged)?;
-    }
-    reader.mount(config, &truth, watch)?;
+    commands: &ImageCommands<'_>,
+    root: &Path,
+    expected: &Scan,
+    random: &mut Random,
+) -> Result<(), Fault> {
+    let mut reader = Reader { commands, root, expected, random };
+    let found = reader.run("check", &["--json"], &[])?.json()?;
+    let is_good = found["complete"] == true && found["errors"] == 0;
+    require!(is_good, Failed, "check of a good image: {found}");
+    reader.extract(&["--privileged"], expected)?;
+    reader.extract(&[], &unprivileged(expected))?;
+    reader.tar()?;
+    reader.list()?;
+    reader.some_files()?;
+    reader.as_user()?;
+    reader.mount()?;
     if reader.random.percent(30) {
-        reader.by_kernel(&truth.scan, watch)?;
+        reader.by_kernel()?;
     }
-    Ok(truth)
-}
-
-/// Returns a fault if a tree differs from the expected one.
-pub fn compare(what: &str, expected: &Scan, found: &Scan) -> Result<(), Fault> {
-    match difference(expected, found) {
-        None => Ok(()),
-        Some(difference) => Err(Fault::new(FaultKind::Contents, format!("{what}: {difference}"))),
-    }
-}
-
-/// Removes a tree that is not needed any more.
-pub fn remove_tree(dir: &Path) -> Result<(), Fault> {
-    match fs::remove_dir_all(dir) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-            Err(Fault::failed(format!("removing {}", dir.display()), e))
-        }
-        _ => Ok(()),
-    }
+    Ok(())
 }
 
 /// The tree as an extraction without `--privileged` makes it: no devices, set-id bits and privileged attributes.
 pub fn unprivileged(scan: &Scan) -> Scan {
-    let is_device = |entry: &Entry| [0o020_000, 0o060_000].contains(&(entry.mode & 0o170_000));
     let mut scan = scan.clone();
-    scan.entries.retain(|_, entry| !is_device(entry));
+    scan.entries.retain(|_, entry| !["02", "06"].contains(&kind(entry)));
     for entry in scan.entries.values_mut() {
-        entry.mode &= !0o6000;
-        if let Ok(xattrs) = &mut entry.xattrs {
-            xattrs.retain(|name, _| !name.starts_with(b"security.") && !name.starts_with(b"trusted."));
-        }
+        let privileged = ["attribute security.", "attribute trusted."];
+        entry.retain(|name, _| !privileged.iter().any(|prefix| name.starts_with(prefix)));
+        set_mode(entry, |mode| mode & !0o6000);
     }
     scan
 }
 
-struct Reader<'a> {
-    runner: &'a CommandRunner<'a>,
-    least: u64,
-    random: &'a mut Random,
-}
-
-impl Reader<'_> {
-    /// Draws a budget; the smallest one is common.
-    fn budget(&mut self) -> u64 {
-        draw_budget(self.random).max(self.least)
-    }
-
-    fn call(&mut self, subcommand: &'static str, options: &[&str]) -> Call {
-        let options = options.iter().map(|option| option.to_string()).collect();
-        Call { subcommand, budget: self.budget(), options, ..Call::default() }
-    }
-
-    fn check(&mut self) -> Result<(), Fault> {
-        let threads = Some(draw_threads(self.random));
-        let found = self.runner.run(&Call { threads, ..self.call("check", &["--json"]) })?.ok()?.json()?;
-        if found["complete"] != true || found["errors"] != 0 {
-            return Err(Fault::failed("check of a good image", found));
-        }
-        Ok(())
-    }
-
-    fn extract(&mut self, privileged: bool) -> Result<PathBuf, Fault> {
-        let dir = self.runner.dir.join(if privileged { "privileged" } else { "plain" });
-        let options: &[&str] = if privileged { &["--privileged"] } else { &[] };
-        let threads = Some(draw_threads(self.random));
-        let operands = vec![dir.clone().into()];
-        self.runner.run(&Call { threads, operands, ..self.call("extract", options) })?.ok()?;
-        Ok(dir)
-    }
-
-    /// Checks an archive by extracting it with GNU tar.
-    fn tar(&mut self, expected: &Scan) -> Result<(), Fault> {
-        let call = self.call("tar", &[]);
-        let archive = self.runner.run(&call)?.ok()?.out;
-        let dir = self.runner.dir.join("untarred");
-        fs::create_dir(&dir).map_err(|e| Fault::failed("making a folder", e))?;
-        let (from, to) = (archive.display().to_string(), dir.display().to_string());
-        let args = [
-            "--numeric-owner",
-            "--acls",
-            "--xattrs",
-            "--xattrs-include=*",
-            "-xpf",
-            &from,
-            "-C",
-            &to,
-            "--warning=no-timestamp",
-        ];
-        process::run(self.runner.context, "tar", &args, COMMAND_LIMIT)?.ok()?;
-        // A tar archive cannot contain sockets; the command reports each of them.
-        let mut expected = expected.clone();
-        expected.entries.retain(|_, entry| entry.mode & 0o170_000 != 0o140_000);
-        compare("tar", &expected, &scan(&dir, RequestSlot(None)))?;
-        remove_tree(&dir)?;
-        fs::remove_file(archive).map_err(|e| Fault::failed("removing an archive", e))
-    }
-
-    /// Compares the output of `ls` with the tree, and runs `show`.
-    fn list(&mut self, expected: &Scan) -> Result<(), Fault> {
-        let call = self.call("ls", &["-R", "--json"]);
-        let document = self.runner.run(&call)?.ok()?.json()?;
-        let mut count = 0;
-        for value in document["entries"].as_array().into_iter().flatten() {
-            let Some(entry) = expected.entries.get(&path_of(value)) else {
-                return Err(Fault::new(FaultKind::Contents, format!("ls has {value}")));
-            };
-            if !is_as_listed(entry, value) {
-                let message = format!("ls has {value}, and there is {entry:?}");
-                return Err(Fault::new(FaultKind::Contents, message));
-            }
-            count += 1;
-        }
-        if count != expected.entries.len() {
-            let message = format!("ls has {count} files and not {}", expected.entries.len());
-            return Err(Fault::new(FaultKind::Contents, message));
-        }
-        let call = self.call("ls", &["-lR"]);
-        let lines = self.runner.run(&call)?.ok()?;
-        let lines = fs::read(&lines.out).unwrap_or_default();
-        if lines.iter().filter(|b| **b == b'\n').count() < count {
-            return Err(Fault::new(FaultKind::Contents, "ls -lR has less than a line for each file"));
-        }
-        for options in [&[][..], &["--json"]] {
-            let call = self.call("show", options);
-            self.runner.run(&call)?.ok()?;
-        }
-        Ok(())
-    }
-
-    /// Compares some files with the output of `cat`, several at once, and runs `show` on them.
-    fn some_files(&mut self, truth: &Truth) -> Result<(), Fault> {
-        let files: Vec<_> =
-            truth.scan.entries.iter().filter(|(_, e)| e.mode & 0o170_000 == 0o100_000).collect();
-        if files.is_empty() {
-            return Ok(());
-        }
-        for _ in 0..3 {
-            let mut drawn = Vec::new();
-            for _ in 0..self.random.between(1, 4) {
-                drawn.push(files[self.random.below(files.len() as u64) as usize].0);
-            }
-            let operands: Vec<OsString> =
-                drawn.iter().map(|path| OsStr::from_bytes(&[b"/", &path[..]].concat()).into()).collect();
-            let call = Call { operands: operands.clone(), ..self.call("cat", &[]) };
-            let completed = self.runner.run(&call)?.ok()?;
-            let found = fs::read(&completed.out).unwrap_or_default();
-            let mut expected = Vec::new();
-            for path in &drawn {
-                let path = truth.dir.join(OsStr::from_bytes(path));
-                expected.extend(fs::read(&path).map_err(|e| Fault::failed(path.display(), e))?);
-            }
-            if found != expected {
-                let message = format!("{}: the bytes differ", completed.line);
-                return Err(Fault::new(FaultKind::Contents, message));
-            }
-            let json: &[&str] = if self.random.percent(50) { &["--json"] } else { &[] };
-            let call = Call { operands: operands[..1].to_vec(), ..self.call("show", json) };
-            self.runner.run(&call)?.ok()?;
-        }
-        Ok(())
-    }
-
-    /// Checks and extracts the image as an ordinary user, who then owns all extracted files.
-    fn as_user(&mut self, expected: &Scan) -> Result<(), Fault> {
-        let failed = |e| Fault::failed("making a folder for a user", e);
-        let dir = self.runner.dir.join("user");
-        fs::create_dir(&dir).map_err(failed)?;
-        chown(&dir, Some(USER), Some(USER)).map_err(failed)?;
-        let copy = |path: &PathBuf| {
-            let to = dir.join(path.file_name().unwrap_or_default());
-            fs::copy(path, &to)?;
-            fs::set_permissions(&to, fs::Permissions::from_mode(0o644))?;
-            Ok(to)
-        };
-        let image = copy(&self.runner.image).map_err(failed)?;
-        let devices = self.runner.devices.iter().map(copy).collect::<std::io::Result<_>>().map_err(failed)?;
-        let runner = CommandRunner::new(self.runner.context, dir.clone(), image, devices);
-        let check = Call { as_user: true, ..self.call("check", &[]) };
-        runner.run(&check)?.ok()?;
-        let call = Call { as_user: true, operands: vec!["out".into()], ..self.call("extract", &[]) };
-        runner.run(&call)?.ok()?;
-        let mut expected = unprivileged(expected);
-        expected.entries.values_mut().for_each(|entry| entry.owner = (USER, USER));
-        compare("extract as a user", &expected, &scan(&dir.join("out"), RequestSlot(None)))?;
-        remove_tree(&dir)
-    }
-
-    /// Mounts the image and reads the mount. If the drawn budget is too small, the mount gets the smallest one that
-    /// it reports.
-    fn mount(&mut self, config: &Config, truth: &Truth, watch: &RequestWatch) -> Result<(), Fault> {
-        let budget = self.budget();
-        let mut mounted = Mounted::new(self.runner, self.random, budget)?;
-        if let Err(completed) = &mounted
-            && let Some(needed) = completed.needed_budget()
-        {
-            mounted = Mounted::new(self.runner, self.random, needed)?;
-        }
-        let mounted = mounted.map_err(|completed| Fault::failed(completed.line, completed.err))?;
-        compare("the mount", &truth.scan, &mounted::walk(&mounted, watch))?;
-        let seed = self.random.next();
-        let reads =
-            RandomReads { expected: &truth.scan, truth: &truth.dir, count: 60, seed, is_damaged: false };
-        mounted.read_at_random(&reads, watch)?;
-        mounted.check_memory()?;
-        mounted.check_rest()?;
-        mounted.end(config.ending)
-    }
-
-    /// Mounts the image with the kernel's EROFS, if the kernel has it.
-    fn by_kernel(&mut self, expected: &Scan, watch: &RequestWatch) -> Result<(), Fault> {
-        let systems = fs::read_to_string("/proc/filesystems").unwrap_or_default();
-        if !systems.lines().any(|line| line.ends_with("\terofs")) {
-            return Ok(());
-        }
-        let point = self.runner.dir.join("at");
-        let call = Call { operands: vec![point.clone().into()], ..self.call("mount", &["--kernel"]) };
-        let completed = self.runner.run(&call)?;
-        if completed.code != 0 {
-            // The kernel does not support all features of images; the command reports the reason.
-            println!("the kernel does not mount it: {}", completed.err.trim_end());
-            return Ok(());
-        }
-        let found = scan(&point, RequestSlot(Some((watch, mounted::READERS))));
-        let text = point.display().to_string();
-        let program = &self.runner.context.settings.program;
-        process::run(self.runner.context, program, &["image", "unmount", &text], COMMAND_LIMIT)?.ok()?;
-        compare("the kernel's mount", expected, &found)
+/// Changes the mode of an entry.
+pub fn set_mode(entry: &mut Entry, change: impl Fn(u32) -> u32) {
+    if let Some(mode) = entry.get_mut("mode") {
+        *mode = format!("{:06o}", change(u32::from_str_radix(mode, 8).unwrap_or(0)));
     }
 }
 
@@ -299,20 +67,212 @@ impl Reader<'_> {
 pub fn path_of(value: &Value) -> Vec<u8> {
     let path = match value["path_hex"].as_str() {
         Some(digits) => {
-            let digit =
-                |i: usize| digits.get(i..i + 2).and_then(|d| u8::from_str_radix(d, 16).ok()).unwrap_or(0);
-            (0..digits.len()).step_by(2).map(digit).collect()
+            let digits = digits.as_bytes().chunks(2).filter_map(|pair| std::str::from_utf8(pair).ok());
+            digits.filter_map(|pair| u8::from_str_radix(pair, 16).ok()).collect()
         }
         None => value["path"].as_str().unwrap_or_default().as_bytes().to_vec(),
     };
     path.strip_prefix(b"/").unwrap_or(&path).to_vec()
 }
 
-fn is_as_listed(entry: &Entry, value: &Value) -> bool {
-    let is_file = [0o100_000, 0o120_000].contains(&(entry.mode & 0o170_000));
-    let time = entry.mtime.is_none_or(|(s, ns)| value["mtime_s"] == s && value["mtime_ns"] == ns);
-    time && value["mode"] == format!("{:06o}", entry.mode)
-        && value["uid"] == entry.owner.0
-        && value["gid"] == entry.owner.1
-        && (!is_file || value["size_bytes"] == entry.size)
+struct Reader<'a> {
+    commands: &'a ImageCommands<'a>,
+    root: &'a Path,
+    expected: &'a Scan,
+    random: &'a mut Random,
+}
+
+impl Reader<'_> {
+    /// Runs a command with a drawn budget. If that is too small, the command must succeed with the one that it names.
+    fn run_call(&mut self, commands: &ImageCommands<'_>, call: Call) -> Result<process::Ended, Fault> {
+        let ended = commands.run(&call)?;
+        match needed_budget(&ended) {
+            Some(budget) => commands.run(&Call { budget, ..call })?.ok(),
+            None => ended.ok(),
+        }
+    }
+
+    fn run(
+        &mut self,
+        name: &'static str,
+        options: &[&str],
+        operands: &[OsString],
+    ) -> Result<process::Ended, Fault> {
+        let call = Call { operands: operands.to_vec(), ..Call::draw(self.random, name, options) };
+        self.run_call(self.commands, call)
+    }
+
+    fn extract(&mut self, options: &[&str], expected: &Scan) -> Result<(), Fault> {
+        let dir = self.commands.dir.join("extracted");
+        self.run("extract", options, &[dir.clone().into()])?;
+        compare(&format!("extract {options:?}"), expected, &scan(&dir))?;
+        remove_tree(&dir)
+    }
+
+    /// Checks an archive by extracting it with GNU tar.
+    fn tar(&mut self) -> Result<(), Fault> {
+        let archive = self.run("tar", &[], &[])?;
+        let dir = self.commands.dir.join("untarred");
+        fs::create_dir(&dir).or_fault("making a folder")?;
+        let (from, to) = (archive.out.display(), dir.display());
+        let line = format!("--numeric-owner --acls --xattrs --xattrs-include=* -xpf {from} -C {to}");
+        let args: Vec<_> = line.split(' ').chain(["--warning=no-timestamp"]).collect();
+        process::run(self.commands.context, "tar", &args, ANSWER)?.ok()?;
+        // A tar archive cannot contain sockets; the command reports each of them.
+        let mut expected = self.expected.clone();
+        expected.entries.retain(|_, entry| kind(entry) != "14");
+        compare("tar", &expected, &scan(&dir))?;
+        remove_tree(&dir)
+    }
+
+    /// Compares the output of `ls` with the tree, and runs `show`.
+    fn list(&mut self) -> Result<(), Fault> {
+        let document = self.run("ls", &["-R", "--json"], &[])?.json()?;
+        let listed = document["entries"].as_array().map_or(&[][..], |entries| entries);
+        for value in listed {
+            let entry = self.expected.entries.get(&path_of(value)).cloned().unwrap_or_default();
+            let has = |name: &str, value: String| entry.get(name).is_none_or(|known| *known == value);
+            let is_right = entry.get("mode").map(String::as_str) == value["mode"].as_str()
+                && has("owner", format!("{} {}", value["uid"], value["gid"]))
+                && has("mtime", format!("{} {}", value["mtime_s"], value["mtime_ns"]))
+                && has("size", value["size_bytes"].to_string());
+            require!(is_right, Contents, "ls has {value}, and there is {entry:?}");
+        }
+        let (found, count) = (listed.len(), self.expected.entries.len());
+        require!(found == count, Contents, "ls has {found} files and not {count}");
+        let lines = self.run("ls", &["-lR"], &[])?.text().lines().count();
+        require!(lines >= count, Contents, "ls -lR has {lines} lines for {count} files");
+        self.run("show", &[], &[])?;
+        self.run("show", &["--json"], &[])?.json().map(drop)
+    }
+
+    /// Compares some files with the output of `cat`, several at once, and runs `show` on them.
+    fn some_files(&mut self) -> Result<(), Fault> {
+        let entries = self.expected.entries.iter();
+        let files: Vec<_> = entries.filter(|(_, e)| kind(e) == REGULAR).map(|(path, _)| path).collect();
+        for _ in 0..if files.is_empty() { 0 } else { 3 } {
+            let mut drawn = Vec::new();
+            for _ in 0..self.random.between(1, 4) {
+                drawn.push(OsStr::from_bytes(files[self.random.below(files.len() as u64) as usize]));
+            }
+            let read = drawn.iter().map(|path| fs::read(self.root.join(path)));
+            let expected = read.collect::<Result<Vec<_>, _>>().or_fault("reading the tree")?.concat();
+            let operands: Vec<OsString> =
+                drawn.iter().map(|path| Path::new("/").join(path).into_os_string()).collect();
+            let ended = self.run("cat", &[], &operands)?;
+            let found = fs::read(&ended.out).unwrap_or_default();
+            require!(found == expected, Contents, "{}: the bytes differ", ended.line);
+            self.run("show", &["--json"], &operands[..1])?.json()?;
+        }
+        Ok(())
+    }
+
+    /// Checks and extracts the image as an ordinary user, who then owns all extracted files.
+    fn as_user(&mut self) -> Result<(), Fault> {
+        let dir = self.commands.dir.join("user");
+        let commands = ImageCommands::new(self.commands.context, dir.clone());
+        let make = fs::create_dir(&dir)
+            .and_then(|()| chown(&dir, Some(USER), Some(USER)))
+            .and_then(|()| fs::copy(&self.commands.image, &commands.image))
+            .and_then(|_| fs::set_permissions(&commands.image, fs::Permissions::from_mode(0o644)));
+        make.or_fault("making a folder for a user")?;
+        let check = Call { as_user: true, ..Call::draw(self.random, "check", &[]) };
+        self.run_call(&commands, check)?;
+        let operands = vec!["out".into()];
+        let extract = Call { as_user: true, operands, ..Call::draw(self.random, "extract", &[]) };
+        self.run_call(&commands, extract)?;
+        let mut expected = unprivileged(self.expected);
+        let owner = format!("{USER} {USER}");
+        expected.entries.values_mut().for_each(|entry| _ = entry.insert("owner".into(), owner.clone()));
+        compare("extract as a user", &expected, &scan(&dir.join("out")))?;
+        remove_tree(&dir)
+    }
+
+    /// Mounts the image and reads the mount; and again, with a server that is killed.
+    fn mount(&mut self) -> Result<(), Fault> {
+        let mount = mounted(self.commands, self.random)?;
+        compare("the mount", self.expected, &scan(&mount.point))?;
+        let seed = self.random.next();
+        mount.read_at_random(self.expected, self.root, 60, Allowed::None, seed)?;
+        mount.check_memory()?;
+        mount.check_rest()?;
+        mount.end(self.random)?;
+        mounted(self.commands, self.random)?.kill(self.expected, self.root, self.random)
+    }
+
+    /// Mounts the image with the kernel's EROFS, if the kernel has it.
+    fn by_kernel(&mut self) -> Result<(), Fault> {
+        let systems = fs::read_to_string("/proc/filesystems").unwrap_or_default();
+        if !systems.lines().any(|line| line.ends_with("\terofs")) {
+            return Ok(());
+        }
+        let point = self.commands.dir.join("at");
+        let call =
+            Call { operands: vec![point.clone().into()], ..Call::draw(self.random, "mount", &["--kernel"]) };
+        let ended = self.commands.run(&call)?;
+        if ended.code != 0 {
+            // The kernel does not support all features of images; the command reports the reason.
+            println!("the kernel does not mount it: {}", ended.err.trim_end());
+            return Ok(());
+        }
+        let (found, text, context) = (scan(&point), point.display().to_string(), self.commands.context);
+        process::run(context, &context.program, &["image", "unmount", &text], ANSWER)?.ok()?;
+        compare("the kernel's mount", self.expected, &found)
+    }
+}
+
+/// Mounts an intact image. If the drawn budget is too small, the mount gets the smallest one that it reports.
+fn mounted<'a>(commands: &'a ImageCommands<'a>, random: &mut Random) -> Result<Mount<'a>, Fault> {
+    let mounted = match Mount::new(commands, random, None)? {
+        Err(ended) if needed_budget(&ended).is_some() => Mount::new(commands, random, needed_budget(&ended))?,
+        mounted => mounted,
+    };
+    mounted.map_err(|ended| Fault::failed(&ended.line, &ended.err))
+}
+
+/// Interrupts a build and an extraction at random times. An image that exists stays until the next one is complete; an
+/// interrupted extraction leaves no partial file; and afterwards the same command succeeds.
+pub fn interrupt(
+    commands: &ImageCommands<'_>,
+    root: &Path,
+    options: &[&str],
+    expected: &Scan,
+    random: &mut Random,
+) -> Result<(), Fault> {
+    let before = fs::read(&commands.image).or_fault("reading the image")?;
+    let began = Instant::now();
+    commands.build(root, options, None)?.ok()?;
+    let took = began.elapsed().as_micros() as u64;
+    let signals = [Signal::INT, Signal::TERM, Signal::KILL];
+    for signal in signals {
+        let after = Duration::from_micros(random.below(took));
+        commands.build(root, options, Some((after, signal)))?;
+        let is_same = fs::read(&commands.image).is_ok_and(|image| image == before);
+        require!(is_same, Contents, "the image has changed by a build that got {signal:?} after {after:?}");
+    }
+    let left = fs::read_dir(&commands.dir).into_iter().flatten().flatten().map(|entry| entry.file_name());
+    let left: Vec<_> = left.filter(|name| name != "image" && name != "at").collect();
+    // A killed build leaves its temporary file.
+    require!(left.len() <= 1, Leftover, "interrupted builds leave {left:?}");
+    let (dir, signal) = (commands.dir.join("extracted"), random.pick(&signals));
+    let operands = vec![dir.clone().into()];
+    let mut call = Call { budget: 64 << 20, operands, ..Call::new("extract", &["--privileged"]) };
+    call.signal = Some((Duration::from_micros(random.doubling(100, 100_000)), signal));
+    commands.run(&call)?;
+    if signal != Signal::KILL && dir.exists() {
+        for (path, entry) in scan(&dir).entries.iter().filter(|(_, entry)| kind(entry) == REGULAR) {
+            let is_whole =
+                expected.entries.get(path).is_some_and(|e| e.get("contents") == entry.get("contents"));
+            require!(
+                is_whole,
+                Contents,
+                "an interrupted extraction leaves a part of /{}",
+                path.escape_ascii()
+            );
+        }
+    }
+    remove_tree(&dir)?;
+    commands.run(&Call { signal: None, ..call })?.ok()?;
+    compare("extract after an interruption", expected, &scan(&dir))?;
+    remove_tree(&dir)
 }

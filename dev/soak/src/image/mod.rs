@@ -1,30 +1,26 @@
-//! The suite of images: made by Debian's mkfs.erofs with random options, and damaged; read in every way and with any
-//! budget.
+//! The suite of images: built by `image build` with random options, damaged, and read by all commands with any budget;
+//! and commands and servers that are killed at random times.
 //!
-//! A case builds one image of a random tree. First all ways of reading the image must return that tree. Then the case
-//! damages copies of the image and reads them: no way may hang, crash, exceed its memory or write outside its folder,
-//! and all ways must agree.
+//! A case builds one image of a random tree. First all ways of reading the image must return that tree, and interrupted
+//! commands must leave what they promise. Then the case damages copies of the image and reads them: no way may hang,
+//! crash, exceed its memory or write outside its folder, and all ways must agree. Which bytes of the format mean what is
+//! tested beside the crates of images; here are processes.
 //!
 //! | module | contents |
 //! |---|---|
-//! | `config` | draws a case |
-//! | `tree`, `build`, `features` | the tree, the image, and fixtures with features that mkfs.erofs lacks |
+//! | `tree` | a random tree |
 //! | `commands` | runs commands and checks the promises of all of them |
 //! | `scan` | the contents of a tree, and the difference between two |
-//! | `mounted` | a mount and its server |
+//! | `mount` | a mount and its server |
 //! | `good`, `hostile` | the ways to read an intact image, and a damaged one |
 //! | `mutate` | damages an image |
 //!
-//! The commands and mounts are processes. In this process the main thread reads; `mounted` adds reader threads, and
-//! the watchdog notices requests to a mount that hang.
+//! The commands and mounts are processes. In this process the main thread reads; `mount` adds reader threads.
 
-mod build;
 mod commands;
-mod config;
-mod features;
 mod good;
 mod hostile;
-mod mounted;
+mod mount;
 mod mutate;
 mod scan;
 mod tree;
@@ -32,123 +28,136 @@ mod tree;
 use crate::case::{Case, Context, Suite};
 use crate::process;
 use crate::random::{Random, derive};
-use crate::verdict::{Done, Fault};
-use crate::watchdog::{self, RequestWatch, Suspect};
-use build::Built;
-use commands::{Call, CommandRunner};
-use config::Config;
-use hostile::DamagedReader;
+use crate::verdict::{Done, Fault, OrFault};
+use commands::{Call, ImageCommands};
 use mutate::StructureMap;
 use std::fs;
-use std::path::Path;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tree::Tree;
 
-/// Time limit of a case: all reading, and a request that hangs.
-const TIME_LIMIT: Duration = Duration::from_secs(240);
 /// Time after which no further damaged copy is read.
 const READING: Duration = Duration::from_secs(12);
-/// Programs that cases run.
-const PROGRAMS: [&str; 4] = ["mkfs.erofs", "setpriv", "tar", "umount"];
 
 /// The suite.
 pub const SUITE: Suite = Suite {
     name: "image",
     share: 2,
     is_quick: false,
-    obstacle: |_| process::missing_for_root(&["/dev/fuse"], &PROGRAMS),
+    // All reading, and a request that hangs.
+    time_limit: Duration::from_secs(240),
+    obstacle: || process::missing_for_root(&["/dev/fuse"], &["setpriv", "tar", "umount"]),
     draw: |seed| Box::new(Config::draw(seed)),
 };
 
+/// A drawn case.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Config {
+    /// The source of the image.
+    tree: Tree,
+    /// Options of `image build`.
+    options: Vec<String>,
+    /// Number of damaged copies.
+    mutants: u64,
+    /// Seed of the ways in which the image is read, of the interruptions and of the damage.
+    seed: u64,
+}
+
+impl Config {
+    /// Draws the case of a seed.
+    fn draw(seed: u64) -> Self {
+        let mut random = Random::new(derive(seed, 3));
+        let (tree, options) = (Tree::draw(&mut random), draw_options(&mut random));
+        Config { tree, options, mutants: random.between(8, 20), seed: random.next() }
+    }
+}
+
+/// Draws options of `image build`. None of them changes the contents of the image.
+fn draw_options(random: &mut Random) -> Vec<String> {
+    let (name, level_max) = random.pick(&[
+        ("none", 0),
+        ("lz4", 0),
+        ("lz4hc", 12),
+        ("zstd", 22),
+        ("deflate", 12),
+        ("lzma", 9),
+        ("auto", 0),
+    ]);
+    let level = if level_max > 0 { format!(":{}", random.between(1, level_max)) } else { String::new() };
+    let choices = [
+        (50, format!("--cluster={}", 4096 * random.doubling(1, 256))),
+        (20, format!("--lz4-window={}K", random.between(4, 64))),
+        (40, format!("--dedupe={}", random.pick(&["chunks", "files", "none"]))),
+        (20, format!("--sort={}", random.pick(&["similarity", "path"]))),
+        (20, format!("--rule={}=zstd:3", random.pick(&["[a-m]*", "*t", "**"]))),
+        (20, "--no-tail-packing".into()),
+        (30, "--no-fragments".into()),
+        (20, "--no-compressed-directories".into()),
+        (25, random.pick(&["--compressed-metadata", "--no-compressed-metadata"]).into()),
+        (30, "--verify".into()),
+        (30, format!("--memory={}M", random.doubling(64, 1024))),
+    ];
+    let drawn = choices.into_iter().filter(|(chance, _)| random.percent(*chance)).map(|(_, option)| option);
+    let mut options: Vec<_> = drawn.collect();
+    options.push(format!("--compression={name}{level}"));
+    options.push(format!("--threads={}", commands::draw_threads(random)));
+    options
+}
+
 impl Case for Config {
-    fn time_limit(&self) -> Duration {
-        TIME_LIMIT
-    }
-
     fn run(&self, context: &Context) -> Result<Done, Fault> {
-        let built = match build::build(self, context)? {
-            Ok(built) => built,
-            Err(why) => return Ok(Done::Skipped(why)),
-        };
-        // The last slot is for the main thread, which walks mounts.
-        let watch = Arc::new(RequestWatch::new(mounted::READERS + 1));
-        watchdog::start(&watch, &context.dir, Suspect::AllStarted)?;
+        let root = context.path("tree");
+        self.tree.make(&root).or_fault("making the tree")?;
         let dir = context.path("good");
-        fs::create_dir(&dir).map_err(|e| Fault::failed("making a folder", e))?;
-        let runner = CommandRunner::new(context, dir, built.image.clone(), built.devices.clone());
-        let truth = good::read(self, &runner, &built, &watch)?;
-        let media = Media::read(&runner, &built)?;
-        let (began, mut read, mut clean, mut commands) = (Instant::now(), 0, 0, runner.count.get());
-        let mut overhead_max = runner.overhead_max.get();
-        for number in 0..self.mutants {
-            if began.elapsed() > READING {
-                break;
-            }
-            let random = Random::new(derive(self.mutant_seed, number));
-            let dir = context.path("mutant");
-            fs::create_dir(&dir).map_err(|e| Fault::failed("making a folder", e))?;
-            let (runner, random, damage) = media.damaged(context, &dir, random)?;
-            println!("mutant {number}: {damage}");
-            let reader = DamagedReader { runner: &runner, truth: &truth, watch: &watch, random };
-            let is_clean = reader
-                .run()
-                .map_err(|f| Fault::new(f.kind, format!("mutant {number} ({damage}): {}", f.message)))?;
-            good::remove_tree(&dir)?;
-            read += 1;
-            clean += u64::from(is_clean);
-            commands += runner.count.get();
-            overhead_max = overhead_max.max(runner.overhead_max.get());
+        fs::create_dir(&dir).or_fault("making a folder")?;
+        let commands = ImageCommands::new(context, dir);
+        let options: Vec<_> = self.options.iter().map(String::as_str).collect();
+        let built = commands.build(&root, &options, None)?;
+        if built.code == 2 {
+            return Ok(Done::Skipped(built.err.trim().into()));
         }
-        let summary = format!(
-            "{}; {read} damaged, {clean} of them without an error; {commands} commands, {} KiB more than the budget",
-            built.description,
-            overhead_max >> 10
-        );
-        Ok(Done::Ran(summary))
+        built.ok()?;
+        let expected = scan::scan(&root);
+        let mut random = Random::new(self.seed);
+        good::read(&commands, &root, &expected, &mut random)?;
+        good::interrupt(&commands, &root, &options, &expected, &mut random)?;
+        let image = fs::read(&commands.image).or_fault("reading the image")?;
+        let call = Call { budget: 64 << 20, ..Call::new("ls", &["-R", "--json"]) };
+        let map = StructureMap::new(&image, &commands.run(&call)?.ok()?.json()?);
+        let (began, mut read, mut clean) = (Instant::now(), 0, 0);
+        while read < self.mutants && began.elapsed() < READING {
+            let mut random = Random::new(derive(self.seed, read));
+            let dir = context.path("mutant");
+            fs::create_dir(&dir).or_fault("making a folder")?;
+            let commands = ImageCommands::new(context, dir.clone());
+            let mut damaged = image.clone();
+            let damage = mutate::damage(&mut random, &mut damaged, &map);
+            println!("mutant {read}: {damage}");
+            fs::write(&commands.image, damaged).or_fault("writing an image")?;
+            let is_clean = hostile::read(&commands, &expected, &mut random)
+                .map_err(|f| Fault::new(f.kind, format!("mutant {read} ({damage}): {}", f.message)))?;
+            commands::remove_tree(&dir)?;
+            (read, clean) = (read + 1, clean + u64::from(is_clean));
+        }
+        let (entries, options) = (expected.entries.len(), self.options.join(" "));
+        Ok(Done::Ran(format!(
+            "{entries} entries, {options}; {read} damaged, {clean} of them without an error"
+        )))
     }
 }
 
-/// The bytes of an image and its devices, and the map of its structures.
-struct Media {
-    image: Vec<u8>,
-    devices: Vec<Vec<u8>>,
-    map: StructureMap,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl Media {
-    fn read(runner: &CommandRunner<'_>, built: &Built) -> Result<Self, Fault> {
-        let bytes = |path: &std::path::PathBuf| fs::read(path).map_err(|e| Fault::failed(path.display(), e));
-        let image = bytes(&built.image)?;
-        let devices = built.devices.iter().map(bytes).collect::<Result<_, _>>()?;
-        let options = vec!["-R".to_string(), "--json".to_string()];
-        let call = Call { subcommand: "ls", budget: 64 << 20, options, ..Call::default() };
-        let document = runner.run(&call)?.ok()?.json()?;
-        let entries = document["entries"].as_array().into_iter().flatten();
-        let nids: Vec<u64> = entries.filter_map(|entry| entry["nid"].as_u64()).collect();
-        let map = StructureMap::new(&image, &nids);
-        Ok(Media { image, devices, map })
-    }
-
-    /// Writes a damaged copy to a folder. Returns its commands, the generator, and a description of the damage.
-    fn damaged<'a>(
-        &self,
-        context: &'a Context,
-        dir: &Path,
-        mut random: Random,
-    ) -> Result<(CommandRunner<'a>, Random, String), Fault> {
-        let (mut image, mut devices) = (self.image.clone(), self.devices.clone());
-        let damage = match devices.first_mut() {
-            Some(device) if random.percent(10) => mutate::damage(&mut random, device, &StructureMap::none()),
-            _ => mutate::damage(&mut random, &mut image, &self.map),
-        };
-        let write = |name: String, bytes: &[u8]| {
-            let path = dir.join(name);
-            fs::write(&path, bytes).map(|()| path).map_err(|e| Fault::failed("writing an image", e))
-        };
-        let image = write("image".into(), &image)?;
-        let names = (0..).map(|number| format!("device{number}"));
-        let devices =
-            devices.iter().zip(names).map(|(bytes, name)| write(name, bytes)).collect::<Result<_, _>>()?;
-        Ok((CommandRunner::new(context, dir.to_path_buf(), image, devices), random, damage))
+    #[test]
+    fn a_seed_draws_one_case_and_all_options_are_drawn() {
+        let drawn: Vec<_> = (0..500).map(Config::draw).collect();
+        assert!(drawn.iter().enumerate().all(|(seed, config)| *config == Config::draw(seed as u64)));
+        for word in
+            ["=lzma:", "=zstd:", "=none", "--cluster", "--rule", "--memory", "--dedupe=none", "-fragments"]
+        {
+            let has = |config: &&Config| config.options.iter().any(|option| option.contains(word));
+            assert!(drawn.iter().filter(has).count() >= 10, "{word}");
+        }
     }
 }

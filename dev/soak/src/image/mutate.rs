@@ -5,123 +5,90 @@
 //! written there.
 
 use crate::random::Random;
+use serde_json::Value;
 
 const SUPERBLOCK: usize = 1024;
-/// Offset of the superblock's checksum.
-const CHECKSUM: usize = SUPERBLOCK + 4;
+const BLOCK: usize = 4096;
 /// Bytes after an inode that are a target of damage.
 const AFTER_INODE: usize = 256;
 
 /// Offsets and lengths of an image's structures, in bytes.
 #[derive(Debug)]
 pub struct StructureMap {
-    block: usize,
     inodes: Vec<(usize, usize)>,
     after_inodes: Vec<(usize, usize)>,
     directories: Vec<(usize, usize)>,
     nids: Vec<u64>,
 }
 
-fn number<const N: usize>(bytes: &[u8], at: usize) -> u64 {
-    let field = bytes.get(at..at + N).unwrap_or_default();
-    field.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte))
+/// The number of so many bytes at an offset; those beyond the end are zeroes.
+fn number(bytes: &[u8], at: usize, width: usize) -> u64 {
+    let field = bytes.iter().skip(at).take(width);
+    field.rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte))
 }
 
 impl StructureMap {
-    /// A map without structures, for a device.
-    pub fn none() -> Self {
-        let (inodes, after_inodes, directories) = (Vec::new(), Vec::new(), Vec::new());
-        StructureMap { block: 4096, inodes, after_inodes, directories, nids: Vec::new() }
-    }
-
-    /// The map of this image, with inodes of these numbers.
-    pub fn new(bytes: &[u8], nids: &[u64]) -> Self {
-        let block = 1 << bytes.get(SUPERBLOCK + 12).copied().unwrap_or(12).clamp(9, 16);
-        let start = number::<4>(bytes, SUPERBLOCK + 0x28) as usize * block;
-        let mut map = StructureMap { block, nids: nids.to_vec(), ..StructureMap::none() };
-        for nid in nids.iter().filter(|nid| **nid < 1 << 40) {
-            let at = start + *nid as usize * 32;
-            let format = number::<2>(bytes, at);
-            let is_extended = format & 1 == 1;
-            let len = if is_extended { 64 } else { 32 };
-            map.inodes.push((at, len));
-            map.after_inodes.push((at + len, AFTER_INODE));
-            if number::<2>(bytes, at + 4) & 0o170_000 == 0o040_000 {
-                let first = number::<4>(bytes, at + 16) as usize * block;
-                let size = if is_extended { number::<8>(bytes, at + 8) } else { number::<4>(bytes, at + 8) };
-                map.directories.push(match format >> 1 & 7 {
+    /// The map of this image, which `ls` lists so.
+    pub fn new(bytes: &[u8], listed: &Value) -> Self {
+        let entries = listed["entries"].as_array().into_iter().flatten();
+        let nids: Vec<u64> =
+            entries.filter_map(|entry| entry["nid"].as_u64()).filter(|nid| nid >> 40 == 0).collect();
+        let (mut inodes, mut after_inodes, mut directories) = (Vec::new(), Vec::new(), Vec::new());
+        let start = number(bytes, SUPERBLOCK + 0x28, 4) as usize * BLOCK;
+        for at in nids.iter().map(|nid| start + *nid as usize * 32) {
+            let format = number(bytes, at, 2);
+            let (len, width) = if format & 1 == 1 { (64, 8) } else { (32, 4) };
+            inodes.push((at, len));
+            after_inodes.push((at + len, AFTER_INODE));
+            if number(bytes, at + 4, 2) & 0o170_000 == 0o040_000 {
+                let (size, xattrs) =
+                    (number(bytes, at + 8, width) as usize, number(bytes, at + 2, 2) as usize);
+                let tail = at + len + if xattrs == 0 { 0 } else { 8 + 4 * xattrs };
+                directories.push(match format >> 1 & 7 {
                     // The whole directory is in blocks.
-                    0 => (first, size as usize),
+                    0 => (number(bytes, at + 16, 4) as usize * BLOCK, size),
                     // The tail, in most directories all of it, follows the inode and its attributes.
-                    _ => (at + len + xattr_bytes(number::<2>(bytes, at + 2)), size as usize % block),
+                    _ => (tail, size % BLOCK),
                 });
             }
         }
-        map
+        StructureMap { inodes, after_inodes, directories, nids }
     }
-}
-
-fn xattr_bytes(count: u64) -> usize {
-    if count == 0 { 0 } else { 12 + 4 * (count as usize - 1) }
 }
 
 /// Damages an image at random positions. Returns a description.
 pub fn damage(random: &mut Random, bytes: &mut Vec<u8>, map: &StructureMap) -> String {
-    let mut descriptions = Vec::new();
-    for _ in 0..random.pick(&[1, 1, 1, 2, 4, 16]) {
-        descriptions.push(damage_once(random, bytes, map));
-    }
+    let count = random.pick(&[1, 1, 1, 2, 4, 16]);
+    let mut done: Vec<_> = (0..count).map(|_| damage_once(random, bytes, map)).collect();
     // Without this, most images with a damaged superblock would be refused because of the checksum.
     if random.percent(50) && fix_checksum(bytes) {
-        descriptions.push("checksum corrected".into());
+        done.push("checksum corrected".into());
     }
-    descriptions.join(", ")
+    done.join(", ")
 }
 
 fn damage_once(random: &mut Random, bytes: &mut Vec<u8>, map: &StructureMap) -> String {
     let len = bytes.len().max(1);
-    match random.below(20) {
-        0 => {
-            let at = random.below(len as u64) as usize;
-            let bit = random.below(8);
-            bytes[at] ^= 1 << bit;
-            format!("bit {bit} of {at}")
-        }
-        1 => {
-            let at = random.below(len as u64) as usize;
-            change_number(random, bytes, map, (at, 8))
-        }
+    let anywhere = (random.below(len as u64) as usize, 8);
+    let superblock = (SUPERBLOCK, 144);
+    let spots = match random.below(20) {
+        0 | 1 => return change_number(random, bytes, map, anywhere),
         2 => {
-            let len_left = random.below(len as u64) as usize;
-            bytes.truncate(len_left.max(SUPERBLOCK + 256).min(len));
-            format!("cut to {}", bytes.len())
+            bytes.truncate(anywhere.0.max(SUPERBLOCK + 256).min(len));
+            return format!("cut to {}", bytes.len());
         }
         3 => {
-            let more = random.below(1 << 20) as usize;
-            bytes.resize(len + more, random.next() as u8);
-            format!("{more} bytes more")
+            bytes.resize(len + random.below(1 << 20) as usize, random.next() as u8);
+            return format!("longer: {}", bytes.len());
         }
-        4 | 5 => damage_blocks(random, bytes, map.block),
-        6..=8 => change_number(random, bytes, map, (SUPERBLOCK, 144)),
-        9..=12 => damage_one_of(random, bytes, map, &map.inodes),
-        13..=15 => damage_one_of(random, bytes, map, &map.after_inodes),
-        _ => damage_one_of(random, bytes, map, &map.directories),
-    }
-}
-
-fn damage_one_of(
-    random: &mut Random,
-    bytes: &mut [u8],
-    map: &StructureMap,
-    spots: &[(usize, usize)],
-) -> String {
-    match spots.len() {
-        0 => change_number(random, bytes, map, (SUPERBLOCK, 144)),
-        count => {
-            let spot = spots[random.below(count as u64) as usize];
-            change_number(random, bytes, map, spot)
-        }
-    }
+        4 | 5 => return damage_block(random, bytes),
+        6..=8 => return change_number(random, bytes, map, superblock),
+        9..=12 => &map.inodes,
+        13..=15 => &map.after_inodes,
+        _ => &map.directories,
+    };
+    let spot = spots.get(random.below(spots.len() as u64) as usize).copied().unwrap_or(superblock);
+    change_number(random, bytes, map, spot)
 }
 
 /// Changes a number within a range of bytes: to an extreme value, to a value near the old one, or to any value.
@@ -132,95 +99,69 @@ fn change_number(
     (start, len): (usize, usize),
 ) -> String {
     let width = random.pick(&[1, 1, 2, 2, 4, 8]);
-    let positions = (len.max(1) as u64).div_ceil(width as u64);
-    let at = start + random.below(positions) as usize * width;
+    let (at, bits) = (start + random.below(len.div_ceil(width) as u64) as usize * width, width as u64 * 8);
+    let old = number(bytes, at, width);
     let Some(field) = bytes.get_mut(at..at + width) else { return format!("nothing at {at}") };
-    let old = field.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
-    let blocks = 1 << 20;
     let new = match random.below(10) {
         0 => 0,
         1 => u64::MAX,
         2 => old.wrapping_add(1),
         3 => old.wrapping_sub(1),
-        4 => old ^ 1 << random.below(width as u64 * 8),
-        5 => 1 << random.below(width as u64 * 8),
-        6 => (1_u64 << random.between(1, width as u64 * 8 - 1)) - 1,
+        4 => old ^ 1 << random.below(bits),
+        5 => 1 << random.below(bits),
+        6 => (1_u64 << random.between(1, bits - 1)) - 1,
         7 if !map.nids.is_empty() => map.nids[random.below(map.nids.len() as u64) as usize],
-        8 => random.below(blocks),
+        8 => random.below(1 << 20),
         _ => random.next(),
     };
     field.copy_from_slice(&new.to_le_bytes()[..width]);
     format!("{width} bytes at {at}: {old:#x} to {new:#x}")
 }
 
-/// Damages whole blocks.
-fn damage_blocks(random: &mut Random, bytes: &mut [u8], block: usize) -> String {
-    let count = (bytes.len() / block.max(1)) as u64;
+/// Damages a block, but not the first one: without the superblock almost nothing can be read.
+fn damage_block(random: &mut Random, bytes: &mut [u8]) -> String {
+    let count = (bytes.len() / BLOCK) as u64;
     if count < 2 {
         return "nothing".into();
     }
-    // Not the first block: without the superblock almost nothing can be read.
-    let (a, b) = (random.between(1, count - 1) as usize * block, random.below(count) as usize * block);
-    let change = match random.below(4) {
-        0 => {
-            bytes[a..a + block].fill(0);
-            "zeroed"
-        }
-        1 => {
-            random.fill(&mut bytes[a..a + block]);
-            "random"
-        }
-        2 => {
-            bytes.copy_within(b..b + block, a);
-            "replaced by another"
-        }
-        _ => {
-            let (low, high) = (a.min(b), a.max(b));
-            if low != high && low > 0 {
-                let (left, right) = bytes.split_at_mut(high);
-                left[low..low + block].swap_with_slice(&mut right[..block]);
-            }
-            "swapped with another"
-        }
-    };
-    format!("block at {a} {change} ({b})")
+    let (to, from) = (random.between(1, count - 1) as usize * BLOCK, random.below(count) as usize * BLOCK);
+    let kind = random.below(3);
+    match kind {
+        0 => bytes[to..to + BLOCK].fill(0),
+        1 => random.fill(&mut bytes[to..to + BLOCK]),
+        _ => bytes.copy_within(from..from + BLOCK, to),
+    }
+    format!("block at {to} {}", ["zeroed", "random", "replaced by another"][kind as usize])
 }
 
-/// Corrects the superblock's checksum. Returns false if there is none.
+/// Corrects the superblock's checksum: CRC-32C without the final inversion. Returns false if there is none.
 fn fix_checksum(bytes: &mut [u8]) -> bool {
-    let block = 1 << bytes.get(SUPERBLOCK + 12).copied().unwrap_or(12).clamp(9, 16);
-    let len = if block > SUPERBLOCK { block - SUPERBLOCK } else { block };
-    if number::<4>(bytes, SUPERBLOCK + 8) & 1 == 0 || bytes.len() < SUPERBLOCK + len {
+    if number(bytes, SUPERBLOCK + 8, 4) & 1 == 0 || bytes.len() < BLOCK {
         return false;
     }
-    bytes[CHECKSUM..CHECKSUM + 4].fill(0);
-    let sum = crc32c(&bytes[SUPERBLOCK..SUPERBLOCK + len]);
-    bytes[CHECKSUM..CHECKSUM + 4].copy_from_slice(&sum.to_le_bytes());
-    true
-}
-
-/// CRC-32C without the final inversion, as in the superblock.
-fn crc32c(bytes: &[u8]) -> u32 {
-    bytes.iter().fold(u32::MAX, |sum, byte| {
+    let covered = &mut bytes[SUPERBLOCK..BLOCK];
+    covered[4..8].fill(0);
+    let sum = covered.iter().fold(u32::MAX, |sum, byte| {
         (0..8).fold(sum ^ u32::from(*byte), |sum, _| (sum >> 1) ^ (0x82f6_3b78 & 0u32.wrapping_sub(sum & 1)))
-    })
+    });
+    covered[4..8].copy_from_slice(&sum.to_le_bytes());
+    true
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::image::features;
 
     #[test]
-    fn damage_depends_on_the_seed_only_and_an_intact_checksum_does_not_change() {
-        let feature = features::get(0).unwrap();
-        let mut same = feature.bytes.clone();
-        assert!(fix_checksum(&mut same) && same == feature.bytes);
-        let root = number::<2>(&feature.bytes, SUPERBLOCK + 14);
-        let map = StructureMap::new(&feature.bytes, &[root]);
+    fn damage_depends_on_the_seed_only_and_a_corrected_checksum_is_that_of_images() {
+        let image = include_bytes!("../../../../crates/image/tests/fixtures/app.erofs");
+        let mut same = image.to_vec();
+        assert!(fix_checksum(&mut same) && same == image);
+        let root = number(image, SUPERBLOCK + 14, 2);
+        let map = StructureMap::new(image, &serde_json::json!({"entries": [{"nid": root}]}));
         assert_eq!((map.inodes.len(), map.directories.len()), (1, 1));
         for seed in 0..200 {
-            let mut damaged = [feature.bytes.clone(), feature.bytes.clone()];
+            let mut damaged = [image.to_vec(), image.to_vec()];
             let [a, b] = damaged.each_mut().map(|bytes| damage(&mut Random::new(seed), bytes, &map));
             assert!(a == b && damaged[0] == damaged[1]);
         }

@@ -1,13 +1,15 @@
 //! Scans the contents of a tree (the source of an image, an extraction, a mount), and compares two scans.
 
-use crate::watchdog::{RequestGuard, RequestKind, RequestWatch};
+use crate::require;
+use crate::verdict::Fault;
+use crate::watchdog::{self, RequestKind};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
-use std::collections::hash_map::DefaultHasher;
+use std::collections::btree_map::Entry as Place;
 use std::ffi::OsStr;
-use std::fmt::Write;
 use std::fs::{self, File};
-use std::hash::Hasher;
+use std::hash::{DefaultHasher, Hasher};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
@@ -22,27 +24,20 @@ const MOST_LEVELS: usize = 400;
 /// Longest path that system calls accept.
 const PATH_MAX: usize = 4000;
 
-/// The metadata of a file and a digest of its contents.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
-    /// Type and permissions.
-    pub mode: u32,
-    /// Owner and group.
-    pub owner: (u32, u32),
-    /// Number of links; 0 for a directory, because file systems count differently.
-    pub nlink: u64,
-    /// Seconds and nanoseconds of the last change.
-    pub mtime: Option<(i64, i64)>,
-    /// Bytes; 0 for a directory.
-    pub size: u64,
-    /// Device number of a device.
-    pub rdev: u64,
-    /// Extended attributes, or the error of reading them.
-    pub xattrs: Result<BTreeMap<Vec<u8>, Vec<u8>>, i32>,
-    /// A digest of the contents, or of the target of a symbolic link; or the error of reading it.
-    pub contents: Result<u64, i32>,
-    /// The first of the names of the same inode.
-    pub first: Vec<u8>,
+/// The visible properties of a file, as text by their names: type and permissions (`mode`), a digest of the contents,
+/// each attribute, and so on.
+pub type Entry = BTreeMap<String, String>;
+
+/// The type of regular files.
+pub const REGULAR: &str = "10";
+/// The type of symbolic links.
+pub const SYMLINK: &str = "12";
+/// The type of directories.
+const DIRECTORY: &str = "04";
+
+/// The type of a file: the first two digits of the mode.
+pub fn kind(entry: &Entry) -> &str {
+    entry.get("mode").and_then(|mode| mode.get(..2)).unwrap_or_default()
 }
 
 /// A tree: entries by their path below its root, which is the empty path.
@@ -51,26 +46,15 @@ pub struct Scan {
     /// Entries that could be read.
     pub entries: BTreeMap<Vec<u8>, Entry>,
     /// Path and error of entries that could not be read.
-    pub errors: Vec<(Vec<u8>, i32)>,
+    pub errors: BTreeMap<Vec<u8>, String>,
     /// Whether the walk stopped at a bound.
     pub is_cut: bool,
 }
 
-/// The watch and the slot in which a reader notes its requests; `None` if the file system is not tested.
-#[derive(Clone, Copy)]
-pub struct RequestSlot<'a>(pub Option<(&'a RequestWatch, usize)>);
-
-impl<'a> RequestSlot<'a> {
-    /// Notes the beginning of a request.
-    pub fn begin(self, offset: u64, len_bytes: u64) -> Option<RequestGuard<'a>> {
-        self.0.map(|(watch, thread)| watch.begin(thread, RequestKind::Read, offset, len_bytes))
-    }
-}
-
 /// Walks a tree and reads everything in it.
-pub fn scan(root: &Path, slot: RequestSlot<'_>) -> Scan {
+pub fn scan(root: &Path) -> Scan {
     let mut scan = Scan::default();
-    let mut firsts: BTreeMap<(u64, u64), Vec<u8>> = BTreeMap::new();
+    let mut firsts: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
     let mut todo: Vec<(Vec<u8>, usize)> = vec![(Vec::new(), 0)];
     while let Some((path, level)) = todo.pop() {
         if scan.entries.len() >= MOST_ENTRIES || level > MOST_LEVELS || path.len() > PATH_MAX - 200 {
@@ -78,190 +62,150 @@ pub fn scan(root: &Path, slot: RequestSlot<'_>) -> Scan {
             continue;
         }
         let at = root.join(OsStr::from_bytes(&path));
-        let is_dir = match read_entry(&at, slot) {
-            Ok((mut entry, id)) => {
-                let is_dir = entry.mode & 0o170_000 == 0o040_000;
-                if !is_dir {
-                    entry.first = firsts.entry(id).or_insert_with(|| path.clone()).clone();
-                }
-                scan.entries.insert(path.clone(), entry);
-                is_dir
+        let read = read_entry(&at).and_then(|(mut entry, inode)| {
+            if kind(&entry) == DIRECTORY {
+                let below =
+                    |name: Vec<u8>| if path.is_empty() { name } else { [&path[..], b"/", &name].concat() };
+                todo.extend(names(&at)?.into_iter().map(|name| (below(name), level + 1)));
+            } else {
+                let first = firsts.entry(inode).or_insert_with(|| path.clone());
+                entry.insert("first name".into(), first.escape_ascii().to_string());
             }
-            Err(error) => {
-                scan.errors.push((path.clone(), error));
-                false
-            }
-        };
-        if is_dir {
-            match names(&at, slot) {
-                Ok(mut names) => {
-                    // Reverse order, because the stack is popped from its end.
-                    names.sort_by(|a, b| b.cmp(a));
-                    let below = |name: Vec<u8>| match path.is_empty() {
-                        true => name,
-                        false => [&path[..], b"/", &name].concat(),
-                    };
-                    todo.extend(names.into_iter().map(|name| (below(name), level + 1)));
-                }
-                Err(error) => scan.errors.push((path, error)),
-            }
+            Ok(entry)
+        });
+        match read {
+            Ok(entry) => drop(scan.entries.insert(path, entry)),
+            Err(error) => drop(scan.errors.insert(path, error.to_string())),
         }
     }
     scan
 }
 
-fn names(at: &Path, slot: RequestSlot<'_>) -> Result<Vec<Vec<u8>>, i32> {
-    let _request = slot.begin(0, 0);
-    let mut names = Vec::new();
-    for entry in fs::read_dir(at).map_err(errno)? {
-        names.push(entry.map_err(errno)?.file_name().as_bytes().to_vec());
-        if names.len() > MOST_ENTRIES {
-            break;
-        }
-    }
+/// The names in a directory, the last one first.
+fn names(at: &Path) -> io::Result<Vec<Vec<u8>>> {
+    let _request = watchdog::begin(RequestKind::Read, 0, 0);
+    let entries = fs::read_dir(at)?.take(MOST_ENTRIES);
+    let mut names =
+        entries.map(|entry| Ok(entry?.file_name().as_bytes().to_vec())).collect::<io::Result<Vec<_>>>()?;
+    names.sort_by(|a, b| b.cmp(a));
     Ok(names)
 }
 
-fn errno(error: std::io::Error) -> i32 {
-    error.raw_os_error().unwrap_or(-1)
-}
-
-/// Reads the metadata and contents of one file. Also returns device and inode number.
-pub fn read_entry(at: &Path, slot: RequestSlot<'_>) -> Result<(Entry, (u64, u64)), i32> {
-    let request = slot.begin(0, 0);
-    let meta = fs::symlink_metadata(at).map_err(errno)?;
-    let xattrs = xattrs(at).map_err(Errno::raw_os_error);
+/// Reads the metadata and contents of one file. Also returns the inode number.
+pub fn read_entry(at: &Path) -> io::Result<(Entry, u64)> {
+    let request = watchdog::begin(RequestKind::Read, 0, 0);
+    let meta = fs::symlink_metadata(at)?;
+    let mut entry = Entry::new();
+    let mut put = |name: &str, value: String| drop(entry.insert(name.into(), value));
     let kind = meta.file_type();
-    let target = if kind.is_symlink() { Some(fs::read_link(at).map_err(errno)) } else { None };
+    put("mode", format!("{:06o}", meta.mode()));
+    put("owner", format!("{} {}", meta.uid(), meta.gid()));
+    put("mtime", format!("{} {}", meta.mtime(), meta.mtime_nsec()));
+    put("device", meta.rdev().to_string());
+    if !kind.is_dir() {
+        // File systems count the names of directories differently.
+        put("names", meta.nlink().to_string());
+    }
+    match xattrs(at) {
+        Ok(xattrs) => xattrs.into_iter().for_each(|(name, value)| put(&name, value)),
+        Err(error) => put("attributes", error.to_string()),
+    }
+    if kind.is_symlink() {
+        let target = fs::read_link(at)?;
+        put("contents", target.as_os_str().as_bytes().escape_ascii().to_string());
+    }
     drop(request);
-    let contents = match target {
-        Some(target) => target.map(|target| {
-            let mut hasher = DefaultHasher::new();
-            hasher.write(target.as_os_str().as_bytes());
-            hasher.finish()
-        }),
-        None if kind.is_file() => digest(at, meta.len(), slot),
-        None => Ok(0),
-    };
-    let is_dir = kind.is_dir();
-    let entry = Entry {
-        mode: meta.mode(),
-        owner: (meta.uid(), meta.gid()),
-        nlink: if is_dir { 0 } else { meta.nlink() },
-        mtime: Some((meta.mtime(), meta.mtime_nsec())),
-        size: if kind.is_file() || kind.is_symlink() { meta.len() } else { 0 },
-        rdev: meta.rdev(),
-        xattrs,
-        contents,
-        first: Vec::new(),
-    };
-    Ok((entry, (meta.dev(), meta.ino())))
+    if kind.is_file() {
+        put("size", meta.len().to_string());
+        put("contents", digest(at, meta.len()).unwrap_or_else(|error| error.to_string()));
+    }
+    Ok((entry, meta.ino()))
 }
 
-fn xattrs(at: &Path) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, Errno> {
+/// The attributes, each as the name of a property and its value.
+fn xattrs(at: &Path) -> Result<Vec<(String, String)>, Errno> {
     let mut list = vec![0; 65_536];
     let len = match rustix::fs::llistxattr(at, &mut list[..]) {
         Err(Errno::NOTSUP) => 0,
         other => other?,
     };
-    let mut value = vec![0; 65_536];
-    let mut found = BTreeMap::new();
-    for name in list[..len].split(|b| *b == 0).filter(|name| !name.is_empty()) {
+    let names = list[..len].split(|b| *b == 0).filter(|name| !name.is_empty());
+    let read = names.map(|name| {
+        let mut value = vec![0; 65_536];
         let len = rustix::fs::lgetxattr(at, OsStr::from_bytes(name), &mut value[..])?;
-        found.insert(name.to_vec(), value[..len].to_vec());
-    }
-    Ok(found)
+        Ok((format!("attribute {}", name.escape_ascii()), value[..len].escape_ascii().to_string()))
+    });
+    read.collect()
 }
 
-fn digest(at: &Path, len: u64, slot: RequestSlot<'_>) -> Result<u64, i32> {
+fn digest(at: &Path, len: u64) -> io::Result<String> {
     let file = {
-        let _request = slot.begin(0, 0);
-        File::open(at).map_err(errno)?
+        let _request = watchdog::begin(RequestKind::Read, 0, 0);
+        File::open(at)?
     };
     let mut hasher = DefaultHasher::new();
     let mut buffer = vec![0; READ.min(len) as usize];
-    for offset in offsets_to_read(len) {
-        let wanted = READ.min(len - offset) as usize;
-        let _request = slot.begin(offset, wanted as u64);
-        file.read_exact_at(&mut buffer[..wanted], offset).map_err(errno)?;
-        hasher.write(&buffer[..wanted]);
-    }
-    Ok(hasher.finish())
-}
-
-/// Offsets at which a file of this length is read.
-fn offsets_to_read(len: u64) -> Vec<u64> {
-    match len <= WHOLE_BYTES {
+    let offsets = match len <= WHOLE_BYTES {
         true => (0..len).step_by(READ as usize).collect(),
         false => vec![0, READ, len / 3, len / 2, len - READ],
+    };
+    for offset in offsets {
+        let wanted = READ.min(len - offset) as usize;
+        let _request = watchdog::begin(RequestKind::Read, offset, wanted as u64);
+        file.read_exact_at(&mut buffer[..wanted], offset)?;
+        hasher.write(&buffer[..wanted]);
     }
+    Ok(format!("digest {:x}", hasher.finish()))
+}
+
+/// Whether the contents of a file could be read.
+pub fn is_read(entry: &Entry) -> bool {
+    entry.get("contents").is_none_or(|contents| kind(entry) != REGULAR || contents.starts_with("digest"))
+}
+
+/// Returns a fault if a tree differs from the expected one.
+pub fn compare(what: &str, expected: &Scan, found: &Scan) -> Result<(), Fault> {
+    let difference = difference(expected, found);
+    require!(difference.is_none(), Contents, "{what}: {}", difference.unwrap_or_default());
+    Ok(())
 }
 
 /// Describes the differences between the expected tree and the one found; `None` if there are none.
 pub fn difference(expected: &Scan, found: &Scan) -> Option<String> {
-    let mut text = String::new();
-    let mut count = 0;
-    let mut report = |path: &[u8], difference: String| {
-        count += 1;
-        if count <= 5 {
-            // Writing to a string does not fail.
-            let _ = writeln!(text, "/{}: {difference}", path.escape_ascii());
-        }
-    };
+    let mut all: BTreeMap<&[u8], String> = BTreeMap::new();
     for (path, entry) in &expected.entries {
-        match found.entries.get(path) {
-            None => {
-                let error = found.errors.iter().find(|(p, _)| p == path).map(|(_, error)| *error);
-                report(path, format!("is not there ({error:?})"));
-            }
-            Some(other) => {
-                if let Some(difference) = field_difference(entry, other) {
-                    report(path, difference);
-                }
-            }
-        }
+        let difference = match found.entries.get(path) {
+            None => Some("is not there".into()),
+            Some(other) => field_difference(entry, other),
+        };
+        all.extend(difference.map(|difference| (&path[..], difference)));
     }
     for path in found.entries.keys().filter(|path| !expected.entries.contains_key(*path)) {
-        report(path, "should not be there".into());
+        all.insert(path, "should not be there".into());
     }
     for (path, error) in &found.errors {
-        report(path, format!("fails with {error}"));
-    }
-    (count > 0).then(|| format!("{count} differences:\n{text}"))
-}
-
-/// Describes the fields that differ between two entries; `None` if there are none.
-pub fn field_difference(expected: &Entry, found: &Entry) -> Option<String> {
-    let mut text = String::new();
-    let mut compare = |name: &str, a: &dyn std::fmt::Debug, b: &dyn std::fmt::Debug| {
-        let (a, b) = (format!("{a:?}"), format!("{b:?}"));
-        if a != b {
-            let _ = write!(text, "{name} is {b:.300} and should be {a:.300}; ");
+        match all.entry(path) {
+            Place::Vacant(place) => drop(place.insert(format!("fails with {error}"))),
+            Place::Occupied(mut place) => *place.get_mut() += &format!(" ({error})"),
         }
+    }
+    let lines = all.iter().take(5).map(|(path, what)| format!("/{}: {what}\n", path.escape_ascii()));
+    (!all.is_empty()).then(|| format!("{} differences:\n{}", all.len(), lines.collect::<String>()))
+}
+
+/// Describes the properties that differ between two entries; `None` if there are none.
+pub fn field_difference(expected: &Entry, found: &Entry) -> Option<String> {
+    let mut names: Vec<_> = expected.keys().chain(found.keys()).collect();
+    names.sort();
+    names.dedup();
+    let differs = |name: &&&String| expected.get(**name) != found.get(**name);
+    let show = |name: &String| {
+        let [found, expected] =
+            [found, expected].map(|entry| entry.get(name).map_or("missing", String::as_str));
+        format!("{name} is {found:.300} and should be {expected:.300}; ")
     };
-    compare("mode", &format!("{:o}", expected.mode), &format!("{:o}", found.mode));
-    compare("owner", &expected.owner, &found.owner);
-    compare("number of names", &expected.nlink, &found.nlink);
-    if expected.mtime.is_some() && found.mtime.is_some() {
-        compare("mtime", &expected.mtime, &found.mtime);
-    }
-    compare("size", &expected.size, &found.size);
-    compare("device", &expected.rdev, &found.rdev);
-    compare("contents", &expected.contents, &found.contents);
-    compare("first name", &escaped(&expected.first), &escaped(&found.first));
-    if expected.xattrs != found.xattrs {
-        compare("attributes", &xattr_texts(expected), &xattr_texts(found));
-    }
+    let text: String = names.iter().filter(differs).map(|name| show(name)).collect();
     (!text.is_empty()).then_some(text)
-}
-
-fn escaped(bytes: &[u8]) -> String {
-    bytes.escape_ascii().to_string()
-}
-
-fn xattr_texts(entry: &Entry) -> Result<Vec<String>, i32> {
-    let xattrs = entry.xattrs.as_ref().map_err(|error| *error)?;
-    Ok(xattrs.iter().map(|(name, value)| format!("{}={}", escaped(name), escaped(value))).collect())
 }
 
 #[cfg(test)]
@@ -279,14 +223,14 @@ mod tests {
             let root = File::open(dir.path()).unwrap();
             root.set_modified(std::time::UNIX_EPOCH).unwrap();
         };
-        let now = || scan(dir.path(), RequestSlot(None));
+        let now = || scan(dir.path());
         write(1);
         fs::hard_link(at("f"), at("g")).unwrap();
         std::os::unix::fs::symlink("f", at("s")).unwrap();
         write(1);
         let before = now();
         assert_eq!(difference(&before, &now()), None);
-        assert_eq!(before.entries[&b"g"[..]].first, b"f");
+        assert_eq!(before.entries[&b"g"[..]]["first name"], "f");
         let says = |what: &str| {
             let text = difference(&before, &now()).unwrap();
             assert!(text.contains(what), "{text}");
@@ -303,7 +247,7 @@ mod tests {
         write(1);
         let flags = rustix::fs::XattrFlags::empty();
         if rustix::fs::lsetxattr(at("f"), "user.x", b"", flags).is_ok() {
-            says("attributes");
+            says("attribute user.x");
             rustix::fs::lremovexattr(at("f"), "user.x").unwrap();
         }
         assert_eq!(difference(&before, &now()), None);
@@ -312,7 +256,7 @@ mod tests {
         says("/s: ");
         fs::remove_file(at("g")).unwrap();
         says("/g: is not there");
-        says("number of names");
+        says("names");
         fs::write(at("h"), "").unwrap();
         says("should not be there");
     }

@@ -1,7 +1,7 @@
 //! fio with verification: random reads and writes of many lengths from several jobs.
 
 use crate::case::Context;
-use crate::process::{self, tail};
+use crate::process;
 use crate::random::Random;
 use crate::verdict::Fault;
 use std::time::Duration;
@@ -15,111 +15,70 @@ const PAGE: u64 = pagefold_page::PAGE_SIZE as u64;
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// The parameters of a run of fio.
+/// A run of fio.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fio {
     /// Seed of offsets and data.
     pub seed: u64,
     /// Jobs; each writes to a separate part of the bytes.
     pub jobs: u64,
-    /// Bytes of all jobs.
-    pub bytes: u64,
-    /// Requests in flight of each job.
-    pub depth: u64,
-    /// Shortest and longest request.
-    pub block_bytes: (u64, u64),
-    /// Share of reads, percent.
-    pub reads: u64,
-    /// `--buffer_compress_percentage`.
-    pub compress: u64,
-    /// Times that all bytes are written and verified. Rewriting leaves holes on a backing.
-    pub loops: u64,
-    /// Whether offsets are sequential, not random.
-    pub is_sequential: bool,
+    /// Options with all other parameters.
+    pub options: Vec<String>,
 }
 
 impl Fio {
-    /// Draws a load of at most `room` bytes.
-    pub fn draw(random: &mut Random, room: u64) -> Self {
-        let bytes = (room / 100 * random.pick(&[30, 60, 80, 90, 99])).max(MIB);
+    /// Draws a load of at most `room` bytes. One that rewrites writes most of them several times, in requests of all
+    /// lengths, which leaves holes on a backing.
+    pub fn draw(random: &mut Random, room: u64, rewrites: bool) -> Self {
+        let share = if rewrites { random.between(85, 99) } else { random.pick(&[30, 60, 80, 90, 99]) };
+        let bytes = (room / 100 * share).max(MIB);
+        let drawn_jobs = if rewrites { 4 } else { random.pick(&[1, 2, 4, 4, 4, 8]) };
         // Jobs that shared bytes could not verify them.
-        let jobs = random.pick(&[1, 2, 4, 4, 4, 8]).min(bytes / MIB);
-        Fio {
-            seed: random.next() >> 33,
-            jobs,
-            bytes,
-            depth: random.pick(&[1, 4, 32, 32, 32]),
-            block_bytes: random.pick(&[
-                (PAGE, PAGE),
-                (PAGE, 64 * KIB),
-                (64 * KIB, 64 * KIB),
-                (PAGE, MIB),
-                (PAGE, MIB),
-                (PAGE, MIB),
-            ]),
-            reads: random.pick(&[0, 30, 50, 70]),
-            compress: random.pick(&[0, 0, 0, 0, 40, 80]),
-            loops: random.pick(&[1, 4, 8, 8]).min(DATA_MAX / bytes).max(1),
-            is_sequential: random.percent(8),
-        }
-    }
-
-    /// Draws a load that rewrites most of `room` bytes several times, in requests of all lengths.
-    pub fn rewriting(random: &mut Random, room: u64) -> Self {
-        let bytes = room / 100 * random.between(85, 99);
-        let (jobs, depth, block_bytes) = (4, 32, (PAGE, MIB));
-        let loops = (DATA_MAX / bytes.max(1)).clamp(1, 8);
-        Fio {
-            jobs,
-            bytes,
-            depth,
-            block_bytes,
-            compress: 0,
-            loops,
-            is_sequential: false,
-            ..Fio::draw(random, room)
-        }
+        let jobs = drawn_jobs.min(bytes / MIB);
+        let per_job = bytes / jobs / MIB * MIB;
+        let depth = random.pick(&[1, 4, 32, 32, 32]);
+        let (shortest, longest) = random.pick(&[
+            (PAGE, PAGE),
+            (PAGE, 64 * KIB),
+            (64 * KIB, 64 * KIB),
+            (PAGE, MIB),
+            (PAGE, MIB),
+            (PAGE, MIB),
+        ]);
+        let compressible = random.pick(&[0, 0, 0, 0, 40, 80]);
+        // Times that all bytes are written and verified.
+        let loops = random.pick(&[1, 4, 8, 8]);
+        let kind = if !rewrites && random.percent(8) { "rw" } else { "randrw" };
+        let (depth, shortest, longest, compressible, loops) =
+            if rewrites { (32, PAGE, MIB, 0, 8) } else { (depth, shortest, longest, compressible, loops) };
+        let options = vec![
+            format!("--rw={kind}"),
+            format!("--rwmixread={}", random.pick(&[0, 30, 50, 70])),
+            format!("--bsrange={shortest}-{}", longest.min(per_job)),
+            format!("--iodepth={depth}"),
+            format!("--numjobs={jobs}"),
+            format!("--size={per_job}"),
+            format!("--offset_increment={per_job}"),
+            format!("--buffer_compress_percentage={compressible}"),
+            format!("--loops={}", (DATA_MAX / bytes).clamp(1, loops)),
+        ];
+        Fio { seed: random.next() >> 33, jobs, options }
     }
 
     /// Runs fio on a block device or an NBD export. A failure that fio reports is a fault.
     pub fn run(&self, context: &Context, device: &str, round: u64) -> Result<String, Fault> {
-        let per_job = self.bytes / self.jobs / MIB * MIB;
-        let longest = self.block_bytes.1.min(per_job);
-        let kind = if self.is_sequential { "rw" } else { "randrw" };
-        let mut args = vec![
-            "--name=soak".to_string(),
-            format!("--rw={kind}"),
-            format!("--rwmixread={}", self.reads),
-            format!("--bsrange={}-{longest}", self.block_bytes.0),
-            format!("--iodepth={}", self.depth),
-            format!("--numjobs={}", self.jobs),
-            format!("--size={per_job}"),
-            format!("--offset_increment={per_job}"),
+        let fixed = "--name=soak --refill_buffers=1 --verify=crc32c --verify_fatal=1 --verify_backlog=1024 \
+                     --group_reporting --allow_file_create=0 --output-format=terse";
+        let (seed, target) = (
             format!("--randseed={}", self.seed + round),
-            format!("--buffer_compress_percentage={}", self.compress),
-            format!("--loops={}", self.loops),
-            "--refill_buffers=1".to_string(),
-            "--verify=crc32c".to_string(),
-            "--verify_fatal=1".to_string(),
-            "--verify_backlog=1024".to_string(),
-            "--group_reporting".to_string(),
-            "--allow_file_create=0".to_string(),
-            "--output-format=terse".to_string(),
-        ];
-        match device.starts_with("nbd") {
-            true => args.extend(["--ioengine=nbd".to_string(), format!("--uri={device}")]),
-            false => args.extend(
-                ["--ioengine=libaio", "--direct=1"]
-                    .map(String::from)
-                    .into_iter()
-                    .chain([format!("--filename={device}")]),
-            ),
-        }
-        let args: Vec<_> = args.iter().map(String::as_str).collect();
-        let ran = process::run(context, "fio", &args, LIMIT)?;
-        match ran.code {
-            0 => Ok(format!("fio of {} MiB, {} times", per_job * self.jobs / MIB, self.loops)),
-            code => Err(Fault::failed("fio", format!("exit code {code}: {}", tail(&ran.err, 800)))),
-        }
+            match device.starts_with("nbd") {
+                true => format!("--ioengine=nbd --uri={device}"),
+                false => format!("--ioengine=libaio --direct=1 --filename={device}"),
+            },
+        );
+        let words = fixed.split(' ').chain(target.split(' ')).chain([seed.as_str()]);
+        let args: Vec<_> = words.chain(self.options.iter().map(String::as_str)).collect();
+        process::run(context, "fio", &args, LIMIT)?.ok()?;
+        Ok(format!("fio {}", self.options.join(" ")))
     }
 }

@@ -10,9 +10,9 @@ use crate::load::content::{self, Mix, PAGE};
 use crate::load::shadow::{PageContents, Shadow};
 use crate::model::Judgement;
 use crate::random::{Random, derive};
-use crate::target::{Connection, RequestError, Target};
-use crate::verdict::{Fault, FaultKind};
-use crate::watchdog::{RequestKind, RequestWatch};
+use crate::target::{Connect, Connection, RequestError};
+use crate::verdict::{Fault, FaultKind, OrFault, join};
+use crate::watchdog::{self, RequestKind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -97,33 +97,17 @@ impl std::fmt::Display for Counts {
 }
 
 /// Makes the requests, then reads all pages back. The first fault ends the load.
-pub fn run(
-    load: &Mixed,
-    target: &dyn Target,
-    judge: &dyn RefusalJudge,
-    watch: &RequestWatch,
-) -> Result<Counts, Fault> {
-    if (load.pages * PAGE) as u64 > target.len_bytes() {
-        let (pages, len) = (load.pages, target.len_bytes());
-        return Err(Fault::new(
-            FaultKind::Failed,
-            format!("a load of {pages} pages has a target of {len} bytes"),
-        ));
-    }
+pub fn run(load: &Mixed, connect: &Connect<'_>, judge: &dyn RefusalJudge) -> Result<Counts, Fault> {
     let (counts, is_over) = (Counts::default(), AtomicBool::new(false));
     let per_thread = load.pages / load.threads.max(1);
     let results = std::thread::scope(|scope| {
         let start = |thread| {
             let (counts, is_over) = (&counts, &is_over);
             scope.spawn(move || {
-                let connection = target.connect().map_err(|e| Fault::new(FaultKind::Failed, e))?;
                 let mut worker = Worker {
                     load,
-                    target,
-                    connection,
+                    connection: connect().or_fault("a connection of the load")?,
                     judge,
-                    watch,
-                    thread,
                     shadow: Shadow::new(per_thread, load.mix),
                     first: (thread * per_thread) as u64,
                     random: Random::new(derive(load.seed, thread as u64)),
@@ -133,21 +117,15 @@ pub fn run(
             })
         };
         let threads: Vec<_> = (0..load.threads).map(start).collect();
-        threads.into_iter().map(|t| t.join()).collect::<Vec<_>>()
+        threads.into_iter().map(join).collect::<Vec<_>>()
     });
-    for result in results {
-        result.unwrap_or_else(|_| Err(Fault::new(FaultKind::Failed, "a thread of the load panicked")))?;
-    }
-    Ok(counts)
+    results.into_iter().try_for_each(|result| result).map(|()| counts)
 }
 
 struct Worker<'a> {
     load: &'a Mixed,
-    target: &'a dyn Target,
     connection: Box<dyn Connection + 'a>,
     judge: &'a dyn RefusalJudge,
-    watch: &'a RequestWatch,
-    thread: usize,
     shadow: Shadow,
     /// The thread's first page on the target.
     first: u64,
@@ -204,7 +182,7 @@ impl Worker<'_> {
 
     /// Draws a range of bytes within these pages, aligned as the target requires. Returns offset and length.
     fn cut(&mut self, at: usize, count: usize) -> (u64, usize) {
-        let (unit, len) = (self.target.align().max(1), (count * PAGE) as u64);
+        let (unit, len) = (self.connection.align().max(1), (count * PAGE) as u64);
         let from = self.random.below(len / unit) * unit;
         let len = self.random.between(1, ((len - from) / unit).max(1)) * unit;
         (self.offset(at) + from, len as usize)
@@ -299,7 +277,7 @@ impl Worker<'_> {
         loop {
             self.judge.before_request();
             let answer = {
-                let _under_way = self.watch.begin(self.thread, kind, offset, len_bytes);
+                let _under_way = watchdog::begin(kind, offset, len_bytes);
                 send(&mut *self.connection)
             };
             let why = match answer {
@@ -310,22 +288,19 @@ impl Worker<'_> {
                 Err(RequestError::Other(why)) => return Err(self.unexpected(why)),
                 Err(RequestError::Injected(_)) => {
                     self.counts.injected.fetch_add(1, Relaxed);
-                    return self.add_candidates(changes);
+                    break;
                 }
                 Err(RequestError::NoRoom(why)) => why,
             };
             self.counts.refused.fetch_add(1, Relaxed);
             match self.judge.judge() {
-                Ok(Judgement::Justified(_)) => return self.add_candidates(changes),
+                Ok(Judgement::Justified(_)) => break,
                 Ok(Judgement::Unjustified(..)) if retries > 0 => retries -= 1,
                 Ok(Judgement::Unjustified(_, room)) | Err(room) => {
                     return Err(Fault::new(FaultKind::Refused, format!("{why}; but {room}")));
                 }
             }
         }
-    }
-
-    fn add_candidates(&mut self, changes: Vec<Change>) -> Result<(), Fault> {
         changes.into_iter().for_each(|(index, contents)| self.shadow.add_candidate(index, contents));
         Ok(())
     }
@@ -342,7 +317,7 @@ impl Worker<'_> {
         let mut data = vec![0xee; count * PAGE];
         let offset = self.offset(at);
         let answer = {
-            let _under_way = self.watch.begin(self.thread, RequestKind::Read, offset, data.len() as u64);
+            let _under_way = watchdog::begin(RequestKind::Read, offset, data.len() as u64);
             self.connection.read(offset, &mut data)
         };
         match answer {

@@ -2,12 +2,13 @@
 //! resources.
 
 use super::config::{Config, PAGE};
-use crate::process::Rest;
-use crate::verdict::{Fault, FaultKind};
+use crate::process::{self, Rest};
+use crate::require;
+use crate::verdict::{Fault, OrFault};
 use pagefold_memory::{Region, RegionStats};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long the region may take to come to rest after the load.
 const SETTLING: Duration = Duration::from_secs(20);
@@ -21,25 +22,16 @@ fn refused(stats: &RegionStats) -> u64 {
     pool.reject_alloc_fail + pool.reject_compress_fail + pool.reject_reclaim_fail
 }
 
-fn memory_fault(message: String, stats: &RegionStats) -> Fault {
-    Fault::new(FaultKind::Memory, format!("{message}: {stats:?}"))
-}
-
 /// Checks a region after all users have stopped.
 pub fn check(config: &Config, region: &Region) -> Result<(), Fault> {
     let stats = region.stats();
     let most = config.largest_limit() * PAGE;
-    if refused(&stats) == 0 && stats.memory.resident_max > most {
-        return Err(memory_fault(format!("the largest limit was {most}"), &stats));
-    }
-    if let Some(frames) = config.pool_frames
-        && stats.memory.pool > frames * PAGE
-    {
-        return Err(memory_fault(format!("the pool's limit is {} bytes", frames * PAGE), &stats));
-    }
-    if stats.faults.failed > 0 || stats.pool.decompress_fail > 0 {
-        return Err(Fault::new(FaultKind::Contents, format!("faults failed: {stats:?}")));
-    }
+    let is_within = refused(&stats) > 0 || stats.memory.resident_max <= most;
+    require!(is_within, Memory, "the largest limit was {most}: {stats:?}");
+    let pool_max = config.pool_frames.map_or(u64::MAX, |frames| frames * PAGE);
+    require!(stats.memory.pool <= pool_max, Memory, "the pool's limit is {pool_max} bytes: {stats:?}");
+    let failed = stats.faults.failed + stats.pool.decompress_fail;
+    require!(failed == 0, Contents, "faults failed: {stats:?}");
     wait_until("resident pages stay above the limit", region, || {
         let stats = region.stats();
         refused(&stats) > 0 || stats.memory.resident <= stats.memory.limit
@@ -50,40 +42,28 @@ pub fn check(config: &Config, region: &Region) -> Result<(), Fault> {
         let after = region.stats().memory.resident;
         before != after || before == present * PAGE
     })?;
-    check_rest(region)
+    // The region retries pages that were refused. Writeback may continue for a while after the load.
+    if refused(&region.stats()) > 0 {
+        return Ok(());
+    }
+    let problem = REST.wait(std::process::id()).err();
+    require!(problem.is_none(), Idle, "the process of the region {problem:?}: {:?}", region.stats());
+    Ok(())
 }
 
 /// Waits until a condition holds. `problem` describes the fault if it does not within [`SETTLING`].
 fn wait_until(problem: &str, region: &Region, mut condition: impl FnMut() -> bool) -> Result<(), Fault> {
-    let until = Instant::now() + SETTLING;
-    while !condition() {
-        if Instant::now() > until {
-            let problem = format!("{problem} (the kernel counts {} pages)", present_pages());
-            return Err(memory_fault(problem, &region.stats()));
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    let holds = process::wait_until(SETTLING, || Ok(condition()))?;
+    let (present, stats) = (present_pages(), region.stats());
+    require!(holds, Memory, "{problem} (the kernel counts {present} pages): {stats:?}");
     Ok(())
-}
-
-/// Checks that the region's threads use no CPU time. If pages were refused there is no check, because the region
-/// retries them.
-fn check_rest(region: &Region) -> Result<(), Fault> {
-    let stats = region.stats();
-    if refused(&stats) > 0 {
-        return Ok(());
-    }
-    // Writeback may continue for a while after the load.
-    REST.wait(std::process::id()).map_err(|problem| {
-        Fault::new(FaultKind::Idle, format!("the process of the region {problem}: {:?}", region.stats()))
-    })
 }
 
 /// Discards all pages, and checks that the region uses no memory for them afterwards.
 pub fn check_empty(region: &Region) -> Result<(), Fault> {
     // SAFETY: no other thread uses the region now, and there are no references into it.
     let dropped = unsafe { region.discard_shared(..) };
-    dropped.map_err(|e| Fault::failed("discarding everything", e))?;
+    dropped.or_fault("discarding everything")?;
     wait_until("everything is discarded, but memory stays in use", region, || {
         let stats = region.stats();
         let used = stats.folded_bytes + stats.stored_bytes + stats.compressed_bytes + stats.memory.pool;
@@ -110,25 +90,17 @@ impl Resources {
         }
     }
 
-    /// Checks that the process does not have more resources now.
+    /// Checks that the process does not have more resources now. A thread that was joined may stay in /proc for a
+    /// moment.
     pub fn check(self) -> Result<(), Fault> {
-        let until = Instant::now() + SETTLING;
-        loop {
+        let is_released = process::wait_until(SETTLING, || {
             let now = Resources::now();
-            let is_released =
-                now.descriptors <= self.descriptors && now.threads <= self.threads && now.pages == self.pages;
-            if is_released {
-                return Ok(());
-            }
-            if Instant::now() > until {
-                return Err(Fault::new(
-                    FaultKind::Leftover,
-                    format!("the region was dropped; before {self:?}, now {now:?}"),
-                ));
-            }
-            // A thread that was joined may stay in /proc for a moment.
-            std::thread::sleep(Duration::from_millis(5));
-        }
+            let has_no_more = now.descriptors <= self.descriptors && now.threads <= self.threads;
+            Ok(has_no_more && now.pages == self.pages)
+        })?;
+        let now = Resources::now();
+        require!(is_released, Leftover, "the region was dropped; before {self:?}, now {now:?}");
+        Ok(())
     }
 }
 

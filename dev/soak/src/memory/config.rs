@@ -136,7 +136,7 @@ impl Config {
             same_filled: self.same_filled,
             accept_threshold_percent: self.accept_percent,
             max_pool_bytes: self.pool_frames.map(|frames| frames * PAGE),
-            backing: medium.map(|medium| medium.writeback_config()),
+            backing: medium.map(|(attached, _)| attached),
             fold_threads: self.fold_threads,
             handler_threads: self.handler_threads,
             neighbours: self.neighbours,

@@ -3,11 +3,12 @@
 use super::config::{Config, MADVISE_PAGES, PAGE};
 use crate::backing::draw_selection;
 use crate::random::Random;
-use crate::verdict::{Fault, FaultKind};
+use crate::verdict::{Fault, FaultKind, OrFault};
+use crate::{process, require};
 use pagefold_memory::Region;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long a child may take to end.
 const CHILD_LIMIT: Duration = Duration::from_secs(60);
@@ -19,7 +20,7 @@ pub fn run(config: &Config, region: &Region, stop: &AtomicBool) -> Result<(), Fa
     while !stop.load(SeqCst) {
         std::thread::sleep(Duration::from_micros(random.doubling(100, 20_000)));
         if let Some(limit) = config.other_limits.get(random.below(6) as usize) {
-            region.set_limit(limit * PAGE).map_err(|e| Fault::failed("setting the limit", e))?;
+            region.set_limit(limit * PAGE).or_fault("setting the limit")?;
         }
         if config.disturbances.calls {
             call(region, &mut random);
@@ -106,32 +107,24 @@ impl MadvisedPages<'_> {
             let rc = unsafe {
                 libc::madvise(self.address(page).cast(), (len * PAGE) as usize, libc::MADV_DONTNEED)
             };
-            if rc != 0 {
-                return Err(Fault::failed("madvise", std::io::Error::last_os_error()));
-            }
+            require!(rc == 0, Failed, "madvise: {}", std::io::Error::last_os_error());
             if step == 1 {
                 break;
             }
         }
         for page in pages() {
-            let is_zero = self.read(page).iter().all(|word| *word == 0);
-            if !is_zero && !self.has_contents(page, value(page)) {
-                return Err(Fault::new(
-                    FaultKind::Contents,
-                    format!("page {page}, dropped by madvise, is neither zero nor unchanged"),
-                ));
-            }
+            let is_right =
+                self.read(page).iter().all(|word| *word == 0) || self.has_contents(page, value(page));
+            require!(is_right, Contents, "page {page}, dropped by madvise, is neither zero nor unchanged");
             self.write(page, !value(page));
         }
-        match pages().find(|page| !self.has_contents(*page, !value(*page))) {
-            None => Ok(()),
-            Some(page) => {
-                let message = format!(
-                    "page {page}, written after madvise dropped it, has other contents than were written"
-                );
-                Err(Fault::new(FaultKind::Contents, message))
-            }
-        }
+        let lost = pages().find(|page| !self.has_contents(*page, !value(*page)));
+        require!(
+            lost.is_none(),
+            Contents,
+            "page {lost:?}, written after madvise dropped it, has other contents"
+        );
+        Ok(())
     }
 }
 
@@ -150,25 +143,15 @@ fn fork(region: &Region) -> Result<(), Fault> {
             libc::_exit(i32::from(!is_open || written == 1));
         }
     }
-    if child < 0 {
-        return Err(Fault::failed("fork", std::io::Error::last_os_error()));
+    require!(child > 0, Failed, "fork: {}", std::io::Error::last_os_error());
+    let mut status = 0;
+    // SAFETY: waits for the child above.
+    let ends = || Ok(unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) } == child);
+    if !process::wait_until(CHILD_LIMIT, ends)? {
+        // SAFETY: ends the child above.
+        unsafe { libc::kill(child, libc::SIGKILL) };
+        return Err(Fault::new(FaultKind::Hang, "a child of a process with a region hangs"));
     }
-    let until = Instant::now() + CHILD_LIMIT;
-    loop {
-        let mut status = 0;
-        // SAFETY: waits for the child above.
-        match unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) } {
-            ended if ended == child && status == 0 => return Ok(()),
-            ended if ended == child => {
-                let message = format!("a child has memory of the region, or failed: status {status:#x}");
-                return Err(Fault::new(FaultKind::Failed, message));
-            }
-            _ if Instant::now() > until => {
-                // SAFETY: ends the child above.
-                unsafe { libc::kill(child, libc::SIGKILL) };
-                return Err(Fault::new(FaultKind::Hang, "a child of a process with a region hangs"));
-            }
-            _ => std::thread::sleep(Duration::from_micros(200)),
-        }
-    }
+    require!(status == 0, Failed, "a child has memory of the region, or failed: status {status:#x}");
+    Ok(())
 }

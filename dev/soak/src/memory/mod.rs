@@ -17,15 +17,15 @@ use crate::case::{Case, Context, Suite};
 use crate::load::mixed::{self, RefusalJudge};
 use crate::model::Judgement;
 use crate::random::Random;
-use crate::target::region::RegionTarget;
-use crate::verdict::{self, Done, Fault, FaultKind};
-use crate::watchdog::{self, ANSWER, RequestKind, RequestWatch, Suspect};
+use crate::target::Connection;
+use crate::target::region::RegionConnection;
+use crate::verdict::{self, Done, Fault, OrFault, join};
+use crate::watchdog::{self, ANSWER, RequestKind};
 use checks::Resources;
 use config::{Config, PAGE};
 use pagefold_memory::{Region, RegionError};
 use signals::Signals;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
@@ -34,7 +34,9 @@ pub const SUITE: Suite = Suite {
     name: "memory",
     share: 1,
     is_quick: true,
-    obstacle: |_| pagefold_sys::uffd::kernel_features().err().map(|e| e.to_string()),
+    // The load, the comparison, the checks afterwards, and a request that hangs.
+    time_limit: Duration::from_secs(1 + 3 * ANSWER.as_secs()),
+    obstacle: || pagefold_sys::uffd::kernel_features().err().map(|e| e.to_string()),
     draw: |seed| Box::new(Config::draw(seed)),
 };
 
@@ -48,15 +50,7 @@ impl RefusalJudge for NoRefusals {
 }
 
 impl Case for Config {
-    fn time_limit(&self) -> Duration {
-        // The load, the comparison, the checks afterwards, and a request that hangs.
-        self.load.time + 3 * ANSWER
-    }
-
     fn run(&self, context: &Context) -> Result<Done, Fault> {
-        // The last slot is for the main thread, which owns the region.
-        let watch = Arc::new(RequestWatch::new(self.load.threads + 1));
-        watchdog::start(&watch, &context.dir, Suspect::ThisProcess)?;
         let before = Resources::now();
         let region = match Region::new(self.region(context)?) {
             Ok(region) => region,
@@ -65,13 +59,13 @@ impl Case for Config {
             }
             Err(e) => return Err(Fault::failed("making the region", e)),
         };
-        let summary = self.run_load(&region, &watch)?;
+        let summary = self.run_load(&region)?;
         let done = {
-            let _under_way = watch.begin(self.load.threads, RequestKind::Read, 0, 0);
+            let _under_way = watchdog::begin(RequestKind::Read, 0, 0);
             checks::check(self, &region)?;
             Done::Ran(summary)
         };
-        let _under_way = watch.begin(self.load.threads, RequestKind::Discard, 0, region.len_bytes() as u64);
+        let _under_way = watchdog::begin(RequestKind::Discard, 0, region.len_bytes() as u64);
         if self.drops_under_load {
             drop_under_load(self, region, &context.dir, &done)?;
             return Ok(done);
@@ -84,17 +78,17 @@ impl Case for Config {
 }
 
 impl Config {
-    fn run_load(&self, region: &Region, watch: &RequestWatch) -> Result<String, Fault> {
+    fn run_load(&self, region: &Region) -> Result<String, Fault> {
         let load_pages = self.load.pages as u64;
         let signals = match self.disturbances.signals {
             true => Some(Signals::begin(region, load_pages)?),
             false => None,
         };
-        let target = RegionTarget {
-            region,
-            len_bytes: load_pages * PAGE,
-            pinned_max_bytes: self.smallest_limit() / 4 / self.load.threads as u64 * PAGE,
-            seed: self.disturb_seed,
+        let (len_bytes, seed) = (load_pages * PAGE, self.disturb_seed);
+        let pinned_max_bytes = self.smallest_limit() / 4 / self.load.threads as u64 * PAGE;
+        let connect = || match RegionConnection::new(region, len_bytes, pinned_max_bytes, seed) {
+            Ok(connection) => Ok(Box::new(connection) as Box<dyn Connection>),
+            Err(e) => Err(format!("making a file in memory: {e}")),
         };
         let stop = AtomicBool::new(false);
         let (loaded, disturbed) = std::thread::scope(|scope| {
@@ -102,14 +96,12 @@ impl Config {
             if let Some(signals) = &signals {
                 scope.spawn(|| signals.send(&mut Random::new(self.disturb_seed), &stop));
             }
-            let loaded = mixed::run(&self.load, &target, &NoRefusals, watch);
+            let loaded = mixed::run(&self.load, &connect, &NoRefusals);
             stop.store(true, SeqCst);
-            (loaded, disturber.join())
+            (loaded, join(disturber))
         });
         let loaded = loaded?;
-        disturbed.unwrap_or_else(|_| {
-            Err(Fault::new(FaultKind::Failed, "the thread that disturbs the load panicked"))
-        })?;
+        disturbed?;
         signals.map_or(Ok(()), Signals::end)?;
         let stats = region.stats();
         Ok(format!("{loaded}, {} pages compressed, {} faults", stats.eviction.folded, stats.faults.folded))
@@ -119,7 +111,7 @@ impl Config {
 /// Drops the region while threads use it. Their accesses then end the process, as accesses to unmapped memory do. So
 /// this writes the verdict first; a hang would still be a fault, because the runner waits for the end of the process.
 fn drop_under_load(config: &Config, region: Region, dir: &Path, done: &Done) -> Result<(), Fault> {
-    verdict::write(dir, &Ok(done.clone())).map_err(|e| Fault::failed("writing the verdict", e))?;
+    verdict::write(dir, &Ok(done.clone())).or_fault("writing the verdict")?;
     let (start, pages) = (region.as_ptr().expose_provenance(), config.load.pages);
     for thread in 0..3 {
         let mut random = Random::new(config.disturb_seed ^ thread);

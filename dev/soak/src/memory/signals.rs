@@ -5,10 +5,11 @@
 
 use super::config::{HANDLER_PAGES, PAGE};
 use crate::random::Random;
-use crate::verdict::{Fault, FaultKind};
+use crate::verdict::Fault;
+use crate::{process, require};
 use pagefold_memory::Region;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Pages that one call of the handler touches.
 const TOUCHED: u64 = 6;
@@ -74,9 +75,7 @@ impl Signals {
             action.sa_flags = libc::SA_RESTART;
             libc::sigaction(libc::SIGUSR1, &action, std::ptr::null_mut())
         };
-        if rc != 0 {
-            return Err(Fault::failed("installing a handler", std::io::Error::last_os_error()));
-        }
+        require!(rc == 0, Failed, "installing a handler: {}", std::io::Error::last_os_error());
         BASE.store(base, SeqCst);
         Ok(Signals { base })
     }
@@ -100,29 +99,21 @@ impl Signals {
     /// Waits until no handler runs, and checks the marks and counters in the pages.
     pub fn end(self) -> Result<(), Fault> {
         BASE.store(0, SeqCst);
-        let until = Instant::now() + ENDING;
-        while ENDED.load(SeqCst) != BEGUN.load(SeqCst) {
-            if Instant::now() > until {
-                return Err(Fault::new(FaultKind::Hang, "a signal handler that touches the region hangs"));
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        let have_ended = process::wait_until(ENDING, || Ok(ENDED.load(SeqCst) == BEGUN.load(SeqCst)))?;
+        require!(have_ended, Hang, "a signal handler that touches the region hangs");
         let all = || (0..HANDLER_PAGES).flat_map(|page| (1..=500).map(move |index| (page, index)));
         // SAFETY: the region is dropped after this function returns.
         let counted: u64 =
             all().map(|(page, index)| unsafe { word(self.base, page, index) }.load(SeqCst)).sum();
         // Handlers that ran while the base was 0 have counted nothing.
         let (runs, wrong) = (ENDED.load(SeqCst), WRONG.load(SeqCst));
-        if wrong > 0 || counted > runs * TOUCHED || !counted.is_multiple_of(TOUCHED) {
-            let message = format!("{runs} signal handlers counted {counted}, and {wrong} words were wrong");
-            return Err(Fault::new(FaultKind::Contents, message));
-        }
+        let is_right = wrong == 0 && counted <= runs * TOUCHED && counted.is_multiple_of(TOUCHED);
+        require!(is_right, Contents, "{runs} signal handlers counted {counted}; {wrong} words were wrong");
         // SAFETY: the region is dropped after this function returns.
         let is_marked = |page: u64| unsafe { word(self.base, page, 0) }.load(SeqCst) == mark(page);
-        match (0..HANDLER_PAGES).all(is_marked) {
-            true => Ok(()),
-            false => Err(Fault::new(FaultKind::Contents, "a mark of the signal handlers is lost")),
-        }
+        let are_marked = (0..HANDLER_PAGES).all(is_marked);
+        require!(are_marked, Contents, "a mark of the signal handlers is lost");
+        Ok(())
     }
 }
 

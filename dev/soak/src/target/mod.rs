@@ -1,25 +1,21 @@
 //! The interface through which a load reads and writes: a store or a region in this process, a block device, an NBD
-//! export.
+//! export. Each thread of a load has a connection.
 
 pub mod device;
 pub mod nbd;
 pub mod region;
 pub mod store;
 
-/// A range of bytes that the threads of a load share.
-pub trait Target: Sync {
-    /// The size in bytes.
-    fn len_bytes(&self) -> u64;
+/// Opens a connection for one thread of a load.
+pub type Connect<'a> = dyn Fn() -> Result<Box<dyn Connection + 'a>, String> + Sync + 'a;
 
-    /// Requests begin and end at multiples of this number of bytes.
-    fn align(&self) -> u64;
-
-    /// Opens a connection for one thread.
-    fn connect(&self) -> Result<Box<dyn Connection + '_>, String>;
-}
-
-/// One thread's connection to a target.
+/// One thread's connection to a range of bytes that the threads of a load share.
 pub trait Connection {
+    /// Requests begin and end at multiples of this number of bytes.
+    fn align(&self) -> u64 {
+        1
+    }
+
     /// Fills `buf` from byte `offset` on.
     fn read(&mut self, offset: u64, buf: &mut [u8]) -> Result<(), RequestError>;
 
@@ -42,4 +38,9 @@ pub enum RequestError {
     Injected(String),
     /// Any other error, which is always a fault.
     Other(String),
+}
+
+/// An error that is always a fault.
+fn other(error: impl std::fmt::Display) -> RequestError {
+    RequestError::Other(error.to_string())
 }

@@ -1,9 +1,9 @@
 //! An NBD export on a unix socket, with a minimal client: requests of any offset and length, and the error of each.
 
-use super::{Connection, RequestError, Target};
+use super::{Connection, RequestError, other};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::Path;
 
 /// Commands of the protocol.
 const READ: u16 = 0;
@@ -13,49 +13,24 @@ const WRITE_ZEROES: u16 = 6;
 /// Error numbers of a lack of room: ENOMEM and ENOSPC.
 const NO_ROOM: [u32; 2] = [12, 28];
 
-/// An NBD export as a target.
-pub struct NbdTarget {
-    /// Path of the socket.
-    pub socket: PathBuf,
-    /// Size of the export.
-    pub len_bytes: u64,
-}
-
-impl Target for NbdTarget {
-    fn len_bytes(&self) -> u64 {
-        self.len_bytes
-    }
-
-    fn align(&self) -> u64 {
-        1
-    }
-
-    fn connect(&self) -> Result<Box<dyn Connection + '_>, String> {
-        let connected = self.handshake();
-        let stream = connected.map_err(|e| format!("connecting to {}: {e}", self.socket.display()))?;
-        Ok(Box::new(NbdConnection { stream, next: 0 }))
-    }
-}
-
-impl NbdTarget {
-    /// Connects to the default export by the shortest handshake: `NBD_OPT_EXPORT_NAME`, with `NBD_FLAG_C_NO_ZEROES`.
-    fn handshake(&self) -> std::io::Result<UnixStream> {
-        let mut stream = UnixStream::connect(&self.socket)?;
-        let mut hello = [0; 18];
-        stream.read_exact(&mut hello)?;
-        stream.write_all(&3u32.to_be_bytes())?;
-        stream.write_all(b"IHAVEOPT\0\0\0\x01\0\0\0\0")?;
-        stream.read_exact(&mut [0; 10])?;
-        Ok(stream)
-    }
-}
-
-struct NbdConnection {
+/// A connection to an NBD export.
+pub struct NbdConnection {
     stream: UnixStream,
     next: u64,
 }
 
 impl NbdConnection {
+    /// Connects to the default export by the shortest handshake: `NBD_OPT_EXPORT_NAME`, with `NBD_FLAG_C_NO_ZEROES`.
+    pub fn open(socket: &Path) -> std::io::Result<Self> {
+        let mut stream = UnixStream::connect(socket)?;
+        let mut hello = [0; 18];
+        stream.read_exact(&mut hello)?;
+        stream.write_all(&3u32.to_be_bytes())?;
+        stream.write_all(b"IHAVEOPT\0\0\0\x01\0\0\0\0")?;
+        stream.read_exact(&mut [0; 10])?;
+        Ok(NbdConnection { stream, next: 0 })
+    }
+
     /// Sends a request and returns the error number of the reply.
     fn exchange(&mut self, command: u16, offset: u64, len_bytes: u64, data: &[u8]) -> std::io::Result<u32> {
         self.next += 1;
@@ -85,14 +60,14 @@ impl NbdConnection {
         len_bytes: u64,
         data: &[u8],
     ) -> Result<(), RequestError> {
-        let request = || format!("NBD command {command} of {len_bytes} bytes at {offset}");
+        let request = format!("NBD command {command} of {len_bytes} bytes at {offset}");
         match self.exchange(command, offset, len_bytes, data) {
             Ok(0) => Ok(()),
             Ok(number) if NO_ROOM.contains(&number) => {
-                Err(RequestError::NoRoom(format!("{}: error {number}", request())))
+                Err(RequestError::NoRoom(format!("{request}: error {number}")))
             }
-            Ok(number) => Err(RequestError::Other(format!("{}: error {number}", request()))),
-            Err(e) => Err(RequestError::Other(format!("{}: {e}", request()))),
+            Ok(number) => Err(other(format!("{request}: error {number}"))),
+            Err(e) => Err(other(format!("{request}: {e}"))),
         }
     }
 }
@@ -100,9 +75,8 @@ impl NbdConnection {
 impl Connection for NbdConnection {
     fn read(&mut self, offset: u64, buf: &mut [u8]) -> Result<(), RequestError> {
         self.request(READ, offset, buf.len() as u64, &[])?;
-        self.stream
-            .read_exact(buf)
-            .map_err(|e| RequestError::Other(format!("reading the data of a reply: {e}")))
+        let read = self.stream.read_exact(buf);
+        read.map_err(|e| other(format!("reading the data of a reply: {e}")))
     }
 
     fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), RequestError> {
