@@ -5,6 +5,8 @@
 
 use crate::random::Random;
 use pagefold_codec::CodecSpec;
+use pagefold_store::recompress::RecompressRequest;
+use pagefold_store::writeback::Which;
 use std::fmt;
 
 /// Further codecs of a store: those of priority 1, 2 and 3.
@@ -90,7 +92,7 @@ fn default_level(name: &str) -> Option<i32> {
 }
 
 /// Draws a threshold in bytes, or none.
-pub fn threshold(random: &mut Random) -> Option<u16> {
+fn threshold(random: &mut Random) -> Option<u16> {
     let drawn = match random.below(6) {
         0..=2 => return None,
         3 => random.pick(&[0, 1, THRESHOLD_END - 1]),
@@ -99,13 +101,44 @@ pub fn threshold(random: &mut Random) -> Option<u16> {
     Some(drawn as u16)
 }
 
-/// Draws the most pages of a pass, or no limit.
-pub fn pages_max(random: &mut Random, pages: u64) -> Option<u64> {
-    match random.below(6) {
+/// Draws a pass on a store of so many pages, with codecs of priority 1 and higher. Also returns whether the store has the
+/// codec of the pass.
+pub fn request(
+    random: &mut Random,
+    codecs: &[Option<Codec>],
+    pages: u64,
+    threads_max: u64,
+) -> (RecompressRequest, bool) {
+    let present = codecs.iter().zip(1..).filter_map(|(codec, priority)| Some((priority, (*codec)?)));
+    let present: Vec<(u8, Codec)> = present.collect();
+    let known = (!present.is_empty()).then(|| random.pick(&present));
+    let (name, priority) = match (random.below(8), known) {
+        (0, _) => (None, None),
+        (1, _) => (Some(Codec::draw(random).name), None),
+        (2, _) => (None, Some(random.between(1, 4) as u8)),
+        (3, Some((_, codec))) => (Some(codec.name), None),
+        (4, Some((priority, codec))) => (Some(codec.name), Some(priority)),
+        _ => (None, known.map(|(priority, _)| priority)),
+    };
+    let has_codec = present.iter().any(|(p, codec)| match name {
+        Some(name) => codec.name == name && priority.is_none_or(|priority| priority == *p),
+        None => priority.unwrap_or(1) == *p,
+    });
+    let which = match random.below(8) {
+        0 => Which::Idle,
+        1 => Which::Huge,
+        2 => Which::HugeIdle,
+        3 => Which::NotAccessedFor { age_s: random.below(3) },
+        _ => Which::All,
+    };
+    let pages_max = match random.below(6) {
         0..=2 => None,
         3 => Some(random.pick(&[0, 1, 255, 257, pages, u64::MAX])),
         _ => Some(random.doubling(1, pages.max(1))),
-    }
+    };
+    let threads = random.between(1, threads_max) as usize;
+    let (threshold_bytes, codec) = (threshold(random), name.map(String::from));
+    (RecompressRequest { which, threshold_bytes, pages_max, codec, priority, threads }, has_codec)
 }
 
 #[cfg(test)]

@@ -94,6 +94,8 @@ impl ImageArgs {
     /// Opens the image, to read all of it; the second value compares it with the digest in a registry then.
     pub fn open_whole(&self, read_ahead: ReadAhead) -> Result<(Image, WholeCheck)> {
         let memory_bytes = values::bytes("--memory", &self.memory)?;
+        // Each thread decodes with buffers of some MiB, and would keep them beyond the budget after it has freed them.
+        pagefold_sys::malloc::return_large_blocks();
         let sources = open_media(&self.media.config()?, memory_bytes)?;
         let Sources { image, devices, blobs, memory_bytes, .. } = sources;
         let whole = WholeCheck::of(blobs);

@@ -2,10 +2,9 @@
 //! ends.
 
 use super::lives;
-use crate::load::content::Mix;
+use crate::load::filesystem::FileSystem;
 use crate::load::fio::Fio;
 use crate::load::mixed::Mixed;
-use crate::load::tree::{FileSystem, Tree};
 use crate::model::{self, BackingState, FRAME, RAW_PERIOD};
 use crate::random::{Random, derive};
 use crate::recompression::{Codec, FURTHER_MAX};
@@ -78,7 +77,7 @@ pub enum Load {
     /// fio with verification.
     Fio(Fio),
     /// A file system with files.
-    Tree(Tree),
+    Tree(FileSystem),
 }
 
 /// How a disk ends.
@@ -233,17 +232,10 @@ impl Config {
                 Load::Fio(Fio::draw(random, room, false))
             }
             4..=7 if is_loop && room >= 64 * MIB => {
-                let system = FileSystem::draw(random, self.size_bytes);
                 let is_slow = self.backing.as_ref().is_some_and(|b| b.delay_us >= SLOW_US);
                 let room = if is_slow { room.min(SLOW_TREE_MAX) } else { room };
                 // The rest is for metadata, and for deleted files that are not trimmed yet.
-                Load::Tree(Tree {
-                    system,
-                    seed: random.next(),
-                    bytes: room / 10 * 7,
-                    mix: Mix::draw(random),
-                    rounds: 3,
-                })
+                Load::Tree(FileSystem::draw(random, self.size_bytes, room / 10 * 7))
             }
             _ => self.draw_mixed(random),
         }

@@ -22,7 +22,7 @@ use crate::target::nbd::NbdConnection;
 use crate::verdict::{Done, Fault, OrFault, join};
 use config::{Config, Export, Load};
 use sampler::Sampler;
-use server::{Created, Server};
+use server::Server;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -32,8 +32,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(420);
 /// Time after which no further round of a load begins.
 const LOADING: Duration = Duration::from_secs(15);
 /// Programs that cases run.
-const PROGRAMS: [&str; 9] =
-    ["fio", "mkfs.ext4", "mkfs.xfs", "mount", "umount", "losetup", "fstrim", "diff", "dd"];
+const PROGRAMS: [&str; 8] = ["fio", "mkfs.ext4", "mkfs.xfs", "mount", "umount", "losetup", "fstrim", "dd"];
 
 /// The suite.
 pub const SUITE: Suite = Suite {
@@ -48,8 +47,8 @@ pub const SUITE: Suite = Suite {
 impl Case for Config {
     fn run(&self, context: &Context) -> Result<Done, Fault> {
         let server = match Server::create(context, self)? {
-            Created::Running(server) => server,
-            Created::Refused(why) => {
+            Ok(server) => server,
+            Err(why) => {
                 server::remove_medium(context, self)?;
                 return Ok(Done::Skipped(why));
             }

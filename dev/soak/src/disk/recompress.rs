@@ -8,18 +8,51 @@ use crate::model::FRAME;
 use crate::random::Random;
 use crate::recompression::{self, Codec, THRESHOLD_END};
 use crate::verdict::Fault;
+use pagefold_store::writeback::Which;
 use std::time::Duration;
 
 /// Exit code of a command that the program refuses.
 const USAGE: i32 = 2;
 
-/// Runs a drawn command. Its exit code must be that of the documentation.
+/// Runs a drawn command, or sets zram's attribute. The exit code must be that of the documentation.
 pub fn run(config: &Config, server: &Server, random: &mut Random) -> Result<(), Fault> {
     let interrupt_after = Duration::from_millis(random.doubling(20, 5000));
-    let request = Request::draw(config, random);
-    let args = if random.percent(70) { request.command() } else { request.attribute() };
-    let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    let expected = if request.is_valid { 0 } else { USAGE };
+    let codecs: Vec<_> = codecs(config).into_iter().map(Some).collect();
+    let pages = config.size_bytes / FRAME;
+    let (request, has_codec) = recompression::request(random, &codecs, pages, WORKERS_MAX);
+    let wrong_threshold = random.percent(3).then_some(THRESHOLD_END as u16);
+    let is_attribute = random.percent(30);
+    let which = match request.which {
+        Which::Huge => Some(("huge", "type=huge")),
+        Which::HugeIdle => Some(("huge-idle", "type=huge_idle")),
+        Which::Idle | Which::NotAccessedFor { .. } => Some(("idle=1", "type=idle")),
+        Which::All | Which::Incompressible => None,
+    };
+    // zram's word takes 0 for a pass that tries no page; the option takes no 0.
+    let pages_max = request.pages_max.filter(|pages| is_attribute || *pages > 0);
+    let words = |option: &str, word: &str, value: Option<String>| {
+        value
+            .map(|value| if is_attribute { format!("{word}={value}") } else { format!("--{option}={value}") })
+    };
+    let which = which.map(|(option, word)| if is_attribute { word.into() } else { format!("--{option}") });
+    let threshold = wrong_threshold.or(request.threshold_bytes);
+    // The command takes one of the two.
+    let names_both = !is_attribute && request.codec.is_some() && request.priority.is_some();
+    let drawn = [
+        which,
+        words("threshold", "threshold", threshold.map(|bytes| bytes.to_string())),
+        words("max-pages", "max_pages", pages_max.map(|pages| pages.to_string())),
+        words("codec", "algo", request.codec),
+        words("priority", "priority", request.priority.map(|priority| priority.to_string())),
+    ];
+    let drawn: Vec<String> = drawn.into_iter().flatten().collect();
+    let threads = format!("--threads={}", request.threads);
+    let attribute = format!("recompress={}", if drawn.is_empty() { "all".into() } else { drawn.join(" ") });
+    let args: Vec<&str> = match is_attribute {
+        true => vec!["set", NAME, &attribute],
+        false => ["recompress", NAME, &threads].into_iter().chain(drawn.iter().map(String::as_str)).collect(),
+    };
+    let expected = if has_codec && wrong_threshold.is_none() && !names_both { 0 } else { USAGE };
     server.recompress(&args, interrupt_after)?.has_code(&[expected]).map(drop)
 }
 
@@ -31,76 +64,6 @@ pub fn run_until_end(server: &Server) -> Result<(), Fault> {
 /// Marks pages as idle.
 pub fn mark_idle(server: &Server, random: &mut Random) -> Result<(), Fault> {
     server.set_one(random.pick(&["idle=all", "idle=all", "idle=1", "idle=5s"]))?.ok().map(drop)
-}
-
-/// A drawn pass.
-struct Request {
-    /// The option of `disk recompress` that selects pages, and zram's word for it.
-    which: Option<(&'static str, &'static str)>,
-    threshold_bytes: Option<u16>,
-    pages_max: Option<u64>,
-    codec: Option<&'static str>,
-    priority: Option<u8>,
-    threads: u64,
-    /// Whether the disk has such a codec, and all values are allowed.
-    is_valid: bool,
-}
-
-impl Request {
-    fn draw(config: &Config, random: &mut Random) -> Self {
-        let selections =
-            [("--huge", "type=huge"), ("--huge-idle", "type=huge_idle"), ("--idle=1", "type=idle")];
-        let wrong_threshold = random.percent(3).then_some(THRESHOLD_END as u16);
-        let mut request = Request {
-            which: random.percent(50).then(|| random.pick(&selections)),
-            threshold_bytes: wrong_threshold.or_else(|| recompression::threshold(random)),
-            pages_max: recompression::pages_max(random, config.size_bytes / FRAME),
-            codec: None,
-            priority: None,
-            threads: random.between(1, WORKERS_MAX),
-            is_valid: false,
-        };
-        let codecs = &codecs(config);
-        match random.below(5) {
-            0 => request.codec = Some(Codec::draw(random).name),
-            1 if !codecs.is_empty() => request.codec = Some(random.pick(codecs).name),
-            2 => request.priority = Some(random.between(1, 3) as u8),
-            3 if !codecs.is_empty() => request.priority = Some(random.between(1, codecs.len() as u64) as u8),
-            _ => {}
-        }
-        let has_codec = match request.codec {
-            Some(name) => codecs.iter().any(|codec| codec.name == name),
-            None => usize::from(request.priority.unwrap_or(1)) <= codecs.len(),
-        };
-        request.is_valid = has_codec && wrong_threshold.is_none();
-        request
-    }
-
-    /// The arguments of `disk recompress`.
-    fn command(&self) -> Vec<String> {
-        let mut args: Vec<String> =
-            vec!["recompress".into(), NAME.into(), format!("--threads={}", self.threads)];
-        args.extend(self.which.map(|(option, _)| option.to_string()));
-        args.extend(self.threshold_bytes.map(|bytes| format!("--threshold={bytes}")));
-        // zram's word takes 0 for a pass that tries no page; the option takes no 0.
-        let pages_max = self.pages_max.filter(|pages| *pages > 0);
-        args.extend(pages_max.map(|pages| format!("--max-pages={pages}")));
-        args.extend(self.codec.map(|name| format!("--codec={name}")));
-        args.extend(self.priority.map(|priority| format!("--priority={priority}")));
-        args
-    }
-
-    /// The arguments of `disk set`, with zram's words.
-    fn attribute(&self) -> Vec<String> {
-        let mut words: Vec<String> = Vec::new();
-        words.extend(self.which.map(|(_, word)| word.to_string()));
-        words.extend(self.threshold_bytes.map(|bytes| format!("threshold={bytes}")));
-        words.extend(self.pages_max.map(|pages| format!("max_pages={pages}")));
-        words.extend(self.codec.map(|name| format!("algo={name}")));
-        words.extend(self.priority.map(|priority| format!("priority={priority}")));
-        let words = if words.is_empty() { "all".to_string() } else { words.join(" ") };
-        vec!["set".into(), NAME.into(), format!("recompress={words}")]
-    }
 }
 
 /// The codecs in the order of their priorities: those of `--recompress-after` come first.

@@ -31,37 +31,29 @@ pub struct Server<'a> {
     config: &'a Config,
 }
 
-/// The result of [`Server::create`].
-pub enum Created<'a> {
-    /// The disk runs.
-    Running(Server<'a>),
-    /// `disk create` refused the configuration (exit code 2), for this reason.
-    Refused(String),
-}
-
 fn pagefold(context: &Context, args: &[&str]) -> Result<Ended, Fault> {
     process::run(context, &context.program, args, COMMAND)
 }
 
 impl<'a> Server<'a> {
-    /// Creates the disk of this configuration.
-    pub fn create(context: &'a Context, config: &'a Config) -> Result<Created<'a>, Fault> {
+    /// Creates the disk of this configuration. The inner error is the reason why `disk create` refused it (exit code 2).
+    pub fn create(context: &'a Context, config: &'a Config) -> Result<Result<Self, String>, Fault> {
         if config.by_attributes {
             let server = Server::create_without_size(context, config)?;
             lives::configure(context, &server, config)?;
-            return Ok(Created::Running(server));
+            return Ok(Ok(server));
         }
         let options = config.options(create_medium(context, config)?);
         let words = ["disk", "create", "-q", "--name", NAME].into_iter();
         let args: Vec<_> = words.chain(options.iter().map(String::as_str)).collect();
         let ended = pagefold(context, &args)?;
         if ended.code == 2 {
-            return Ok(Created::Refused(ended.err.trim().to_string()));
+            return Ok(Err(ended.err.trim().to_string()));
         }
         let device = ended.ok()?.text().trim().to_string();
         let server = Server::new(context, config, device)?;
         config.attributes.iter().try_for_each(|words| server.set(words)?.ok().map(drop))?;
-        Ok(Created::Running(server))
+        Ok(Ok(server))
     }
 
     /// Creates a disk as scripts for zram do, by reading `hot_add`.

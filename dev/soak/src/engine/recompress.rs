@@ -9,7 +9,6 @@ use crate::recompression::{self, BEYOND_LIMIT_BYTES, Codec, FURTHER_MAX};
 use crate::require;
 use crate::verdict::{Fault, OrFault};
 use pagefold_store::recompress::{RecompressError, RecompressReport, RecompressRequest};
-use pagefold_store::writeback::Which;
 use pagefold_store::{AutoRecompress, CodecSpec, RecompressRule, RecompressStats, RecompressThread, Store};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -93,7 +92,8 @@ impl Recompression {
         let mut counted = RecompressStats::default();
         while !stop.load(Relaxed) {
             std::thread::sleep(Duration::from_millis(random.below(10)));
-            let request = self.request(&mut random, store);
+            let pages = store.len_bytes().div_ceil(FRAME);
+            let (request, has_codec) = recompression::request(&mut random, &self.codecs, pages, WORKERS_MAX);
             // Some passes end early, at their second call or later.
             let mut calls_left = if random.percent(20) { random.between(1, 20) } else { u64::MAX };
             let result = store.recompress(&request, &mut |_| {
@@ -103,70 +103,10 @@ impl Recompression {
                     false => ControlFlow::Continue(()),
                 }
             });
-            self.check_result(&request, &result)?;
+            check_result(&request, has_codec, &result)?;
             counted = check_counters(store, counted)?;
             check_limit(store)?;
         }
-        Ok(())
-    }
-
-    fn request(&self, random: &mut Random, store: &Store) -> RecompressRequest {
-        let (all, pages) = (Which::All, store.len_bytes().div_ceil(FRAME));
-        let which = match random.below(8) {
-            0 => Which::Idle,
-            1 => Which::Huge,
-            2 => Which::HugeIdle,
-            3 => Which::NotAccessedFor { age_s: random.below(3) },
-            _ => all,
-        };
-        let (codec, priority) = match random.below(8) {
-            0 => (None, None),
-            1 => (Some(Codec::draw(random).name.to_string()), None),
-            2 => (None, Some(random.below(5) as u8)),
-            n => {
-                let priorities: Vec<u8> = self.priorities().collect();
-                let priority = (!priorities.is_empty()).then(|| random.pick(&priorities));
-                let codec = priority.filter(|_| n == 3).and_then(|p| self.codecs[usize::from(p) - 1]);
-                (codec.map(|codec| codec.name.to_string()), priority)
-            }
-        };
-        RecompressRequest {
-            which,
-            threshold_bytes: recompression::threshold(random),
-            pages_max: recompression::pages_max(random, pages),
-            codec,
-            priority,
-            threads: random.between(1, WORKERS_MAX) as usize,
-        }
-    }
-
-    /// Whether the store has a codec for the request.
-    fn has_codec(&self, request: &RecompressRequest) -> bool {
-        let fits = |priority: u8, codec: &Codec| match &request.codec {
-            Some(name) => codec.name == name && request.priority.is_none_or(|wanted| wanted == priority),
-            None => request.priority.unwrap_or(1) == priority,
-        };
-        self.priorities()
-            .any(|p| self.codecs[usize::from(p) - 1].as_ref().is_some_and(|codec| fits(p, codec)))
-    }
-
-    fn check_result(
-        &self,
-        request: &RecompressRequest,
-        result: &Result<RecompressReport, RecompressError>,
-    ) -> Result<(), Fault> {
-        let has_codec = self.has_codec(request);
-        let is_right = match result {
-            Err(RecompressError::NoCodec { .. } | RecompressError::NoSuchCodec { .. }) => !has_codec,
-            Err(_) => false,
-            Ok(report) => {
-                has_codec
-                    && report.failed_pages == 0
-                    && report.new_bytes <= report.old_bytes
-                    && tried(report) <= request.pages_max.unwrap_or(u64::MAX)
-            }
-        };
-        require!(is_right, Failed, "{request:?} of a store, which has its codec: {has_codec}: {result:?}");
         Ok(())
     }
 
@@ -184,7 +124,7 @@ impl Recompression {
                     true => ControlFlow::Continue(()),
                     false => ControlFlow::Break(()),
                 });
-                self.check_result(&request, &result)?;
+                check_result(&request, true, &result)?;
                 check_limit(store)?;
                 let Ok(report) = result else { continue };
                 let is_alone = report.changed_pages == 0;
@@ -199,6 +139,26 @@ impl Recompression {
         }
         Ok(())
     }
+}
+
+/// Checks the result of a pass on a store that has its codec, or does not.
+fn check_result(
+    request: &RecompressRequest,
+    has_codec: bool,
+    result: &Result<RecompressReport, RecompressError>,
+) -> Result<(), Fault> {
+    let is_right = match result {
+        Err(RecompressError::NoCodec { .. } | RecompressError::NoSuchCodec { .. }) => !has_codec,
+        Err(_) => false,
+        Ok(report) => {
+            has_codec
+                && report.failed_pages == 0
+                && report.new_bytes <= report.old_bytes
+                && tried(report) <= request.pages_max.unwrap_or(u64::MAX)
+        }
+    };
+    require!(is_right, Failed, "{request:?} of a store, which has its codec: {has_codec}: {result:?}");
+    Ok(())
 }
 
 /// Pages that a pass has tried.

@@ -2,7 +2,7 @@
 
 use super::commands::{Call, ImageCommands, needed_budget, remove_tree};
 use super::mount::{Allowed, Mount};
-use super::scan::{Entry, REGULAR, Scan, compare, kind, scan};
+use crate::load::scan::{Entry, REGULAR, Scan, compare, kind, scan};
 use crate::process;
 use crate::random::Random;
 use crate::require;
@@ -15,7 +15,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// User id for commands that an ordinary user runs.
 const USER: u32 = 65_534;
@@ -230,49 +230,51 @@ fn mounted<'a>(commands: &'a ImageCommands<'a>, random: &mut Random) -> Result<M
     mounted.map_err(|ended| Fault::failed(&ended.line, &ended.err))
 }
 
-/// Interrupts a build and an extraction at random times. An image that exists stays until the next one is complete; an
-/// interrupted extraction leaves no partial file; and afterwards the same command succeeds.
-pub fn interrupt(
+const SIGNALS: [Signal; 3] = [Signal::INT, Signal::TERM, Signal::KILL];
+
+/// Interrupts a build, which took so long before, at a random time. The image stays until the next one is complete, which
+/// is the same.
+pub fn interrupt_build(
     commands: &ImageCommands<'_>,
     root: &Path,
     options: &[&str],
-    expected: &Scan,
+    took: Duration,
     random: &mut Random,
 ) -> Result<(), Fault> {
     let before = fs::read(&commands.image).or_fault("reading the image")?;
-    let began = Instant::now();
-    commands.build(root, options, None)?.ok()?;
-    let took = began.elapsed().as_micros() as u64;
-    let signals = [Signal::INT, Signal::TERM, Signal::KILL];
-    for signal in signals {
-        let after = Duration::from_micros(random.below(took));
-        commands.build(root, options, Some((after, signal)))?;
-        let is_same = fs::read(&commands.image).is_ok_and(|image| image == before);
-        require!(is_same, Contents, "the image has changed by a build that got {signal:?} after {after:?}");
-    }
+    let after = Duration::from_micros(random.below(took.as_micros() as u64));
+    let signal = random.pick(&SIGNALS);
+    commands.build(root, options, Some((after, signal)))?;
+    let is_same = fs::read(&commands.image).is_ok_and(|image| image == before);
+    require!(is_same, Contents, "the image has changed by a build that got {signal:?} after {after:?}");
     let left = fs::read_dir(&commands.dir).into_iter().flatten().flatten().map(|entry| entry.file_name());
     let left: Vec<_> = left.filter(|name| name != "image" && name != "at").collect();
     // A killed build leaves its temporary file.
-    require!(left.len() <= 1, Leftover, "interrupted builds leave {left:?}");
-    let (dir, signal) = (commands.dir.join("extracted"), random.pick(&signals));
+    let is_clean = left.len() <= usize::from(signal == Signal::KILL);
+    require!(is_clean, Leftover, "a build that got {signal:?} leaves {left:?}");
+    Ok(())
+}
+
+/// Interrupts an extraction at a random time. It leaves no part of a file, and succeeds afterwards.
+pub fn interrupt_extraction(
+    commands: &ImageCommands<'_>,
+    expected: &Scan,
+    random: &mut Random,
+) -> Result<(), Fault> {
+    let (dir, signal) = (commands.dir.join("extracted"), random.pick(&SIGNALS));
     let operands = vec![dir.clone().into()];
-    let mut call = Call { budget: 64 << 20, operands, ..Call::new("extract", &["--privileged"]) };
-    call.signal = Some((Duration::from_micros(random.doubling(100, 100_000)), signal));
-    commands.run(&call)?;
+    let whole = Call { budget: 64 << 20, operands, ..Call::new("extract", &["--privileged"]) };
+    let after = Duration::from_micros(random.doubling(100, 100_000));
+    commands.run(&Call { signal: Some((after, signal)), ..whole.clone() })?;
     if signal != Signal::KILL && dir.exists() {
-        for (path, entry) in scan(&dir).entries.iter().filter(|(_, entry)| kind(entry) == REGULAR) {
-            let is_whole =
-                expected.entries.get(path).is_some_and(|e| e.get("contents") == entry.get("contents"));
-            require!(
-                is_whole,
-                Contents,
-                "an interrupted extraction leaves a part of /{}",
-                path.escape_ascii()
-            );
+        for (path, found) in scan(&dir).entries.iter().filter(|(_, entry)| kind(entry) == REGULAR) {
+            let made = expected.entries.get(path).and_then(|entry| entry.get("contents"));
+            let path = path.escape_ascii();
+            require!(made == found.get("contents"), Contents, "{signal:?} leaves a part of /{path}");
         }
     }
     remove_tree(&dir)?;
-    commands.run(&Call { signal: None, ..call })?.ok()?;
+    commands.run(&whole)?.ok()?;
     compare("extract after an interruption", expected, &scan(&dir))?;
     remove_tree(&dir)
 }

@@ -4,7 +4,7 @@
 use super::commands::{Call, ImageCommands, remove_tree};
 use super::good::{path_of, set_mode, unprivileged};
 use super::mount::{Allowed, Mount};
-use super::scan::{self, Entry, REGULAR, SYMLINK, Scan, difference, is_read, kind, scan};
+use crate::load::scan::{self, Entry, REGULAR, SYMLINK, Scan, difference, kind, scan};
 use crate::process::Ended;
 use crate::random::Random;
 use crate::require;
@@ -225,7 +225,7 @@ fn mount(
     let mut readable = extraction.scan.clone();
     let reported = extraction.reported("");
     let is_ambiguous = |path: &[u8]| reported.iter().any(|reported| path.starts_with(reported));
-    readable.entries.retain(|path, entry| is_read(entry) && !is_ambiguous(path));
+    readable.entries.retain(|path, entry| !entry.contains_key("error") && !is_ambiguous(path));
     let mut compared = Scan::default();
     for (path, entry) in &readable.entries {
         if agrees(&mount.point, path, entry, is_clean)? {
@@ -246,9 +246,8 @@ fn agrees(point: &Path, path: &[u8], entry: &Entry, is_clean: bool) -> Result<bo
         Ok((found, _)) => [entry.clone(), found],
     };
     // The mount may decode with another library than the extraction; see `agree`.
-    let is_eio = pair[1]
-        .get("contents")
-        .is_some_and(|c| *c == std::io::Error::from_raw_os_error(libc::EIO).to_string());
+    let eio = std::io::Error::from_raw_os_error(libc::EIO).to_string();
+    let is_eio = pair[1].get("error") == Some(&eio);
     if is_eio && !is_clean {
         return Ok(false);
     }
@@ -258,7 +257,7 @@ fn agrees(point: &Path, path: &[u8], entry: &Entry, is_clean: bool) -> Result<bo
     let mask = if has_other_mode { 0o170_000 } else { 0o170_777 };
     for entry in &mut pair {
         // The extraction has reported names, owners and attributes that it could not make.
-        entry.retain(|name, _| ["mode", "device", "size", "contents"].contains(&name.as_str()));
+        entry.retain(|name, _| ["mode", "device", "size", "contents", "error"].contains(&name.as_str()));
         set_mode(entry, |mode| mode & mask);
     }
     let difference = scan::field_difference(&pair[0], &pair[1]);

@@ -8,9 +8,7 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | `tree` | a random tree |
 //! | `commands` | runs commands and checks the promises of all of them |
-//! | `scan` | the contents of a tree, and the difference between two |
 //! | `mount` | a mount and its server |
 //! | `good`, `hostile` | the ways to read an intact image, and a damaged one |
 //! | `mutate` | damages an image |
@@ -22,10 +20,10 @@ mod good;
 mod hostile;
 mod mount;
 mod mutate;
-mod scan;
-mod tree;
 
 use crate::case::{Case, Context, Suite};
+use crate::load::scan;
+use crate::load::tree::Tree;
 use crate::process;
 use crate::random::{Random, derive};
 use crate::verdict::{Done, Fault, OrFault};
@@ -33,7 +31,6 @@ use commands::{Call, ImageCommands};
 use mutate::StructureMap;
 use std::fs;
 use std::time::{Duration, Instant};
-use tree::Tree;
 
 /// Time after which no further damaged copy is read.
 const READING: Duration = Duration::from_secs(12);
@@ -77,9 +74,9 @@ fn draw_options(random: &mut Random) -> Vec<String> {
         ("none", 0),
         ("lz4", 0),
         ("lz4hc", 12),
-        ("zstd", 22),
+        ("zstd", 15),
         ("deflate", 12),
-        ("lzma", 9),
+        ("lzma", 5),
         ("auto", 0),
     ]);
     let level = if level_max > 0 { format!(":{}", random.between(1, level_max)) } else { String::new() };
@@ -111,7 +108,9 @@ impl Case for Config {
         fs::create_dir(&dir).or_fault("making a folder")?;
         let commands = ImageCommands::new(context, dir);
         let options: Vec<_> = self.options.iter().map(String::as_str).collect();
+        let began = Instant::now();
         let built = commands.build(&root, &options, None)?;
+        let took = began.elapsed();
         if built.code == 2 {
             return Ok(Done::Skipped(built.err.trim().into()));
         }
@@ -119,7 +118,8 @@ impl Case for Config {
         let expected = scan::scan(&root);
         let mut random = Random::new(self.seed);
         good::read(&commands, &root, &expected, &mut random)?;
-        good::interrupt(&commands, &root, &options, &expected, &mut random)?;
+        good::interrupt_build(&commands, &root, &options, took, &mut random)?;
+        good::interrupt_extraction(&commands, &expected, &mut random)?;
         let image = fs::read(&commands.image).or_fault("reading the image")?;
         let call = Call { budget: 64 << 20, ..Call::new("ls", &["-R", "--json"]) };
         let map = StructureMap::new(&image, &commands.run(&call)?.ok()?.json()?);

@@ -1,7 +1,7 @@
 //! A mount by `image mount`: reads through it, and checks of the server's memory, CPU use, and leftovers.
 
 use super::commands::{Call, ImageCommands, check_memory};
-use super::scan::{REGULAR, Scan, kind};
+use crate::load::scan::{REGULAR, Scan, kind};
 use crate::process::{self, Ended, Rest, number};
 use crate::random::{Random, derive};
 use crate::verdict::{Fault, OrFault, join};

@@ -15,9 +15,8 @@ const AFTER_INODE: usize = 256;
 /// Offsets and lengths of an image's structures, in bytes.
 #[derive(Debug)]
 pub struct StructureMap {
-    inodes: Vec<(usize, usize)>,
-    after_inodes: Vec<(usize, usize)>,
-    directories: Vec<(usize, usize)>,
+    /// The superblock, inodes, the bytes after inodes, and directories.
+    spots: [Vec<(usize, usize)>; 4],
     nids: Vec<u64>,
 }
 
@@ -52,7 +51,7 @@ impl StructureMap {
                 });
             }
         }
-        StructureMap { inodes, after_inodes, directories, nids }
+        StructureMap { spots: [vec![(SUPERBLOCK, 144)], inodes, after_inodes, directories], nids }
     }
 }
 
@@ -69,12 +68,12 @@ pub fn damage(random: &mut Random, bytes: &mut Vec<u8>, map: &StructureMap) -> S
 
 fn damage_once(random: &mut Random, bytes: &mut Vec<u8>, map: &StructureMap) -> String {
     let len = bytes.len().max(1);
-    let anywhere = (random.below(len as u64) as usize, 8);
-    let superblock = (SUPERBLOCK, 144);
+    let anywhere = random.below(len as u64) as usize;
+    let unit = [(anywhere, 8)];
     let spots = match random.below(20) {
-        0 | 1 => return change_number(random, bytes, map, anywhere),
+        0 | 1 => &unit[..],
         2 => {
-            bytes.truncate(anywhere.0.max(SUPERBLOCK + 256).min(len));
+            bytes.truncate(anywhere.max(SUPERBLOCK + 256).min(len));
             return format!("cut to {}", bytes.len());
         }
         3 => {
@@ -82,13 +81,10 @@ fn damage_once(random: &mut Random, bytes: &mut Vec<u8>, map: &StructureMap) -> 
             return format!("longer: {}", bytes.len());
         }
         4 | 5 => return damage_block(random, bytes),
-        6..=8 => return change_number(random, bytes, map, superblock),
-        9..=12 => &map.inodes,
-        13..=15 => &map.after_inodes,
-        _ => &map.directories,
+        n => &map.spots[(n as usize - 5) / 4],
     };
-    let spot = spots.get(random.below(spots.len() as u64) as usize).copied().unwrap_or(superblock);
-    change_number(random, bytes, map, spot)
+    let Some(spot) = spots.get(random.below(spots.len() as u64) as usize) else { return "nothing".into() };
+    change_number(random, bytes, map, *spot)
 }
 
 /// Changes a number within a range of bytes: to an extreme value, to a value near the old one, or to any value.
@@ -159,7 +155,7 @@ mod tests {
         assert!(fix_checksum(&mut same) && same == image);
         let root = number(image, SUPERBLOCK + 14, 2);
         let map = StructureMap::new(image, &serde_json::json!({"entries": [{"nid": root}]}));
-        assert_eq!((map.inodes.len(), map.directories.len()), (1, 1));
+        assert_eq!(map.spots.each_ref().map(Vec::len), [1; 4]);
         for seed in 0..200 {
             let mut damaged = [image.to_vec(), image.to_vec()];
             let [a, b] = damaged.each_mut().map(|bytes| damage(&mut Random::new(seed), bytes, &map));

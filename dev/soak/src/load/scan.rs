@@ -24,8 +24,8 @@ const MOST_LEVELS: usize = 400;
 /// Longest path that system calls accept.
 const PATH_MAX: usize = 4000;
 
-/// The visible properties of a file, as text by their names: type and permissions (`mode`), a digest of the contents,
-/// each attribute, and so on.
+/// The visible properties of a file, as text by their names: type and permissions (`mode`), a digest of the contents or
+/// the `error` of reading them, each attribute, and so on.
 pub type Entry = BTreeMap<String, String>;
 
 /// The type of regular files.
@@ -110,14 +110,15 @@ pub fn read_entry(at: &Path) -> io::Result<(Entry, u64)> {
         Ok(xattrs) => xattrs.into_iter().for_each(|(name, value)| put(&name, value)),
         Err(error) => put("attributes", error.to_string()),
     }
-    if kind.is_symlink() {
-        let target = fs::read_link(at)?;
-        put("contents", target.as_os_str().as_bytes().escape_ascii().to_string());
-    }
+    let target =
+        kind.is_symlink().then(|| Ok(fs::read_link(at)?.as_os_str().as_bytes().escape_ascii().to_string()));
     drop(request);
     if kind.is_file() {
         put("size", meta.len().to_string());
-        put("contents", digest(at, meta.len()).unwrap_or_else(|error| error.to_string()));
+    }
+    match target.unwrap_or_else(|| if kind.is_file() { digest(at, meta.len()) } else { Ok(String::new()) }) {
+        Ok(contents) => put("contents", contents),
+        Err(error) => put("error", error.to_string()),
     }
     Ok((entry, meta.ino()))
 }
@@ -155,12 +156,7 @@ fn digest(at: &Path, len: u64) -> io::Result<String> {
         file.read_exact_at(&mut buffer[..wanted], offset)?;
         hasher.write(&buffer[..wanted]);
     }
-    Ok(format!("digest {:x}", hasher.finish()))
-}
-
-/// Whether the contents of a file could be read.
-pub fn is_read(entry: &Entry) -> bool {
-    entry.get("contents").is_none_or(|contents| kind(entry) != REGULAR || contents.starts_with("digest"))
+    Ok(format!("{:x}", hasher.finish()))
 }
 
 /// Returns a fault if a tree differs from the expected one.
