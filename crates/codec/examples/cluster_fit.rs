@@ -1,13 +1,10 @@
-//! Measures the encoders of clusters on files that are cut into clusters as an image's writer does.
+//! Measures the encoders of clusters without a builder around them, on files that are cut into clusters.
 //!
-//! `cluster_fit CLUSTER_BYTES CONFIG... -- FILE...` prints for each configuration the CPU time and the bytes of
-//! clusters that `fit` needs for the files, and the CPU time and the bytes when the same pieces are compressed whole,
-//! by the same encoder and without a limit. A configuration is `lz4`, `lz4hc:9`, `zstd:12`, with `@WINDOW` where it has
-//! one.
-//!
-//! `cluster_fit --bare THREADS CLUSTER_BYTES CONFIG -- FILE...` prints the time that several threads need for the
-//! pieces whole, and their CPU time: the limit of a builder with as many threads. `--library` in place of `--bare` is
-//! the same with liblz4's encoder of `lz4hc`: the limit of a builder that leaves compression to that library.
+//! `cluster_fit --bare THREADS CLUSTER_BYTES CONFIG -- FILE...` cuts the files into pieces as an image's writer does, and
+//! prints the time that several threads need to compress these pieces whole, and their CPU time: the limit of a builder
+//! with as many threads. A configuration is `lz4`, `lz4hc:9`, `zstd:12`, with `@WINDOW` where it has one. `--library` in
+//! place of `--bare` is the same with liblz4's encoder of `lz4hc`: the limit of a builder that leaves compression to that
+//! library. `bench/image_build.py` runs both.
 
 #![allow(clippy::unwrap_used, reason = "a measurement that fails has no result")]
 
@@ -68,15 +65,14 @@ impl Library {
     }
 }
 
-/// Clocks of time.h: the CPU time of all threads, and of this thread.
+/// The clock of time.h that counts the CPU time of all threads.
 const CLOCK_PROCESS_CPUTIME_ID: i32 = 2;
-const CLOCK_THREAD_CPUTIME_ID: i32 = 3;
 
-/// Returns a CPU time: other processes may run on the machine.
-fn cpu_time(clock: i32) -> Duration {
+/// Returns the CPU time of this process: other processes may run on the machine.
+fn cpu_time() -> Duration {
     let mut time = Timespec { seconds: 0, nanoseconds: 0 };
     // SAFETY: the call only writes the time, which is live.
-    assert_eq!(unsafe { clock_gettime(clock, &mut time) }, 0);
+    assert_eq!(unsafe { clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &mut time) }, 0);
     Duration::new(time.seconds as u64, time.nanoseconds as u32)
 }
 
@@ -104,80 +100,21 @@ fn config(text: &str, cluster: usize) -> EncoderConfig {
 }
 
 fn main() {
-    let mut arguments: Vec<String> = std::env::args().skip(1).collect();
-    let is_library = arguments[0] == "--library";
-    let bare_threads = (is_library || arguments[0] == "--bare")
-        .then(|| arguments.drain(..2).nth(1).unwrap().parse().unwrap());
-    let split = arguments.iter().position(|a| a == "--").unwrap();
-    let cluster: usize = arguments[0].parse().unwrap();
-    let files: Vec<Vec<u8>> = arguments[split + 1..]
-        .iter()
-        .filter_map(|f| std::fs::read(f).ok())
-        .filter(|f| !f.is_empty())
-        .collect();
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [mode, threads, cluster, text, separator, paths @ ..] = &arguments[..] else {
+        panic!("usage: cluster_fit --bare|--library THREADS CLUSTER_BYTES CONFIG -- FILE...")
+    };
+    assert!(["--bare", "--library"].contains(&mode.as_str()) && separator == "--");
+    let (threads, cluster) = (threads.parse().unwrap(), cluster.parse().unwrap());
+    let files = paths.iter().filter_map(|path| std::fs::read(path).ok());
+    let files: Vec<Vec<u8>> = files.filter(|file| !file.is_empty()).collect();
     let total: usize = files.iter().map(Vec::len).sum();
     println!("{} files, {total} bytes, clusters of {cluster}", files.len());
-    if let Some(threads) = bare_threads {
-        return measure_bare(&config(&arguments[1], cluster), &files, cluster, threads, is_library);
-    }
-    for text in &arguments[1..split] {
-        measure(text, &config(text, cluster), &files, cluster);
-    }
-}
-
-fn measure(text: &str, config: &EncoderConfig, files: &[Vec<u8>], cluster: usize) {
-    let mut encoder = Encoder::new(config).unwrap();
-    let (mut dst, mut bare) = (vec![0; cluster], vec![0; 16 << 20]);
-    let (mut fit_time, mut bare_time) = (Duration::ZERO, Duration::ZERO);
-    let (mut clusters, mut stored, mut written, mut bare_bytes, mut slack) = (0, 0, 0, 0, 0);
-    let (mut input, mut consumed) = (0, 0);
-    for file in files {
-        let mut rest = &file[..];
-        while !rest.is_empty() {
-            // Not measured, so that the data is in the caches for both.
-            encoder.fit(rest, &mut dst).unwrap();
-            let begin = cpu_time(CLOCK_THREAD_CPUTIME_ID);
-            let input_before = encoder.input_bytes();
-            let fit = encoder.fit(rest, &mut dst).unwrap();
-            input += encoder.input_bytes() - input_before;
-            fit_time += cpu_time(CLOCK_THREAD_CPUTIME_ID) - begin;
-            // A block of data that does not compress is stored as it is.
-            let is_plain = fit.consumed_bytes < BLOCK.min(rest.len());
-            let len = if is_plain { BLOCK.min(rest.len()) } else { fit.consumed_bytes };
-            let (now, later) = rest.split_at(len);
-            let begin = cpu_time(CLOCK_THREAD_CPUTIME_ID);
-            let bare_len = encoder.whole(now, &mut bare).unwrap().unwrap();
-            bare_time += cpu_time(CLOCK_THREAD_CPUTIME_ID) - begin;
-            consumed += len;
-            rest = later;
-            if is_plain {
-                stored += BLOCK;
-                continue;
-            }
-            clusters += 1;
-            bare_bytes += bare_len;
-            written += fit.written_bytes;
-            // The cluster at the end of a file has only the blocks that it needs.
-            stored += fit.written_bytes.min(fit.consumed_bytes).div_ceil(BLOCK) * BLOCK;
-            if !later.is_empty() {
-                slack += cluster - fit.written_bytes;
-            }
-        }
-    }
-    println!(
-        "{text:<16} fit {:>7.3} s  bare {:>7.3} s  x{:.3}  clusters {clusters}  stored {stored}  written {written}  \
-         bare {bare_bytes}  x{:.4}  slack {:.3} %  passes {:.3}",
-        fit_time.as_secs_f64(),
-        bare_time.as_secs_f64(),
-        fit_time.as_secs_f64() / bare_time.as_secs_f64(),
-        written as f64 / bare_bytes as f64,
-        100.0 * slack as f64 / written as f64,
-        input as f64 / consumed as f64,
-    );
+    measure(&config(text, cluster), &files, cluster, threads, mode == "--library");
 }
 
 /// Cuts the files into pieces as `fit` does, and prints the time in which the threads compress these pieces.
-fn measure_bare(config: &EncoderConfig, files: &[Vec<u8>], cluster: usize, threads: usize, is_library: bool) {
+fn measure(config: &EncoderConfig, files: &[Vec<u8>], cluster: usize, threads: usize, is_library: bool) {
     let next = AtomicUsize::new(0);
     let pieces = Mutex::new(Vec::new());
     let cut = || {
@@ -199,7 +136,7 @@ fn measure_bare(config: &EncoderConfig, files: &[Vec<u8>], cluster: usize, threa
     };
     run(&cut);
     let pieces = pieces.into_inner().unwrap();
-    let (begin, cpu_before) = (Instant::now(), cpu_time(CLOCK_PROCESS_CPUTIME_ID));
+    let (begin, cpu_before) = (Instant::now(), cpu_time());
     run(&|| {
         let (mut encoder, mut dst) = (Encoder::new(config).unwrap(), vec![0; 16 << 20]);
         let mut library = is_library.then(|| match config {
@@ -214,7 +151,7 @@ fn measure_bare(config: &EncoderConfig, files: &[Vec<u8>], cluster: usize, threa
             assert!(written.is_some());
         }
     });
-    let (elapsed, cpu) = (begin.elapsed(), cpu_time(CLOCK_PROCESS_CPUTIME_ID) - cpu_before);
+    let (elapsed, cpu) = (begin.elapsed(), cpu_time() - cpu_before);
     println!(
         "{} pieces, {threads} threads, bare {:.3} s, CPU {:.3} s",
         pieces.len(),

@@ -99,7 +99,7 @@ pub enum CodecError {
         max: u32,
     },
     /// A buffer that a decoder works in is too short.
-    #[error("{codec} needs a {what} of {least_bytes} bytes, not {len_bytes}")]
+    #[error("{codec} needs a {what} of {min_bytes} bytes, not {len_bytes}")]
     Room {
         /// The codec.
         codec: &'static str,
@@ -108,6 +108,6 @@ pub enum CodecError {
         /// Its length.
         len_bytes: usize,
         /// The length that it must have at least.
-        least_bytes: usize,
+        min_bytes: usize,
     },
 }

@@ -4,6 +4,7 @@
 //! is one loop, compiled for several instruction sets, of which the widest that the CPU has is chosen at run time. The
 //! tests compare all of them with a plain loop.
 
+use crate::isa::{Isa, dispatch};
 use pagefold_page::Page;
 
 /// Fills a page with a word, a native-endian number in memory order.
@@ -13,36 +14,18 @@ pub fn fill(page: &mut Page, fill_word: u64) {
         page.fill(0);
         return;
     }
-    #[cfg(target_arch = "x86_64")]
-    {
-        if is_x86_feature_detected!("avx512f") {
-            // SAFETY: AVX-512F was detected on this CPU.
-            return unsafe { fill_avx512(page, fill_word) };
-        }
-        if is_x86_feature_detected!("avx2") {
-            // SAFETY: AVX2 was detected on this CPU.
-            return unsafe { fill_avx2(page, fill_word) };
-        }
-    }
-    fill_portable(page, fill_word);
+    Isa::detect().fill(page, fill_word);
 }
 
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f")]
-fn fill_avx512(page: &mut Page, fill_word: u64) {
-    fill_portable(page, fill_word);
+dispatch! {
+    /// See [`fill_blocks`].
+    fill(page: &mut Page, fill_word: u64), fill_blocks
 }
 
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2")]
-fn fill_avx2(page: &mut Page, fill_word: u64) {
-    fill_portable(page, fill_word);
-}
-
-/// Writes blocks of 64 bytes. Inlined into each caller, the loop uses the store instructions that the caller's
-/// `target_feature` allows.
+/// Writes blocks of 64 bytes. Inlined into each variant, the loop uses the store instructions of its
+/// instruction set.
 #[inline(always)]
-fn fill_portable(page: &mut Page, fill_word: u64) {
+fn fill_blocks(page: &mut Page, fill_word: u64) {
     let mut block = [0; 64];
     block.as_chunks_mut().0.fill(fill_word.to_ne_bytes());
     page.as_chunks_mut().0.fill(block);
@@ -62,24 +45,14 @@ mod tests {
     }
 
     fn check(word: u64) {
-        type Fill = fn(&mut Page, u64);
-        let mut fills: Vec<(&str, Fill)> = vec![("chosen", fill), ("portable", fill_portable)];
-        #[cfg(target_arch = "x86_64")]
-        {
-            if is_x86_feature_detected!("avx512f") {
-                // SAFETY: AVX-512F was detected on this CPU.
-                fills.push(("avx512", |page, word| unsafe { fill_avx512(page, word) }));
-            }
-            if is_x86_feature_detected!("avx2") {
-                // SAFETY: AVX2 was detected on this CPU.
-                fills.push(("avx2", |page, word| unsafe { fill_avx2(page, word) }));
-            }
-        }
-        for (name, fill) in fills {
+        let mut page = [0xa5; PAGE_SIZE];
+        fill(&mut page, word);
+        assert!(page == reference(word), "{word:#x}");
+        for isa in Isa::all() {
             let mut page = [0xa5; PAGE_SIZE];
-            fill(&mut page, word);
-            assert!(page == reference(word), "{name}, {word:#x}");
-            assert_eq!(crate::same_filled(&page), Some(word), "{name}");
+            isa.fill(&mut page, word);
+            assert!(page == reference(word), "{isa:?}, {word:#x}");
+            assert_eq!(crate::same_filled(&page), Some(word), "{isa:?}");
         }
     }
 

@@ -89,8 +89,11 @@ mod codec;
 mod deflate;
 mod error;
 mod fill;
+mod isa;
 mod liblz4;
+mod load;
 mod lz4;
+mod lz4_block;
 mod lz4hc;
 #[cfg(feature = "testing")]
 pub mod lzo;
@@ -109,9 +112,3 @@ pub use fill::fill;
 pub use same_filled::same_filled;
 pub use streams::{PerCpuStream, StreamGuard, StreamWaits, Streams};
 pub use table::{backend, names, table};
-
-/// The types with which the dispatch benchmark calls a back end without the table.
-#[cfg(feature = "testing")]
-pub mod testing {
-    pub use crate::lz4::{Lz4, Lz4Stream};
-}

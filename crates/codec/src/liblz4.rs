@@ -1,21 +1,87 @@
-//! The parts of liblz4 that both LZ4 back ends use: owned stream objects, dictionaries, the decoder.
+//! liblz4: its functions, and the parts that both LZ4 back ends share: stream objects, dictionaries, the decoder, and the
+//! algorithm over one of its encoders.
 //!
-//! The functions are declared by hand, here and in the back ends, because lz4-sys binds neither those that keep
-//! state nor those for dictionaries. The signatures are those of `lz4.h` and `lz4hc.h` of LZ4 1.10, which lz4-sys
-//! 1.11 vendors.
+//! The functions are declared by hand, because lz4-sys binds neither those that keep state nor those for dictionaries.
+//! The signatures are those of `lz4.h` and `lz4hc.h` of LZ4 1.10, which lz4-sys 1.11 vendors.
 
+use crate::backend::{Algorithm, Stream};
 use crate::error::CodecError;
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::NonNull;
+use std::sync::Arc;
 
-// Links liblz4, whose functions are declared below and in the back ends.
+// Links liblz4, whose functions are declared below.
 use lz4_sys as _;
 
 unsafe extern "C" {
-    fn LZ4_decompress_safe(
+    fn LZ4_createStream() -> *mut c_void;
+    fn LZ4_freeStream(stream: *mut c_void) -> c_int;
+    fn LZ4_resetStream_fast(stream: *mut c_void);
+    fn LZ4_loadDict(stream: *mut c_void, dictionary: *const c_char, len: c_int) -> c_int;
+    fn LZ4_attach_dictionary(working: *mut c_void, dictionary: *const c_void);
+    pub(crate) fn LZ4_compress_fast_extState(
+        state: *mut c_void,
         src: *const c_char,
         dst: *mut c_char,
         src_len: c_int,
+        dst_capacity: c_int,
+        acceleration: c_int,
+    ) -> c_int;
+    fn LZ4_compress_fast_extState_fastReset(
+        state: *mut c_void,
+        src: *const c_char,
+        dst: *mut c_char,
+        src_len: c_int,
+        dst_capacity: c_int,
+        acceleration: c_int,
+    ) -> c_int;
+    fn LZ4_compress_fast_continue(
+        state: *mut c_void,
+        src: *const c_char,
+        dst: *mut c_char,
+        src_len: c_int,
+        dst_capacity: c_int,
+        acceleration: c_int,
+    ) -> c_int;
+    pub(crate) fn LZ4_compress_destSize_extState(
+        state: *mut c_void,
+        src: *const c_char,
+        dst: *mut c_char,
+        src_len: *mut c_int,
+        dst_capacity: c_int,
+        acceleration: c_int,
+    ) -> c_int;
+    fn LZ4_createStreamHC() -> *mut c_void;
+    fn LZ4_freeStreamHC(stream: *mut c_void) -> c_int;
+    fn LZ4_resetStreamHC_fast(stream: *mut c_void, level: c_int);
+    fn LZ4_loadDictHC(stream: *mut c_void, dictionary: *const c_char, len: c_int) -> c_int;
+    fn LZ4_attach_HC_dictionary(working: *mut c_void, dictionary: *const c_void);
+    fn LZ4_compress_HC_extStateHC_fastReset(
+        state: *mut c_void,
+        src: *const c_char,
+        dst: *mut c_char,
+        src_len: c_int,
+        dst_capacity: c_int,
+        level: c_int,
+    ) -> c_int;
+    fn LZ4_compress_HC_continue(
+        stream: *mut c_void,
+        src: *const c_char,
+        dst: *mut c_char,
+        src_len: c_int,
+        dst_capacity: c_int,
+    ) -> c_int;
+    pub(crate) fn LZ4_decompress_safe(
+        src: *const c_char,
+        dst: *mut c_char,
+        src_len: c_int,
+        dst_capacity: c_int,
+    ) -> c_int;
+    pub(crate) fn LZ4_decompress_safe_partial(
+        src: *const c_char,
+        dst: *mut c_char,
+        src_len: c_int,
+        target_len: c_int,
         dst_capacity: c_int,
     ) -> c_int;
     fn LZ4_decompress_safe_usingDict(
@@ -31,17 +97,19 @@ unsafe extern "C" {
 /// Bytes of a dictionary that are used, its last: liblz4's matches reach back 64 KiB at most.
 const DICTIONARY_LEN_MAX: usize = 64 << 10;
 
-/// A function of liblz4 that allocates a stream object; it returns null where there is no memory.
-pub(crate) type Create = unsafe extern "C" fn() -> *mut c_void;
-/// The function that frees the objects of a [`Create`].
-pub(crate) type Free = unsafe extern "C" fn(*mut c_void) -> c_int;
-/// A function that builds a dictionary's table in a stream object; the table points into the dictionary's bytes.
-pub(crate) type Load = unsafe extern "C" fn(*mut c_void, *const c_char, c_int) -> c_int;
+/// An encoder of liblz4. Each has stream objects of its kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Encoder {
+    /// The fast one. Its hash table takes 16 KiB.
+    Fast,
+    /// The dense one. Its chain table takes 256 KiB.
+    High,
+}
 
 /// A stream object of liblz4, freed on drop.
 pub(crate) struct RawStream {
     object: NonNull<c_void>,
-    free: Free,
+    encoder: Encoder,
 }
 
 // SAFETY: the object is plain memory that liblz4 ties to no thread; it is owned by this value alone.
@@ -50,57 +118,164 @@ unsafe impl Send for RawStream {}
 unsafe impl Sync for RawStream {}
 
 impl RawStream {
-    /// Allocates a stream object with `create`; dropping it calls `free`.
-    ///
-    /// # Safety
-    /// `create` returns null or an initialised object, and `free` frees the objects of `create`.
-    pub(crate) unsafe fn new(codec: &'static str, create: Create, free: Free) -> Result<Self, CodecError> {
-        // SAFETY: `create` takes no arguments and returns null or an initialised object (the caller's duty), which the
-        // value made below frees.
-        let object = unsafe { create() };
+    /// Allocates a stream object for an encoder.
+    pub(crate) fn new(codec: &'static str, encoder: Encoder) -> Result<Self, CodecError> {
+        // SAFETY: the functions take no arguments and return null or an initialised object, which the value made below
+        // frees.
+        let object = unsafe {
+            match encoder {
+                Encoder::Fast => LZ4_createStream(),
+                Encoder::High => LZ4_createStreamHC(),
+            }
+        };
         let object = NonNull::new(object).ok_or(CodecError::NoMemory { codec })?;
-        Ok(RawStream { object, free })
+        Ok(RawStream { object, encoder })
     }
 
     /// The object, for calls into liblz4.
     pub(crate) fn as_ptr(&self) -> *mut c_void {
         self.object.as_ptr()
     }
+
+    /// Makes the stream ready for a dictionary, or for one call with a dictionary.
+    fn reset(&mut self, level: c_int) {
+        // SAFETY: the object is live, initialised, of the encoder's kind, and borrowed mutably.
+        unsafe {
+            match self.encoder {
+                Encoder::Fast => LZ4_resetStream_fast(self.as_ptr()),
+                Encoder::High => LZ4_resetStreamHC_fast(self.as_ptr(), level),
+            }
+        }
+    }
 }
 
 impl Drop for RawStream {
     fn drop(&mut self) {
-        // SAFETY: the object comes from the `create` that `free` belongs to (see `new`), and is freed once.
-        unsafe { (self.free)(self.object.as_ptr()) };
+        // SAFETY: the object comes from the function that belongs to this one (see `new`), and is freed once.
+        unsafe {
+            match self.encoder {
+                Encoder::Fast => LZ4_freeStream(self.as_ptr()),
+                Encoder::High => LZ4_freeStreamHC(self.as_ptr()),
+            }
+        };
     }
 }
 
 /// A dictionary and the table that liblz4 built from it.
-pub(crate) struct Dictionary {
+struct Dictionary {
     // The first field, so that it is dropped before the bytes that it points into.
-    pub(crate) table: RawStream,
-    pub(crate) bytes: Box<[u8]>,
+    table: RawStream,
+    bytes: Box<[u8]>,
 }
 
 impl Dictionary {
-    /// Builds the table in `stream` with `load`.
-    ///
-    /// # Safety
-    /// `load` is for streams of this kind, and the stream is ready for it.
-    pub(crate) unsafe fn new(
-        codec: &'static str,
-        stream: RawStream,
-        load: Load,
-        bytes: &[u8],
-    ) -> Result<Self, CodecError> {
+    fn new(codec: &'static str, encoder: Encoder, level: c_int, bytes: &[u8]) -> Result<Self, CodecError> {
         let tail: Box<[u8]> = bytes[bytes.len().saturating_sub(DICTIONARY_LEN_MAX)..].into();
-        // SAFETY: the stream is live and of the right kind (the caller's duty); the bytes stay where they
-        // are as long as it, because both are fields of one value and the bytes are on the heap.
-        let used = unsafe { load(stream.as_ptr(), tail.as_ptr().cast(), c_len(tail.len())) };
+        let mut table = RawStream::new(codec, encoder)?;
+        table.reset(level);
+        let (stream, start, len) = (table.as_ptr(), tail.as_ptr().cast(), c_len(tail.len()));
+        // SAFETY: the stream is live, of the encoder's kind, and just reset; the bytes stay where they are as long as it,
+        // because both are fields of one value and the bytes are on the heap.
+        let used = unsafe {
+            match encoder {
+                Encoder::Fast => LZ4_loadDict(stream, start, len),
+                Encoder::High => LZ4_loadDictHC(stream, start, len),
+            }
+        };
         match used {
             0 => Err(CodecError::BadDictionary { codec, len_bytes: bytes.len() }),
-            _ => Ok(Dictionary { table: stream, bytes: tail }),
+            _ => Ok(Dictionary { table, bytes: tail }),
         }
+    }
+}
+
+/// An encoder of liblz4 with its level and dictionary.
+pub(crate) struct Library {
+    codec: &'static str,
+    encoder: Encoder,
+    level: c_int,
+    dictionary: Option<Arc<Dictionary>>,
+}
+
+impl Library {
+    /// Prepares the dictionary, if there is one.
+    pub(crate) fn new(
+        codec: &'static str,
+        encoder: Encoder,
+        level: c_int,
+        dictionary: Option<&[u8]>,
+    ) -> Result<Self, CodecError> {
+        let prepare = |bytes| Ok(Arc::new(Dictionary::new(codec, encoder, level, bytes)?));
+        let dictionary = dictionary.map(prepare).transpose()?;
+        Ok(Library { codec, encoder, level, dictionary })
+    }
+
+    /// Allocates a working state, as a concrete type.
+    pub(crate) fn open(&self) -> Result<LibraryStream, CodecError> {
+        let Library { codec, encoder, level, ref dictionary } = *self;
+        Ok(LibraryStream {
+            codec,
+            state: RawStream::new(codec, encoder)?,
+            level,
+            dictionary: dictionary.clone(),
+        })
+    }
+}
+
+impl Algorithm for Library {
+    fn stream(&self) -> Result<Box<dyn Stream>, CodecError> {
+        Ok(Box::new(self.open()?))
+    }
+}
+
+/// Working state of a [`Library`].
+pub(crate) struct LibraryStream {
+    codec: &'static str,
+    state: RawStream,
+    level: c_int,
+    dictionary: Option<Arc<Dictionary>>,
+}
+
+impl Stream for LibraryStream {
+    fn compress(&mut self, src: &[u8], dst: &mut [u8]) -> Result<usize, CodecError> {
+        let (state, level) = (self.state.as_ptr(), self.level);
+        let (from, to) = (src.as_ptr().cast(), dst.as_mut_ptr().cast());
+        let (src_len, dst_len) = (c_len(src.len()), c_len(dst.len()));
+        if self.dictionary.is_some() {
+            self.state.reset(level);
+        }
+        let table = self.dictionary.as_ref().map(|dictionary| dictionary.table.as_ptr());
+        // SAFETY: the state is live, initialised, of the encoder's kind, and used by no other kind of call (a stream
+        // either has a dictionary or not, for life); the slices are live and their lengths are passed. With a dictionary,
+        // the state is prepared for one call (just reset); the dictionary is only read, and outlives the state: this
+        // value holds an Arc of it.
+        let len = unsafe {
+            match (self.state.encoder, table) {
+                (Encoder::Fast, None) => {
+                    LZ4_compress_fast_extState_fastReset(state, from, to, src_len, dst_len, level)
+                }
+                (Encoder::High, None) => {
+                    LZ4_compress_HC_extStateHC_fastReset(state, from, to, src_len, dst_len, level)
+                }
+                (Encoder::Fast, Some(table)) => {
+                    LZ4_attach_dictionary(state, table);
+                    LZ4_compress_fast_continue(state, from, to, src_len, dst_len, level)
+                }
+                (Encoder::High, Some(table)) => {
+                    LZ4_attach_HC_dictionary(state, table);
+                    LZ4_compress_HC_continue(state, from, to, src_len, dst_len)
+                }
+            }
+        };
+        match usize::try_from(len) {
+            Ok(len) if len > 0 => Ok(len),
+            _ => Err(CodecError::Compress { codec: self.codec, dst_len_bytes: dst.len() }),
+        }
+    }
+
+    fn decompress(&mut self, src: &[u8], dst: &mut [u8]) -> Result<usize, CodecError> {
+        let dictionary = self.dictionary.as_ref().map(|dictionary| &*dictionary.bytes);
+        decompress_block(self.codec, src, dst, dictionary)
     }
 }
 
@@ -109,28 +284,16 @@ pub(crate) fn c_len(len: usize) -> c_int {
     c_int::try_from(len).unwrap_or(c_int::MAX)
 }
 
-/// Converts the return value of a liblz4 compressor: the compressed length, or 0 where the destination was too short.
-pub(crate) fn compressed_len(
-    codec: &'static str,
-    len: c_int,
-    dst_len_bytes: usize,
-) -> Result<usize, CodecError> {
-    match usize::try_from(len) {
-        Ok(len) if len > 0 => Ok(len),
-        _ => Err(CodecError::Compress { codec, dst_len_bytes }),
-    }
-}
-
 /// Decompresses an LZ4 block with the dictionary that it was compressed with, and returns the length.
 pub(crate) fn decompress_block(
     codec: &'static str,
     src: &[u8],
     dst: &mut [u8],
-    dictionary: Option<&Dictionary>,
+    dictionary: Option<&[u8]>,
 ) -> Result<usize, CodecError> {
     let (from, to) = (src.as_ptr().cast(), dst.as_mut_ptr().cast());
     let (src_len, dst_len) = (c_len(src.len()), c_len(dst.len()));
-    let len = match dictionary.map(|d| &d.bytes) {
+    let len = match dictionary {
         // SAFETY: the pointers and lengths are those of live slices; the safe decoder stays inside them
         // whatever the bytes are.
         None => unsafe { LZ4_decompress_safe(from, to, src_len, dst_len) },

@@ -5,6 +5,7 @@
 //! variants for several instruction sets, of which the best that the CPU has is chosen at run time. The tests
 //! compare all of them with a plain loop.
 
+use crate::isa::{Isa, dispatch};
 use pagefold_page::{PAGE_SIZE, Page};
 
 /// Bytes compared between two tests of the result.
@@ -19,126 +20,26 @@ pub fn same_filled(page: &Page) -> Option<u64> {
     if word_at(page, PAGE_SIZE - 8) != word || word_at(page, 8) != word {
         return None;
     }
-    repeats(page, word).then_some(word)
+    Isa::detect().repeats(page, word).then_some(word)
 }
 
 #[inline]
 fn word_at(page: &Page, at: usize) -> u64 {
-    let mut bytes = [0; 8];
-    bytes.copy_from_slice(&page[at..at + 8]);
-    u64::from_ne_bytes(bytes)
+    u64::from_ne_bytes(page.as_chunks().0[at / 8])
 }
 
-#[inline]
-fn repeats(page: &Page, word: u64) -> bool {
-    #[cfg(target_arch = "x86_64")]
-    {
-        if is_x86_feature_detected!("avx512f") {
-            // SAFETY: AVX-512F was detected on this CPU.
-            return unsafe { x86::repeats_avx512(page, word) };
-        }
-        if is_x86_feature_detected!("avx2") {
-            // SAFETY: AVX2 was detected on this CPU.
-            return unsafe { x86::repeats_avx2(page, word) };
-        }
-        x86::repeats_sse2(page, word)
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    repeats_portable(page, word)
+dispatch! {
+    /// See [`repeats`].
+    repeats(page: &Page, word: u64) -> bool, repeats
 }
 
 /// Combines each block's words with XOR and OR, a loop that the compiler vectorises for the target.
-#[cfg_attr(target_arch = "x86_64", allow(dead_code, reason = "used where there is no vector variant"))]
-fn repeats_portable(page: &Page, word: u64) -> bool {
+#[inline(always)]
+fn repeats(page: &Page, word: u64) -> bool {
     page.chunks_exact(BLOCK_LEN).all(|block| {
-        let differs = block.chunks_exact(8).fold(0, |acc, bytes| {
-            let mut w = [0; 8];
-            w.copy_from_slice(bytes);
-            acc | (u64::from_ne_bytes(w) ^ word)
-        });
-        differs == 0
+        let (words, _) = block.as_chunks();
+        words.iter().fold(0, |differs, bytes| differs | (u64::from_ne_bytes(*bytes) ^ word)) == 0
     })
-}
-
-#[cfg(target_arch = "x86_64")]
-mod x86 {
-    use super::{BLOCK_LEN, Page};
-    use std::arch::x86_64::*;
-
-    #[target_feature(enable = "avx512f")]
-    pub(super) fn repeats_avx512(page: &Page, word: u64) -> bool {
-        /// `a | (b ^ c)` as the truth table that the instruction takes: one bit for each of the eight
-        /// combinations, `a` the highest bit of the index.
-        const OR_XOR: i32 = 0b1111_0110;
-        let want = _mm512_set1_epi64(word as i64);
-        page.chunks_exact(BLOCK_LEN).all(|block| {
-            let mut differs = _mm512_setzero_si512();
-            for lane in block.chunks_exact(64) {
-                // SAFETY: the lane is 64 readable bytes and the load needs no alignment.
-                let have = unsafe { _mm512_loadu_si512(lane.as_ptr().cast()) };
-                differs = _mm512_ternarylogic_epi64::<OR_XOR>(differs, have, want);
-            }
-            _mm512_test_epi64_mask(differs, differs) == 0
-        })
-    }
-
-    #[target_feature(enable = "avx2")]
-    pub(super) fn repeats_avx2(page: &Page, word: u64) -> bool {
-        let want = _mm256_set1_epi64x(word as i64);
-        page.chunks_exact(BLOCK_LEN).all(|block| {
-            let mut differs = _mm256_setzero_si256();
-            for lane in block.chunks_exact(32) {
-                // SAFETY: the lane is 32 readable bytes and the load needs no alignment.
-                let have = unsafe { _mm256_loadu_si256(lane.as_ptr().cast()) };
-                differs = _mm256_or_si256(differs, _mm256_xor_si256(have, want));
-            }
-            _mm256_testz_si256(differs, differs) == 1
-        })
-    }
-
-    pub(super) fn repeats_sse2(page: &Page, word: u64) -> bool {
-        // SAFETY: SSE2 is part of every x86-64 CPU.
-        let want = unsafe { _mm_set1_epi64x(word as i64) };
-        page.chunks_exact(BLOCK_LEN).all(|block| {
-            // SAFETY: SSE2 is part of every x86-64 CPU; each lane is 16 readable bytes and the load
-            // needs no alignment.
-            unsafe {
-                let mut equal = _mm_set1_epi8(-1);
-                for lane in block.chunks_exact(16) {
-                    let have = _mm_loadu_si128(lane.as_ptr().cast());
-                    equal = _mm_and_si128(equal, _mm_cmpeq_epi32(have, want));
-                }
-                _mm_movemask_epi8(equal) == 0xffff
-            }
-        })
-    }
-}
-
-/// A variant of the check: its name, and the function that says whether a page repeats a word.
-#[cfg(test)]
-type Variant = (&'static str, fn(&Page, u64) -> bool);
-
-/// Lists the variants that this CPU can run.
-#[cfg(test)]
-fn variants() -> Vec<Variant> {
-    let mut list: Vec<Variant> = vec![("portable", repeats_portable)];
-    #[cfg(target_arch = "x86_64")]
-    {
-        list.push(("sse2", x86::repeats_sse2));
-        if is_x86_feature_detected!("avx512f") {
-            list.push(("avx512", |page, word| {
-                // SAFETY: AVX-512F was detected on this CPU.
-                unsafe { x86::repeats_avx512(page, word) }
-            }));
-        }
-        if is_x86_feature_detected!("avx2") {
-            list.push(("avx2", |page, word| {
-                // SAFETY: AVX2 was detected on this CPU.
-                unsafe { x86::repeats_avx2(page, word) }
-            }));
-        }
-    }
-    list
 }
 
 #[cfg(test)]
@@ -160,8 +61,8 @@ mod tests {
 
     fn check(page: &Page) {
         assert_eq!(same_filled(page), reference(page));
-        for (name, repeats) in variants() {
-            assert_eq!(repeats(page, word_at(page, 0)), reference(page).is_some(), "{name}");
+        for isa in Isa::all() {
+            assert_eq!(isa.repeats(page, word_at(page, 0)), reference(page).is_some(), "{isa:?}");
         }
     }
 
@@ -173,8 +74,8 @@ mod tests {
             for bit in 0..PAGE_SIZE * 8 {
                 page[bit / 8] ^= 1 << (bit % 8);
                 assert_eq!(same_filled(&page), None);
-                for (name, repeats) in variants() {
-                    assert!(!repeats(&page, word_at(&page, 0)), "{name} missed bit {bit}");
+                for isa in Isa::all() {
+                    assert!(!isa.repeats(&page, word_at(&page, 0)), "{isa:?} missed bit {bit}");
                 }
                 page[bit / 8] ^= 1 << (bit % 8);
             }

@@ -4,8 +4,8 @@ use crate::answer::Access;
 use crate::session::{self, Serving, SessionEnd, SessionThreads, Transport};
 use crate::{FileSystem, FuseError, MOUNT_NAME};
 use pagefold_sys::SysError;
-use pagefold_sys::fusedev::{self, Mounted, Request};
-use pagefold_sys::fusermount::HelperMount;
+use pagefold_sys::fusedev::{self, Request};
+use pagefold_sys::fusermount::{HelperError, Mounted};
 use pagefold_sys::mounts::{self, DeviceNumber, MountPoint};
 use pagefold_sys::rundir;
 use std::fs::File;
@@ -33,13 +33,8 @@ pub struct FuseMount {
     transport: Transport,
     /// A call of [`FuseMount::stop`] has waited for the threads in vain, so the drop does not wait again.
     timed_out: bool,
-    mounted: MountedBy,
-}
-
-#[derive(Debug)]
-enum MountedBy {
-    ThisProcess(Mounted),
-    Helper(HelperMount),
+    mounted: Mounted,
+    mounter: Mounter,
 }
 
 /// Resolves `path` to the absolute path, without symbolic links, of an existing directory on which nothing is mounted.
@@ -70,26 +65,22 @@ impl FuseMount {
             Mounter::ThisProcess => {
                 let mounted = Mounted::new(&own_channel, mount_point, request).map_err(FuseError::Mount)?;
                 after_mount()?;
-                (own_channel, MountedBy::ThisProcess(mounted))
+                (own_channel, mounted)
             }
             Mounter::Helper => {
                 // The helper opens another channel. This process opened one only to check that the user may.
-                let (channel, mounted) = HelperMount::new(mount_point.clone(), &helper_options(request))
-                    .map_err(|source| FuseError::Helper { path: mount_point, source })?;
-                (channel, MountedBy::Helper(mounted))
+                Mounted::by_helper(mount_point.clone(), &helper_options(request))
+                    .map_err(|source| FuseError::Helper { path: mount_point, source })?
             }
         };
         let session = serve(file_system, channel, request.allow_other, serving)?;
         let transport = session.transport().clone();
-        Ok(FuseMount { session: Some(session), transport, timed_out: false, mounted })
+        Ok(FuseMount { session: Some(session), transport, timed_out: false, mounted, mounter })
     }
 
     /// The mount point.
     pub fn path(&self) -> &Path {
-        match &self.mounted {
-            MountedBy::ThisProcess(mounted) => mounted.path(),
-            MountedBy::Helper(mounted) => mounted.path(),
-        }
+        self.mounted.path()
     }
 
     /// How requests reach the session threads.
@@ -110,10 +101,7 @@ impl FuseMount {
 
     /// The device number of the file system, if this process mounted it.
     pub fn device(&self) -> Option<DeviceNumber> {
-        match &self.mounted {
-            MountedBy::ThisProcess(mounted) => Some(mounted.device()),
-            MountedBy::Helper(_) => None,
-        }
+        (self.mounter == Mounter::ThisProcess).then(|| self.mounted.device())
     }
 
     /// Aborts the connection, unmounts, and waits up to ten seconds for the session threads to end.
@@ -124,13 +112,10 @@ impl FuseMount {
     }
 
     fn stop_within(&mut self, timeout: Duration) -> Result<(), FuseError> {
-        match &mut self.mounted {
-            MountedBy::ThisProcess(mounted) => mounted.unmount()?,
-            MountedBy::Helper(mounted) => mounted.unmount().map_err(|source| {
-                let path = mounted.path().to_path_buf();
-                FuseError::Helper { path, source }
-            })?,
-        }
+        self.mounted.unmount().map_err(|error| match (self.mounter, error) {
+            (Mounter::ThisProcess, HelperError::System(error)) => FuseError::System(error),
+            (_, source) => FuseError::Helper { path: self.path().to_path_buf(), source },
+        })?;
         let joined = join(&mut self.session, timeout);
         self.timed_out = self.session.is_some();
         joined

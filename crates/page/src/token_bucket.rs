@@ -49,15 +49,7 @@ impl TokenBucket {
     /// How long until half a burst, and at least a byte, is available.
     pub fn wait(&self, rate_bytes_per_s: u64) -> Duration {
         let rate = i128::from(rate_bytes_per_s);
-        self.wait_for_level(rate, (rate.saturating_mul(self.burst_ns) / 2).max(NS_PER_S))
-    }
-
-    /// How long until the balance is not negative.
-    pub fn debt_wait(&self, rate_bytes_per_s: u64) -> Duration {
-        self.wait_for_level(rate_bytes_per_s.into(), 0)
-    }
-
-    fn wait_for_level(&self, rate: i128, level: i128) -> Duration {
+        let level = (rate.saturating_mul(self.burst_ns) / 2).max(NS_PER_S);
         let missing = level.saturating_sub(self.tokens);
         if rate == 0 || missing <= 0 {
             return Duration::ZERO;
@@ -96,7 +88,6 @@ mod tests {
         assert_eq!(bucket.available_bytes(1000), 250);
         bucket.take(1250);
         assert_eq!((bucket.available_bytes(1000), bucket.wait(1000)), (0, at(1125)));
-        assert_eq!(bucket.debt_wait(1000), at(1000));
         bucket.fill(at(11_125), 1000);
         assert_eq!((bucket.available_bytes(1000), bucket.wait(1000)), (125, at(0)));
         bucket.take_free(1 << 60);

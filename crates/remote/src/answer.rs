@@ -7,6 +7,7 @@ use crate::RemoteError;
 use crate::headers::{self, ContentRange};
 use std::ops::Range;
 use std::time::Duration;
+use ureq::http::HeaderMap;
 
 /// A failed attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,19 +29,29 @@ impl AttemptError {
     }
 }
 
-/// The headers of an answer that matter here, as they came.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// The header with which servers demand credentials.
+pub(crate) const CHALLENGE: &str = "www-authenticate";
+
+/// The head of an answer, as it came.
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Head {
     pub(crate) status: u16,
-    pub(crate) content_range: Option<String>,
-    pub(crate) content_length: Option<String>,
-    pub(crate) content_encoding: Option<String>,
-    pub(crate) etag: Option<String>,
-    pub(crate) last_modified: Option<String>,
-    pub(crate) retry_after: Option<String>,
-    pub(crate) location: Option<String>,
-    pub(crate) challenge: Option<String>,
-    pub(crate) bucket_region: Option<String>,
+    pub(crate) headers: HeaderMap,
+}
+
+impl Head {
+    /// The value of a header.
+    pub(crate) fn get(&self, name: &str) -> Option<String> {
+        self.headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned())
+    }
+
+    /// All challenges, one a line.
+    pub(crate) fn challenge(&self) -> Option<String> {
+        let all =
+            self.headers.get_all(CHALLENGE).iter().map(|value| String::from_utf8_lossy(value.as_bytes()));
+        let all: Vec<_> = all.collect();
+        (!all.is_empty()).then(|| all.join("\n"))
+    }
 }
 
 /// How a version of an object is recognised.
@@ -86,14 +97,14 @@ pub(crate) fn judge(head: &Head, wanted: &Wanted<'_>) -> Result<Verdict, Attempt
         206 => partial(head, wanted),
         200 | 416 if is_empty => Ok(Verdict::Empty),
         200 => Err(AttemptError::Permanent(RemoteError::NoRanges)),
-        301 | 302 | 303 | 307 | 308 => match &head.location {
-            Some(location) => Ok(Verdict::Redirect(location.clone())),
+        301 | 302 | 303 | 307 | 308 => match head.get("location") {
+            Some(location) => Ok(Verdict::Redirect(location)),
             None => Err(redirect("it has no header Location")),
         },
         412 => Err(changed("the server has another version")),
         416 if wanted.version.is_some() => Err(changed("it is shorter")),
         status @ (408 | 429 | 500..=599) => {
-            let retry_after = head.retry_after.as_deref().and_then(headers::retry_after);
+            let retry_after = head.get("retry-after").as_deref().and_then(headers::retry_after);
             Err(AttemptError::Transient { error: RemoteError::Status { status }, retry_after })
         }
         status => Err(AttemptError::Permanent(RemoteError::Status { status })),
@@ -109,25 +120,27 @@ fn changed(what: impl Into<String>) -> AttemptError {
 }
 
 fn is_empty(head: &Head) -> bool {
-    let range = head.content_range.as_deref().and_then(headers::content_range);
+    let range = head.get("content-range").as_deref().and_then(headers::content_range);
     match head.status {
         416 => range == Some(ContentRange { first_last: None, total_bytes: Some(0) }),
-        _ => head.content_length.as_deref() == Some("0"),
+        _ => head.get("content-length").as_deref() == Some("0"),
     }
 }
 
 /// Judges an answer with a part of an object.
 fn partial(head: &Head, wanted: &Wanted<'_>) -> Result<Verdict, AttemptError> {
-    if head.content_encoding.as_deref().is_some_and(|encoding| !encoding.eq_ignore_ascii_case("identity")) {
+    if head
+        .get("content-encoding")
+        .as_deref()
+        .is_some_and(|encoding| !encoding.eq_ignore_ascii_case("identity"))
+    {
         return Err(AttemptError::refused("the body is compressed"));
     }
-    let text = head
-        .content_range
-        .as_deref()
-        .ok_or_else(|| AttemptError::refused("it has no header Content-Range"))?;
-    let range = headers::content_range(text);
+    let text = head.get("content-range");
+    let text = text.ok_or_else(|| AttemptError::refused("it has no header Content-Range"))?;
+    let range = headers::content_range(&text);
     let Some(ContentRange { first_last: Some((first, last)), total_bytes: Some(len_bytes) }) = range else {
-        return Err(AttemptError::refused(format!("Content-Range is '{}'", printable(text))));
+        return Err(AttemptError::refused(format!("Content-Range is '{}'", printable(&text))));
     };
     let version = Version { len_bytes, validator: validator(head) };
     if let Some(known) = wanted.version {
@@ -140,7 +153,7 @@ fn partial(head: &Head, wanted: &Wanted<'_>) -> Result<Verdict, AttemptError> {
         return Err(AttemptError::refused(what));
     }
     let body_bytes = end - wanted.range.start;
-    match head.content_length.as_deref().map(|length| headers::number(length.trim())) {
+    match head.get("content-length").as_deref().map(|length| headers::number(length.trim())) {
         Some(length) if length != Some(body_bytes) => {
             Err(AttemptError::refused(format!("Content-Length is not {body_bytes}, the length of its range")))
         }
@@ -150,9 +163,9 @@ fn partial(head: &Head, wanted: &Wanted<'_>) -> Result<Verdict, AttemptError> {
 
 /// The best way to recognise the version of an answer.
 fn validator(head: &Head) -> Validator {
-    let etag = head.etag.as_deref().and_then(headers::strong_etag);
-    match (etag, &head.last_modified) {
-        (Some(etag), _) => Validator::Etag(etag.to_string()),
+    let etag = head.get("etag").as_deref().and_then(headers::strong_etag).map(String::from);
+    match (etag, head.get("last-modified")) {
+        (Some(etag), _) => Validator::Etag(etag),
         (None, Some(time)) if !time.trim().is_empty() => Validator::LastModified(time.trim().to_string()),
         _ => Validator::None,
     }

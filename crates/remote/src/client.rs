@@ -154,10 +154,11 @@ impl Client {
         let mut body = Vec::new();
         // The part that came before an error may say enough.
         let _ = reader.take(MAX_REFUSAL_BYTES).read_to_end(&mut body);
+        let (challenge, bucket_region) = (head.challenge(), head.get("x-amz-bucket-region"));
         let refusal = Refusal {
             status: head.status,
-            challenge: head.challenge.as_deref(),
-            bucket_region: head.bucket_region.as_deref(),
+            challenge: challenge.as_deref(),
+            bucket_region: bucket_region.as_deref(),
             body: &String::from_utf8_lossy(&body),
         };
         match self.access.refused(signed, &refusal) {
@@ -208,21 +209,8 @@ impl Client {
             true => request.call(),
             false => request.config().timeout_global(Some(remaining)).build().call(),
         };
-        let answer = answered.map_err(|e| failure(e, is_first))?;
-        let header = |name: &str| header(answer.headers(), name);
-        let head = Head {
-            status: answer.status().as_u16(),
-            content_range: header("content-range"),
-            content_length: header("content-length"),
-            content_encoding: header("content-encoding"),
-            etag: header("etag"),
-            last_modified: header("last-modified"),
-            retry_after: header("retry-after"),
-            location: header("location"),
-            challenge: challenge(answer.headers()),
-            bucket_region: header("x-amz-bucket-region"),
-        };
-        Ok((head, answer.into_body().into_reader()))
+        let (head, body) = answered.map_err(|e| failure(e, is_first))?.into_parts();
+        Ok((Head { status: head.status.as_u16(), headers: head.headers }, body.into_reader()))
     }
 
     /// Fills the buffers, one after the other, with a whole body. A shorter or a longer body fails.
@@ -263,19 +251,6 @@ impl From<AttemptError> for RequestError {
     fn from(error: AttemptError) -> Self {
         RequestError::Attempt(error)
     }
-}
-
-/// A header as text.
-pub(crate) fn header(headers: &ureq::http::HeaderMap, name: &str) -> Option<String> {
-    headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned())
-}
-
-/// All headers `WWW-Authenticate`, each on a line.
-pub(crate) fn challenge(headers: &ureq::http::HeaderMap) -> Option<String> {
-    let all =
-        headers.get_all("www-authenticate").iter().map(|value| String::from_utf8_lossy(value.as_bytes()));
-    let all: Vec<_> = all.collect();
-    (!all.is_empty()).then(|| all.join("\n"))
 }
 
 /// The failure of a request that got no answer. A host that was never found probably does not exist.

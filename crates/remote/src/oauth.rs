@@ -3,6 +3,7 @@
 //! A token comes from a service elsewhere, in exchange for something that the user has, or from a service of the machine.
 //! [`Tokens`] keeps them. Registries have another protocol (`oci/registry.rs`).
 
+use crate::access::{Reaction, SignedRequest};
 use crate::answer::AttemptError;
 use crate::encoding::form;
 use crate::headers::number;
@@ -47,21 +48,33 @@ impl Tokens {
         self.bearer.get(deadline, || self.service.as_ref().map_or_else(|| Ok(Expiring::none()), fetch))
     }
 
-    /// Whether a request that the store has refused with `status` is worth another token, which the next
-    /// [`get`](Self::get) fetches then. That of a mount's beginning may have been withdrawn; and a machine that had none
-    /// may have one now: stores refuse requests without a token with a status of `hidden`, which also hides what only some
-    /// may see.
-    pub(crate) fn renew(&self, status: u16, generation: u64, had_token: bool, hidden: &[u16]) -> bool {
-        match (status, had_token) {
+    /// Reacts to a refusal with `status`: the next [`get`](Self::get) fetches another token if that may help; otherwise
+    /// statuses of `denials` are failures with `error`.
+    ///
+    /// The token of a mount's beginning may have been withdrawn; and a machine that had none may have one now: stores refuse
+    /// requests without a token with a status of `hidden`, which also hides what only some may see.
+    pub(crate) fn react(
+        &self,
+        request: &SignedRequest,
+        status: u16,
+        [hidden, denials]: [&[u16]; 2],
+        error: impl FnOnce() -> RemoteError,
+    ) -> Reaction {
+        let may_help = match (status, request.has_authorization()) {
             _ if self.service.is_none() => false,
             (401, true) => {
-                self.bearer.refuse(generation);
+                self.bearer.refuse(request.generation);
                 true
             }
             (_, true) => false,
             (status, false) => {
-                hidden.contains(&status) && self.bearer.refuse_old(generation, NO_IDENTITY_LIFE)
+                hidden.contains(&status) && self.bearer.refuse_old(request.generation, NO_IDENTITY_LIFE)
             }
+        };
+        match () {
+            () if may_help => Reaction::Renew(error()),
+            () if denials.contains(&status) => Reaction::Fail(error()),
+            () => Reaction::Default,
         }
     }
 }
@@ -112,30 +125,32 @@ impl TokenService {
 
 /// The token of an answer, as a header.
 fn token(answer: Answer, whose: &str) -> Result<Bearer, AttemptError> {
-    if matches!(answer.status, 400 | 401 | 403) {
+    if matches!(answer.head.status, 400 | 401 | 403) {
         let reason = error_code(&answer.body).map(|code| format!(" ({code})")).unwrap_or_default();
-        let what = format!("{whose} answers with status {}{reason}", answer.status);
-        return Err(AttemptError::Permanent(RemoteError::Denied { status: answer.status, what }));
+        let what = format!("{whose} answers with status {}{reason}", answer.head.status);
+        return Err(AttemptError::Permanent(RemoteError::Denied { status: answer.head.status, what }));
     }
-    let body = answer.expect_ok(whose)?;
+    bearer(&answer.expect_ok(whose)?, &["access_token"], DEFAULT_LIFE_S, whose)
+}
+
+/// The token of an answer in JSON, in the first of these fields that it has, as a header. It is valid for `life_s` seconds if
+/// the answer does not say how long.
+pub(crate) fn bearer(body: &[u8], fields: &[&str], life_s: u64, whose: &str) -> Result<Bearer, AttemptError> {
     let refused = || AttemptError::refused(format!("{whose} sends no JSON with a token"));
-    let answer: Value = serde_json::from_slice(&body).map_err(|_| refused())?;
-    let token = answer.get("access_token").and_then(Value::as_str).ok_or_else(refused)?;
-    let life_s = match answer.get("expires_in") {
+    let answer: Value = serde_json::from_slice(body).map_err(|_| refused())?;
+    let token = fields.iter().find_map(|field| answer.get(field)?.as_str()).ok_or_else(refused)?;
+    let own_life_s = match answer.get("expires_in") {
         Some(Value::String(text)) => number(text),
         Some(number) => number.as_u64(),
         None => None,
     };
-    bearer(token, life_s.unwrap_or(DEFAULT_LIFE_S)).ok_or_else(refused)
-}
-
-/// A token as a header, valid for `life_s` seconds; `None` if it has characters that end headers.
-pub(crate) fn bearer(token: &str, life_s: u64) -> Option<Bearer> {
+    // Other characters would end the header.
     if token.is_empty() || !token.bytes().all(|b| b.is_ascii_graphic()) {
-        return None;
+        return Err(refused());
     }
-    let valid_until = Some(SystemTime::now() + Duration::from_secs(life_s.clamp(1, MAX_LIFE_S)));
-    Some(Expiring { value: Some(Secret(format!("Bearer {token}"))), valid_until })
+    let life = Duration::from_secs(own_life_s.unwrap_or(life_s).clamp(1, MAX_LIFE_S));
+    let value = Some(Secret(format!("Bearer {token}")));
+    Ok(Expiring { value, valid_until: Some(SystemTime::now() + life) })
 }
 
 /// The code of a refusal, if it is a word.
@@ -150,11 +165,12 @@ fn error_code(body: &[u8]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::answer::Head;
     use std::io::{Read, Write};
 
     fn answer(status: u16, body: &str) -> Result<Bearer, AttemptError> {
         let body = body.as_bytes().to_vec();
-        token(Answer { status, body, challenge: None, location: None, content_type: None }, "the service")
+        token(Answer { head: Head { status, ..Head::default() }, body }, "the service")
     }
 
     #[test]

@@ -3,8 +3,8 @@
 //! Ranges of objects are the business of `client.rs`; this is for everything that a store asks before it.
 
 use crate::agents::Agents;
-use crate::answer::AttemptError;
-use crate::client::{challenge, failure, header};
+use crate::answer::{AttemptError, Head};
+use crate::client::failure;
 use crate::renewed::Expiring;
 use crate::retry::Deadline;
 use crate::{RemoteError, Secret, Url};
@@ -29,18 +29,14 @@ pub(crate) enum Method<'a> {
 /// An answer with its body.
 #[derive(Debug)]
 pub(crate) struct Answer {
-    pub(crate) status: u16,
+    pub(crate) head: Head,
     pub(crate) body: Vec<u8>,
-    /// The headers `WWW-Authenticate`, each on a line.
-    pub(crate) challenge: Option<String>,
-    pub(crate) location: Option<String>,
-    pub(crate) content_type: Option<String>,
 }
 
 impl Answer {
     /// Fails unless the status is 200. A status that may go away is a transient failure.
     pub(crate) fn expect_ok(self, whose: &str) -> Result<Vec<u8>, AttemptError> {
-        match self.status {
+        match self.head.status {
             200 => Ok(self.body),
             status => {
                 let what = format!("{whose} answers with status {status}");
@@ -98,13 +94,10 @@ impl SmallClient {
                 request.header("content-type", "application/x-www-form-urlencoded").send(form)
             }
         };
-        let answer = sent.map_err(|e| failure(e, true))?;
-        let status = answer.status().as_u16();
-        let headers = answer.headers();
-        let (location, content_type) = (header(headers, "location"), header(headers, "content-type"));
-        let challenge = challenge(headers);
+        let (head, body) = sent.map_err(|e| failure(e, true))?.into_parts();
+        let head = Head { status: head.status.as_u16(), headers: head.headers };
+        let mut reader = body.into_reader().take(self.max_bytes as u64 + 1);
         let mut body = Vec::new();
-        let mut reader = answer.into_body().into_reader().take(self.max_bytes as u64 + 1);
         reader.read_to_end(&mut body).map_err(|e| {
             let what = format!("the body of the answer: {e}");
             AttemptError::transient(RemoteError::Connection { what })
@@ -112,7 +105,7 @@ impl SmallClient {
         if body.len() > self.max_bytes {
             return Err(AttemptError::refused(format!("its body is longer than {} bytes", self.max_bytes)));
         }
-        Ok(Answer { status, body, challenge, location, content_type })
+        Ok(Answer { head, body })
     }
 
     fn prepared<B>(

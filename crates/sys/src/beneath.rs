@@ -8,8 +8,8 @@
 //!
 //! This module does not decide which files may be made.
 
-use crate::SysError;
-use crate::pathhandle::{PathHandle, failed, group, owner, timestamps};
+use crate::pathhandle::{PathHandle, group, owner, timestamps};
+use crate::{SysError, failed};
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, ResolveFlags, XattrFlags};
 use rustix::io::Errno;
 use std::fs::File;
@@ -176,16 +176,21 @@ impl Folder {
         renamed.map_err(failed("renaming the file"))
     }
 
+    /// The names in this directory, in any order, without `.` and `..`. They are read while the iterator is used.
+    pub fn names(&self) -> Result<impl Iterator<Item = Result<Box<[u8]>, SysError>> + use<>, SysError> {
+        let entries = fs::Dir::read_from(&self.0).map_err(failed("reading the directory"))?;
+        Ok(entries.filter_map(|entry| match entry {
+            Ok(entry) => {
+                let name = entry.file_name().to_bytes();
+                (!matches!(name, b"." | b"..")).then(|| Ok(name.into()))
+            }
+            Err(error) => Some(Err(failed("reading the directory")(error))),
+        }))
+    }
+
     /// Whether the directory has no entries.
     pub fn is_empty(&self) -> Result<bool, SysError> {
-        let entries = fs::Dir::read_from(&self.0).map_err(failed("reading the directory"))?;
-        for entry in entries {
-            let entry = entry.map_err(failed("reading the directory"))?;
-            if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
-                return Ok(false);
-            }
-        }
-        Ok(true)
+        Ok(self.names()?.next().transpose()?.is_none())
     }
 
     /// The free space of the directory's file system.

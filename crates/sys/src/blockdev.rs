@@ -1,7 +1,7 @@
 //! Open block devices: size, block size and discard; and punching holes in files. Reference: `include/uapi/linux/fs.h`,
 //! blkdiscard(8), fallocate(2).
 
-use crate::SysError;
+use crate::{SysError, done, failed};
 use rustix::fs::FallocateFlags;
 use std::fs::File;
 use std::ops::Range;
@@ -16,27 +16,26 @@ const BLKDISCARD: libc::c_ulong = 0x1277;
 pub fn len_bytes(device: &File) -> Result<u64, SysError> {
     let mut len_bytes = 0_u64;
     // SAFETY: the argument points to the u64 that this request fills.
-    match unsafe { libc::ioctl(device.as_raw_fd(), BLKGETSIZE64, &raw mut len_bytes) } {
-        0 => Ok(len_bytes),
-        _ => Err(SysError::last("asking a block device for its size")),
-    }
+    done(
+        unsafe { libc::ioctl(device.as_raw_fd(), BLKGETSIZE64, &raw mut len_bytes) },
+        || "asking a block device for its size",
+    )
+    .map(|()| len_bytes)
 }
 
 /// The logical block size of a block device: the smallest unit that it reads or writes, bytes.
 pub fn logical_block_bytes(device: &File) -> Result<usize, SysError> {
     let size = rustix::fs::ioctl_blksszget(device);
-    size.map(|bytes| bytes as usize)
-        .map_err(|e| SysError::new("asking a block device for its block size", e.raw_os_error()))
+    size.map(|bytes| bytes as usize).map_err(failed("asking a block device for its block size"))
 }
 
 /// Discards a range of whole blocks of a block device (BLKDISCARD).
 pub fn discard(device: &File, offset: u64, len_bytes: u64) -> Result<(), SysError> {
     let range = [offset, len_bytes];
     // SAFETY: the argument points to two u64 (offset and length), which this request only reads.
-    match unsafe { libc::ioctl(device.as_raw_fd(), BLKDISCARD, range.as_ptr()) } {
-        0 => Ok(()),
-        _ => Err(SysError::last(format!("discarding {len_bytes} bytes at {offset}"))),
-    }
+    done(unsafe { libc::ioctl(device.as_raw_fd(), BLKDISCARD, range.as_ptr()) }, || {
+        format!("discarding {len_bytes} bytes at {offset}")
+    })
 }
 
 /// Frees the space of a range of a regular file. The range then reads as zeroes; the file keeps its length. Not all file

@@ -7,8 +7,8 @@
 //!
 //! This module does not know what the files contain, nor which of them to remove.
 
-use crate::SysError;
 use crate::beneath::{Folder, FreeSpace, one_name};
+use crate::{SysError, failed};
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::{DirBuilder, File};
@@ -96,7 +96,7 @@ impl CacheDir {
         };
         // Without NONBLOCK, opening a FIFO would wait for a writer.
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let failed = |e: Errno| SysError::new("opening a file of the cache", e.raw_os_error());
+        let failed = failed("opening a file of the cache");
         let file =
             fs::openat(&self.folder, one_name(name.as_bytes(), OPENING)?, flags, Mode::RUSR | Mode::WUSR)
                 .map_err(failed)?;
@@ -110,22 +110,14 @@ impl CacheDir {
     pub fn remove(&self, name: &str) -> Result<(), SysError> {
         match fs::unlinkat(&self.folder, one_name(name.as_bytes(), OPENING)?, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
-            Err(e) => Err(SysError::new("removing a file of the cache", e.raw_os_error())),
+            Err(e) => Err(failed("removing a file of the cache")(e)),
         }
     }
 
-    /// The names in the directory that are UTF-8, a million at most, in no order.
+    /// The names in the directory, a million at most, that are UTF-8, in no order.
     pub fn names(&self) -> Result<Vec<String>, SysError> {
-        let failed = |e: Errno| SysError::new("reading the folder of the cache", e.raw_os_error());
-        let mut names = Vec::new();
-        for entry in fs::Dir::read_from(&self.folder).map_err(failed)? {
-            let entry = entry.map_err(failed)?;
-            names.extend(entry.file_name().to_str().ok().map(String::from));
-            if names.len() >= MAX_NAMES {
-                break;
-            }
-        }
-        Ok(names)
+        let names = self.folder.names()?.take(MAX_NAMES).collect::<Result<Vec<_>, _>>()?;
+        Ok(names.into_iter().filter_map(|name| String::from_utf8(name.into()).ok()).collect())
     }
 
     /// The free space of the directory's file system.
@@ -157,7 +149,7 @@ mod tests {
         }
         let mut names = dir.names().unwrap();
         names.sort();
-        assert_eq!(names, [".", "..", "link", "x"]);
+        assert_eq!(names, ["link", "x"]);
         // The path may go away: the directory is open.
         std::fs::rename(&path, top.path().join("moved")).unwrap();
         assert_eq!(dir.open_file("x", Access::Read).unwrap().metadata().unwrap().len(), 3);

@@ -1,6 +1,6 @@
 //! Random numbers from the kernel, which cannot be predicted.
 
-use crate::SysError;
+use crate::{SysError, failed};
 
 /// Returns 64 random bits from the kernel.
 pub fn random_u64() -> Result<u64, SysError> {
@@ -9,7 +9,7 @@ pub fn random_u64() -> Result<u64, SysError> {
     match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
         Ok(n) if n == bytes.len() => Ok(u64::from_ne_bytes(bytes)),
         Ok(_) => Err(SysError::new("reading random bits", libc::EIO)),
-        Err(e) => Err(SysError::new("reading random bits", e.raw_os_error())),
+        Err(e) => Err(failed("reading random bits")(e)),
     }
 }
 

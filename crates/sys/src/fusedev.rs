@@ -4,13 +4,13 @@
 //! default of a [`Request`] is a private mount: no devices, no set-user-id, no execution, and access only for the
 //! mounting user. Reference: fuse(4) and the kernel's Documentation/filesystems/fuse.rst.
 
-use crate::SysError;
 use crate::mounts::{self, DeviceNumber, Mount, MountTarget};
+use crate::{SysError, done};
 use rustix::mount::{MountFlags, UnmountFlags};
 use std::ffi::{CString, OsStr};
 use std::fs::{File, OpenOptions};
 use std::os::fd::{AsFd, AsRawFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// The kernel's FUSE device.
 pub const DEVICE: &str = "/dev/fuse";
@@ -30,10 +30,11 @@ pub fn clone_channel(channel: &File) -> Result<File, SysError> {
     let cloned = open()?;
     let source = channel.as_raw_fd().cast_unsigned();
     // SAFETY: the call reads the four bytes of `source`, and stores nothing in this process.
-    match unsafe { libc::ioctl(cloned.as_raw_fd(), CLONE, &raw const source) } {
-        0 => Ok(cloned),
-        _ => Err(SysError::last("cloning the FUSE channel (FUSE_DEV_IOC_CLONE)")),
-    }
+    done(
+        unsafe { libc::ioctl(cloned.as_raw_fd(), CLONE, &raw const source) },
+        || "cloning the FUSE channel (FUSE_DEV_IOC_CLONE)",
+    )
+    .map(|()| cloned)
 }
 
 /// The options of a FUSE mount.
@@ -104,57 +105,6 @@ pub fn mount(channel: &File, mount_point: &Path, request: &Request<'_>) -> Resul
     let target = MountTarget::open(mount_point)?;
     rustix::mount::mount(request.source, target.path(), fs_type, request.flags(), data.as_c_str())
         .map_err(|e| SysError::new(what(), e.raw_os_error()))
-}
-
-/// A FUSE mount of this process. Dropping it aborts the connection and unmounts.
-#[derive(Debug)]
-pub struct Mounted {
-    path: PathBuf,
-    device: DeviceNumber,
-}
-
-impl Mounted {
-    /// Mounts as [`mount`] does. `path` is absolute and free of symbolic links.
-    pub fn new(channel: &File, path: PathBuf, request: &Request<'_>) -> Result<Self, SysError> {
-        mount(channel, &path, request)?;
-        match device_at(&path) {
-            Ok(device) => Ok(Mounted { path, device }),
-            Err(e) => {
-                let _ = abort_and_unmount(&path);
-                Err(e)
-            }
-        }
-    }
-
-    /// The mount point.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// The device number of the file system.
-    pub fn device(&self) -> DeviceNumber {
-        self.device
-    }
-
-    /// Whether it is still mounted; another file system, or none, may be mounted at the path by now.
-    pub fn is_there(&self) -> bool {
-        device_at(&self.path).is_ok_and(|device| device == self.device)
-    }
-
-    /// Aborts the connection and unmounts, even if the mount is in use. It may be called again.
-    ///
-    /// Does nothing if another file system, or none, is mounted at the path by now (compared by device number); a mount
-    /// of ours below it then stays.
-    pub fn unmount(&mut self) -> Result<(), SysError> {
-        if self.is_there() { abort_and_unmount(&self.path) } else { Ok(()) }
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        // A caller that needs the error calls `unmount` itself.
-        let _ = self.unmount();
-    }
 }
 
 /// Sets the read-ahead of the kernel for files of a FUSE mount, KiB. Needs root.

@@ -10,7 +10,7 @@
 
 mod permission;
 
-use crate::SysError;
+use crate::{SysError, failed};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use rustix::event::EventfdFlags;
 use std::fs::File;
@@ -72,7 +72,7 @@ impl StopEvent {
     /// Makes an event that was not signalled.
     pub fn new() -> Result<Self, SysError> {
         let made = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-        made.map(StopEvent).map_err(|e| SysError::new("making an eventfd", e.raw_os_error()))
+        made.map(StopEvent).map_err(failed("making an eventfd"))
     }
 
     /// Wakes all waiters; later waits return at once.

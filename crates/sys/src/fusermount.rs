@@ -126,22 +126,33 @@ fn refused(stderr: &[u8]) -> HelperError {
     HelperError::Refused { reason }
 }
 
-/// A FUSE mount that `fusermount3` made for this process. Dropping it aborts the connection and unmounts.
+/// A FUSE mount of this process. Dropping it aborts the connection and unmounts.
 #[derive(Debug)]
-pub struct HelperMount {
+pub struct Mounted {
     path: PathBuf,
     device: DeviceNumber,
+    is_by_helper: bool,
 }
 
-impl HelperMount {
+impl Mounted {
+    /// Mounts as [`fusedev::mount`] does. `path` is absolute and free of symbolic links.
+    pub fn new(channel: &File, path: PathBuf, request: &fusedev::Request<'_>) -> Result<Self, SysError> {
+        fusedev::mount(channel, &path, request)?;
+        Self::of_new(path, false)
+    }
+
     /// Mounts as [`mount`] does. `path` is absolute and free of symbolic links.
-    pub fn new(path: PathBuf, options: &str) -> Result<(File, Self), HelperError> {
+    pub fn by_helper(path: PathBuf, options: &str) -> Result<(File, Self), HelperError> {
         let channel = mount(&path, options)?;
+        Ok((channel, Self::of_new(path, true)?))
+    }
+
+    fn of_new(path: PathBuf, is_by_helper: bool) -> Result<Self, SysError> {
         match fusedev::device_at(&path) {
-            Ok(device) => Ok((channel, HelperMount { path, device })),
+            Ok(device) => Ok(Mounted { path, device, is_by_helper }),
             Err(e) => {
-                let _ = abort_and_unmount(&path);
-                Err(e.into())
+                let _ = abort_and_unmount_as(&path, is_by_helper);
+                Err(e)
             }
         }
     }
@@ -151,18 +162,31 @@ impl HelperMount {
         &self.path
     }
 
-    /// Aborts the connection and unmounts, even if the mount is in use. Leaves a mount by another process at the same
-    /// path alone. It may be called again.
+    /// The device number of the file system.
+    pub fn device(&self) -> DeviceNumber {
+        self.device
+    }
+
+    /// Aborts the connection and unmounts, even if the mount is in use. It may be called again.
+    ///
+    /// Does nothing if another file system, or none, is mounted at the path by now (compared by device number); a mount
+    /// of ours below it then stays.
     pub fn unmount(&mut self) -> Result<(), HelperError> {
-        // Another file system, or none, may be mounted at the path by now.
         match fusedev::device_at(&self.path) {
-            Ok(device) if device == self.device => abort_and_unmount(&self.path),
+            Ok(device) if device == self.device => abort_and_unmount_as(&self.path, self.is_by_helper),
             _ => Ok(()),
         }
     }
 }
 
-impl Drop for HelperMount {
+fn abort_and_unmount_as(mount_point: &Path, is_by_helper: bool) -> Result<(), HelperError> {
+    match is_by_helper {
+        true => abort_and_unmount(mount_point),
+        false => Ok(fusedev::abort_and_unmount(mount_point)?),
+    }
+}
+
+impl Drop for Mounted {
     fn drop(&mut self) {
         // A caller that needs the error calls `unmount` itself.
         let _ = self.unmount();

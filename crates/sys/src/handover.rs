@@ -3,7 +3,7 @@
 //! The receiver gets a duplicate, which shares the file position and the file lock (flock). So a lock passes from one
 //! process to the next without a moment in which no process holds it.
 
-use crate::SysError;
+use crate::{SysError, failed};
 use rustix::io::retry_on_intr;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -27,7 +27,7 @@ pub fn send_optional_fd(socket: impl AsFd, fd: Option<impl AsFd>) -> Result<(), 
         control.push(SendAncillaryMessage::ScmRights(fds));
     }
     let send = || rustix::net::sendmsg(&socket, &[IoSlice::new(&[1])], &mut control, SendFlags::NOSIGNAL);
-    retry_on_intr(send).map(|_| ()).map_err(|e| SysError::new("handing a descriptor over", e.raw_os_error()))
+    retry_on_intr(send).map(|_| ()).map_err(failed("handing a descriptor over"))
 }
 
 /// Receives the descriptor of one [`send_fd`], and sets close-on-exec. `None` if the peer has closed the socket or sent
@@ -40,7 +40,7 @@ pub fn recv_fd(socket: impl AsFd) -> Result<Option<OwnedFd>, SysError> {
         let buffers = &mut [IoSliceMut::new(&mut byte)];
         rustix::net::recvmsg(&socket, buffers, &mut control, RecvFlags::CMSG_CLOEXEC)
     };
-    retry_on_intr(receive).map_err(|e| SysError::new("receiving a descriptor", e.raw_os_error()))?;
+    retry_on_intr(receive).map_err(failed("receiving a descriptor"))?;
     for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(mut fds) = message {
             return Ok(fds.next());

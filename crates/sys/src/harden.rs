@@ -13,7 +13,7 @@
 //! Each may be refused for a different reason (a container, a missing capability), so each is reported separately. See
 //! mlockall(2), PR_SET_IO_FLUSHER(2const), proc_pid_oom_score_adj(5).
 
-use crate::SysError;
+use crate::{SysError, failed};
 use rustix::mm::MlockAllFlags;
 use rustix::process::{Resource, Rlimit};
 
@@ -55,7 +55,7 @@ pub fn for_swap() -> SwapReport {
 fn lift_lock_limit() -> Result<(), SysError> {
     let unlimited = Rlimit { current: None, maximum: None };
     rustix::process::setrlimit(Resource::Memlock, unlimited)
-        .map_err(|e| SysError::new("lifting the limit of locked memory (RLIMIT_MEMLOCK)", e.raw_os_error()))
+        .map_err(failed("lifting the limit of locked memory (RLIMIT_MEMLOCK)"))
 }
 
 /// Locks existing mappings at once, so that the code of the program and its libraries is in memory before a request

@@ -119,6 +119,22 @@ impl SysError {
     }
 }
 
+/// Returns what makes errors of an operation from error numbers.
+pub(crate) fn failed(what: &'static str) -> impl Fn(rustix::io::Errno) -> SysError + Copy {
+    move |e| SysError::new(what, e.raw_os_error())
+}
+
+/// Converts the return value of a `libc` call that returns 0 if it succeeds; `what` is called if it failed.
+pub(crate) fn done<W: Into<String>>(code: libc::c_int, what: impl FnOnce() -> W) -> Result<(), SysError> {
+    match code {
+        0 => Ok(()),
+        _ => {
+            let error = std::io::Error::last_os_error();
+            Err(SysError::io(what(), &error))
+        }
+    }
+}
+
 impl From<SysError> for std::io::Error {
     fn from(e: SysError) -> Self {
         std::io::Error::new(std::io::Error::from_raw_os_error(e.errno).kind(), e.to_string())

@@ -4,8 +4,8 @@
 //! another process, so [`detach_if`] detaches a device only if its backing file is still the one with the
 //! [`LoopIdentity`] that was recorded. Reference: loop(4) and the kernel's `include/uapi/linux/loop.h`.
 
-use crate::SysError;
 use crate::mounts::DeviceNumber;
+use crate::{SysError, done};
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
@@ -30,7 +30,7 @@ const ATTACH_TRIES: usize = 64;
 
 /// `struct loop_info64`. All fields are plain integers: any bytes are a valid value.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct LoopInfo64 {
     lo_device: u64,
     lo_inode: u64,
@@ -41,8 +41,8 @@ struct LoopInfo64 {
     lo_encrypt_type: u32,
     lo_encrypt_key_size: u32,
     lo_flags: u32,
-    lo_file_name: [u8; 64],
-    lo_crypt_name: [u8; 64],
+    lo_file_name: [[u8; 32]; 2],
+    lo_crypt_name: [[u8; 32]; 2],
     lo_encrypt_key: [u8; 32],
     lo_init: [u64; 2],
 }
@@ -57,23 +57,6 @@ struct LoopConfig {
 }
 
 const _: () = assert!(size_of::<LoopInfo64>() == 232 && size_of::<LoopConfig>() == 304);
-
-const NO_INFO: LoopInfo64 = LoopInfo64 {
-    lo_device: 0,
-    lo_inode: 0,
-    lo_rdevice: 0,
-    lo_offset: 0,
-    lo_sizelimit: 0,
-    lo_number: 0,
-    lo_encrypt_type: 0,
-    lo_encrypt_key_size: 0,
-    lo_flags: 0,
-    lo_file_name: [0; 64],
-    lo_crypt_name: [0; 64],
-    lo_encrypt_key: [0; 32],
-    lo_init: [0; 2],
-};
-
 /// The backing file of a loop device, as the loop driver identifies it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LoopIdentity {
@@ -84,6 +67,10 @@ pub struct LoopIdentity {
 }
 
 impl LoopIdentity {
+    fn of(info: &LoopInfo64) -> Self {
+        LoopIdentity { lo_device: info.lo_device, lo_inode: info.lo_inode }
+    }
+
     /// The device number of the backing file's file system.
     pub fn file_system(&self) -> DeviceNumber {
         DeviceNumber::from_dev_t(self.lo_device)
@@ -186,21 +173,21 @@ fn configure_a_free_one(file: &File, sector_bytes: u32, flags: u32) -> Result<(F
 }
 
 fn configure(device: &File, file: &File, sector_bytes: u32, flags: u32) -> Result<(), SysError> {
-    let info = LoopInfo64 { lo_flags: flags, ..NO_INFO };
+    let info = LoopInfo64 { lo_flags: flags, ..LoopInfo64::default() };
     let fd = file.as_raw_fd().unsigned_abs();
     let config = LoopConfig { fd, block_size: sector_bytes, info, reserved: [0; 8] };
     // SAFETY: the argument points to a whole `loop_config`, which the kernel only reads.
-    match unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE, &raw const config) } {
-        0 => Ok(()),
-        _ => Err(SysError::last("configuring a loop device")),
-    }
+    done(
+        unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE, &raw const config) },
+        || "configuring a loop device",
+    )
 }
 
 /// Reads the device's status, and detaches the file again if the driver does not use direct I/O.
 fn verified(device: File, path: PathBuf) -> Result<AttachedLoop, AttachError> {
     let error = match status(&device) {
         Ok(Some(info)) if info.lo_flags & LO_FLAGS_DIRECT_IO != 0 => {
-            let identity = LoopIdentity { lo_device: info.lo_device, lo_inode: info.lo_inode };
+            let identity = LoopIdentity::of(&info);
             let backing_file = backing_file(&path).unwrap_or_default();
             return Ok(AttachedLoop { path, identity, backing_file });
         }
@@ -218,15 +205,12 @@ fn open(path: &Path, flags: i32) -> Result<File, SysError> {
 
 fn clear(device: &File) -> Result<(), SysError> {
     // SAFETY: this request takes no argument.
-    match unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CLR_FD, 0) } {
-        0 => Ok(()),
-        _ => Err(SysError::last("detaching a loop device")),
-    }
+    done(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CLR_FD, 0) }, || "detaching a loop device")
 }
 
 /// The device's status; `None` if no file is attached.
 fn status(device: &File) -> Result<Option<LoopInfo64>, SysError> {
-    let mut info = NO_INFO;
+    let mut info = LoopInfo64::default();
     // SAFETY: the argument points to a whole `loop_info64`, which the kernel only writes.
     match unsafe { libc::ioctl(device.as_raw_fd(), LOOP_GET_STATUS64, &raw mut info) } {
         0 => Ok(Some(info)),
@@ -239,12 +223,14 @@ fn status(device: &File) -> Result<Option<LoopInfo64>, SysError> {
 
 /// The backing file of the loop device `path`; `None` if the device is free or does not exist.
 pub fn identity(path: &Path) -> Result<Option<LoopIdentity>, SysError> {
+    Ok(open_attached(path)?.map(|(_, identity)| identity))
+}
+
+/// Opens a loop device, with the identity of its backing file; `None` if the device is free or does not exist.
+fn open_attached(path: &Path) -> Result<Option<(File, LoopIdentity)>, SysError> {
     // Open for reading: closing a device that was open for writing makes udev probe it again.
     match File::open(path).map_err(|e| SysError::io(format!("opening {}", path.display()), &e)) {
-        Ok(device) => {
-            let info = status(&device)?;
-            Ok(info.map(|i| LoopIdentity { lo_device: i.lo_device, lo_inode: i.lo_inode }))
-        }
+        Ok(device) => Ok(status(&device)?.map(|info| (device, LoopIdentity::of(&info)))),
         Err(e) if matches!(e.errno, libc::ENOENT | libc::ENXIO) => Ok(None),
         Err(e) => Err(e),
     }
@@ -261,8 +247,7 @@ pub fn backing_of(device: &File) -> Result<Option<(LoopIdentity, PathBuf)>, SysE
     let name = ["loop", "../loop"].map(|dir| format!("{here}/{dir}/backing_file"));
     let Some(mut path) = name.iter().find_map(|name| std::fs::read(name).ok()) else { return Ok(None) };
     path.truncate(path.trim_ascii_end().len());
-    let identity = status(device)?.map(|i| LoopIdentity { lo_device: i.lo_device, lo_inode: i.lo_inode });
-    Ok(identity.map(|identity| (identity, OsString::from_vec(path).into())))
+    Ok(status(device)?.map(|info| (LoopIdentity::of(&info), OsString::from_vec(path).into())))
 }
 
 /// Detaches the loop device `path` if its backing file is `expected`.
@@ -286,17 +271,10 @@ pub fn detach_if(path: &Path, expected: LoopIdentity, how: Detach) -> Result<Det
 /// Only a device with the expected backing file is claimed, not for a moment another one, whose owner could not mount
 /// it then: the backing file stays attached while any file of the device is open, and this opens it twice.
 pub fn open_if(path: &Path, expected: LoopIdentity, claim: bool) -> Result<Result<File, Detached>, SysError> {
-    // Open for reading, as in `identity`.
-    let attached = match File::open(path).map_err(|e| SysError::io(format!("opening {}", path.display()), &e))
-    {
-        Ok(device) => device,
-        Err(e) if matches!(e.errno, libc::ENOENT | libc::ENXIO) => return Ok(Err(Detached::NotOurs)),
-        Err(e) => return Err(e),
+    let _attached = match open_attached(path)? {
+        Some((device, found)) if found == expected => device,
+        _ => return Ok(Err(Detached::NotOurs)),
     };
-    let found = status(&attached)?.map(|i| LoopIdentity { lo_device: i.lo_device, lo_inode: i.lo_inode });
-    if found != Some(expected) {
-        return Ok(Err(Detached::NotOurs));
-    }
     match open(path, if claim { libc::O_EXCL } else { 0 }) {
         Ok(device) => Ok(Ok(device)),
         Err(e) if e.errno == libc::EBUSY => Ok(Err(Detached::Claimed)),
@@ -307,10 +285,10 @@ pub fn open_if(path: &Path, expected: LoopIdentity, claim: bool) -> Result<Resul
 /// Gives an open loop device the size that its backing file has now.
 pub fn set_capacity(device: &File) -> Result<(), SysError> {
     // SAFETY: this request takes no argument.
-    match unsafe { libc::ioctl(device.as_raw_fd(), LOOP_SET_CAPACITY, 0) } {
-        0 => Ok(()),
-        _ => Err(SysError::last("changing the size of a loop device")),
-    }
+    done(
+        unsafe { libc::ioctl(device.as_raw_fd(), LOOP_SET_CAPACITY, 0) },
+        || "changing the size of a loop device",
+    )
 }
 
 /// All loop devices with a backing file.

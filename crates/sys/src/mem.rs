@@ -1,6 +1,6 @@
 //! Reserving, populating and discarding anonymous memory; the machine's total and available memory.
 
-use crate::SysError;
+use crate::{SysError, done};
 use std::ptr::NonNull;
 
 /// A range of private anonymous memory: reserved address space without memory at first.
@@ -141,10 +141,7 @@ impl Reservation {
         // SAFETY: the range is inside this mapping (asserted); populating keeps contents.
         let rc =
             unsafe { libc::madvise(self.base.as_ptr().add(offset).cast(), len, libc::MADV_POPULATE_WRITE) };
-        match rc {
-            0 => Ok(()),
-            _ => Err(SysError::last(format!("backing {len} bytes with memory"))),
-        }
+        done(rc, || format!("backing {len} bytes with memory"))
     }
 
     /// Excludes the range from children that are forked from now on (MADV_DONTFORK): there it is not mapped.
@@ -155,10 +152,9 @@ impl Reservation {
     pub unsafe fn keep_from_children(&self) -> Result<(), SysError> {
         // SAFETY: the range is this mapping; the advice changes nothing in this process, and children do not access the
         // range (the caller's duty).
-        match unsafe { libc::madvise(self.base.as_ptr().cast(), self.len_bytes, libc::MADV_DONTFORK) } {
-            0 => Ok(()),
-            _ => Err(SysError::last(format!("keeping {} bytes of memory from children", self.len_bytes))),
-        }
+        done(unsafe { libc::madvise(self.base.as_ptr().cast(), self.len_bytes, libc::MADV_DONTFORK) }, || {
+            format!("keeping {} bytes of memory from children", self.len_bytes)
+        })
     }
 
     /// Makes the range read as zeroes in children that are forked from now on (MADV_WIPEONFORK). Returns false if the
@@ -193,10 +189,7 @@ impl Reservation {
                 _ => libc::madvise(at, len, libc::MADV_DONTNEED),
             }
         };
-        match rc {
-            0 => Ok(()),
-            _ => Err(SysError::last(format!("returning {len} bytes of memory"))),
-        }
+        done(rc, || format!("returning {len} bytes of memory"))
     }
 }
 

@@ -3,8 +3,8 @@
 //! A mount namespace belongs to threads, and new processes and threads inherit it from the thread that starts them. So
 //! one thread of a process can have another view of the files than the rest. Reference: mount_namespaces(7), mount(2).
 
-use crate::SysError;
 use crate::mounts::DeviceNumber;
+use crate::{SysError, failed};
 use rustix::fs::{CWD, FileType, Mode};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 use std::ffi::CString;
@@ -36,21 +36,21 @@ pub fn unshare() -> Result<(), SysError> {
 /// unmounted here, if they do not ask for private mounts.
 pub fn share() -> Result<(), SysError> {
     rustix::mount::mount_change("/", MountPropagationFlags::SHARED | MountPropagationFlags::REC)
-        .map_err(|e| SysError::new("sharing the mounts of the namespace", e.raw_os_error()))
+        .map_err(failed("sharing the mounts of the namespace"))
 }
 
 /// Makes the file or directory `from` visible at `to` too, which must exist and be of the same kind.
 pub fn bind(from: &Path, to: &Path) -> Result<(), SysError> {
-    rustix::mount::mount_bind(from, to).map_err(|e| failed("mounting", from, to, e))
+    rustix::mount::mount_bind(from, to).map_err(|e| binding_failed(from, to, e))
 }
 
 /// Binds as [`bind`] does, with all mounts below `from`.
 pub fn bind_with_submounts(from: &Path, to: &Path) -> Result<(), SysError> {
-    rustix::mount::mount_bind_recursive(from, to).map_err(|e| failed("mounting", from, to, e))
+    rustix::mount::mount_bind_recursive(from, to).map_err(|e| binding_failed(from, to, e))
 }
 
-fn failed(what: &str, from: &Path, to: &Path, e: rustix::io::Errno) -> SysError {
-    SysError::new(format!("{what} {} over {}", from.display(), to.display()), e.raw_os_error())
+fn binding_failed(from: &Path, to: &Path, e: rustix::io::Errno) -> SysError {
+    SysError::new(format!("mounting {} over {}", from.display(), to.display()), e.raw_os_error())
 }
 
 /// Mounts an empty tmpfs, whose root has mode 0755.

@@ -7,7 +7,7 @@
 //!
 //! This module does not make files: `Folder` in the module `beneath` does, and returns their handles.
 
-use crate::SysError;
+use crate::{SysError, failed};
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, XattrFlags};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -15,12 +15,6 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 /// A handle of a symbolic link or a special file, which refers to its inode.
 #[derive(Debug)]
 pub struct PathHandle(OwnedFd);
-
-/// Makes the error of a failed call that was `what`.
-pub(crate) fn failed(what: &'static str) -> impl Fn(Errno) -> SysError {
-    move |e| SysError::new(what, e.raw_os_error())
-}
-
 pub(crate) fn owner(uid: u32) -> Option<fs::Uid> {
     (uid != u32::MAX).then(|| fs::Uid::from_raw(uid))
 }

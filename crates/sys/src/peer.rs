@@ -1,6 +1,6 @@
 //! The credentials of the process at the other end of a unix socket (SO_PEERCRED).
 
-use crate::SysError;
+use crate::{SysError, failed};
 use std::os::fd::BorrowedFd;
 
 /// The credentials of the process that connected, at the time of the connection.
@@ -23,7 +23,7 @@ pub fn credentials(socket: BorrowedFd<'_>) -> Result<PeerCredentials, SysError> 
             gid: c.gid.as_raw(),
             pid: rustix::process::Pid::as_raw(Some(c.pid)),
         }),
-        Err(e) => Err(SysError::new("reading the credentials of a socket's peer", e.raw_os_error())),
+        Err(e) => Err(failed("reading the credentials of a socket's peer")(e)),
     }
 }
 

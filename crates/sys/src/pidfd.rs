@@ -4,7 +4,7 @@
 //! (pidfd). It is opened by id, and then the process's start time is compared with the recorded one, so that a reused
 //! id is noticed before a signal is sent.
 
-use crate::{SysError, timer};
+use crate::{SysError, failed, timer};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -95,7 +95,7 @@ impl Process {
     fn send_signal(&self, signal: Signal) -> Result<(), SysError> {
         match rustix::process::pidfd_send_signal(&self.fd, signal) {
             Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
-            Err(e) => Err(SysError::new("signalling a process", e.raw_os_error())),
+            Err(e) => Err(failed("signalling a process")(e)),
         }
     }
 
@@ -109,7 +109,7 @@ impl Process {
                 Ok(0) => return Ok(false),
                 Ok(_) => return Ok(true),
                 Err(rustix::io::Errno::INTR) => {}
-                Err(e) => return Err(SysError::new("waiting for a process", e.raw_os_error())),
+                Err(e) => return Err(failed("waiting for a process")(e)),
             }
         }
     }

@@ -3,7 +3,7 @@
 //! Capabilities and no_new_privs belong to a thread, and threads that it starts later inherit them; so the caller drops
 //! them before it starts other threads. Dropped privileges cannot be regained.
 
-use crate::SysError;
+use crate::{SysError, failed};
 use rustix::process::{DumpableBehavior, Resource, Rlimit};
 pub use rustix::thread::CapabilitySet;
 use rustix::thread::CapabilitySets;
@@ -12,15 +12,14 @@ use rustix::thread::CapabilitySets;
 /// data stays private.
 pub fn forbid_dumps() -> Result<(), SysError> {
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
-        .map_err(|e| SysError::new("making the process not dumpable", e.raw_os_error()))?;
+        .map_err(failed("making the process not dumpable"))?;
     rustix::process::setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })
-        .map_err(|e| SysError::new("setting the core file limit to 0", e.raw_os_error()))
+        .map_err(failed("setting the core file limit to 0"))
 }
 
 /// Sets no_new_privs: programs that this thread executes gain no rights from set-user-id bits or file capabilities.
 pub fn set_no_new_privs() -> Result<(), SysError> {
-    rustix::thread::set_no_new_privs(true)
-        .map_err(|e| SysError::new("setting no_new_privs", e.raw_os_error()))
+    rustix::thread::set_no_new_privs(true).map_err(failed("setting no_new_privs"))
 }
 
 /// The capabilities that the loop export needs during its setup, for mounting, raising limits and priorities, and
@@ -32,7 +31,7 @@ pub const SET_UP: CapabilitySet =
 ///
 /// Empties the inheritable and ambient sets. The bounding set stays: with no_new_privs it grants nothing.
 pub fn drop_capabilities_except(keep: CapabilitySet) -> Result<(), SysError> {
-    let failed = |e: rustix::io::Errno| SysError::new("dropping capabilities", e.raw_os_error());
+    let failed = failed("dropping capabilities");
     let now = rustix::thread::capabilities(None).map_err(failed)?;
     let sets = CapabilitySets {
         effective: now.effective & keep,

@@ -1,6 +1,6 @@
 //! Read-ahead of the kernel on request (posix_fadvise).
 
-use crate::SysError;
+use crate::{SysError, failed};
 use rustix::fs::{Advice, fadvise};
 use std::fs::File;
 use std::num::NonZeroU64;
@@ -9,8 +9,7 @@ use std::num::NonZeroU64;
 pub fn will_need(file: &File, offset: u64, len_bytes: u64) -> Result<(), SysError> {
     // A length of zero would mean the rest of the file.
     let Some(len_bytes) = NonZeroU64::new(len_bytes) else { return Ok(()) };
-    fadvise(file, offset, Some(len_bytes), Advice::WillNeed)
-        .map_err(|e| SysError::new("asking for read-ahead", e.raw_os_error()))
+    fadvise(file, offset, Some(len_bytes), Advice::WillNeed).map_err(failed("asking for read-ahead"))
 }
 
 #[cfg(test)]

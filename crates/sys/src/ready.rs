@@ -1,6 +1,6 @@
 //! Waiting until one of several descriptors is readable (poll).
 
-use crate::SysError;
+use crate::{SysError, failed};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ pub fn wait<const N: usize>(
         match poll(&mut polled, timeout.as_ref()) {
             Ok(_) => return Ok(polled.each_ref().map(|p| !p.revents().is_empty())),
             Err(rustix::io::Errno::INTR) => {}
-            Err(e) => return Err(SysError::new("waiting for descriptors", e.raw_os_error())),
+            Err(e) => return Err(failed("waiting for descriptors")(e)),
         }
     }
 }
@@ -33,7 +33,7 @@ pub fn is_at_end(stream: BorrowedFd<'_>) -> Result<bool, SysError> {
     match poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
         Ok(_) => Ok(!polled[0].revents().is_empty()),
         Err(rustix::io::Errno::INTR) => Ok(false),
-        Err(e) => Err(SysError::new("checking whether a socket's peer has hung up", e.raw_os_error())),
+        Err(e) => Err(failed("checking whether a socket's peer has hung up")(e)),
     }
 }
 

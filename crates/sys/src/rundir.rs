@@ -8,7 +8,7 @@
 //!
 //! This module does not know the purpose of the folder or where it should be.
 
-use crate::SysError;
+use crate::{SysError, failed};
 use rustix::fs::{self, Mode, OFlags};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
@@ -137,8 +137,7 @@ fn open_parent(path: &Path, make_below: Option<&Path>) -> Result<(OwnedFd, PathB
     }
     let last = names.pop().ok_or_else(not_absolute)?;
     let mut at = PathBuf::from("/");
-    let mut fd =
-        fs::open("/", FOLDER, Mode::empty()).map_err(|e| SysError::new("opening '/'", e.raw_os_error()))?;
+    let mut fd = fs::open("/", FOLDER, Mode::empty()).map_err(failed("opening '/'"))?;
     check_parent(&fd, &at, names.is_empty())?;
     for (i, name) in names.iter().enumerate() {
         at.push(name);

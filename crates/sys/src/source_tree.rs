@@ -6,9 +6,8 @@
 //!
 //! This module does not decide what is read.
 
-use crate::SysError;
 use crate::beneath::Folder;
-use crate::pathhandle::failed;
+use crate::{SysError, failed};
 use rustix::fs::{self, FileType, Mode, OFlags, ResolveFlags, SeekFrom};
 use rustix::io::Errno;
 use std::fs::File;
@@ -56,18 +55,6 @@ pub struct SourceStat {
 }
 
 impl Folder {
-    /// The names in this directory, in any order, without `.` and `..`. They are read while the iterator is used.
-    pub fn names(&self) -> Result<impl Iterator<Item = Result<Box<[u8]>, SysError>> + use<>, SysError> {
-        let entries = fs::Dir::read_from(self.as_fd()).map_err(failed("reading the directory"))?;
-        Ok(entries.filter_map(|entry| match entry {
-            Ok(entry) => {
-                let name = entry.file_name().to_bytes();
-                (!matches!(name, b"." | b"..")).then(|| Ok(name.into()))
-            }
-            Err(error) => Some(Err(failed("reading the directory")(error))),
-        }))
-    }
-
     /// Returns the inode of a name in this directory, whatever it is. Only its existence is needed, no right to read it.
     pub fn source_file(&self, name: &[u8]) -> Result<SourceFile, SysError> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;

@@ -4,7 +4,7 @@
 //! kernel has reclaimed everything else; so callers check [`room_without`] first.
 
 use crate::mounts::{DeviceNumber, unescape};
-use crate::{SysError, mem};
+use crate::{SysError, done, mem};
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -121,25 +121,24 @@ pub fn memory_available_bytes() -> Result<u64, SysError> {
 
 /// Starts swapping to `path`, which must hold a swap header, with the priority that the kernel chooses.
 pub fn swapon(path: &Path) -> Result<(), SysError> {
-    let what = || format!("swapon {}", path.display());
-    let c_path =
-        CString::new(path.as_os_str().as_bytes()).map_err(|_| SysError::new(what(), libc::EINVAL))?;
-    // SAFETY: the first argument is a NUL-terminated string that outlives the call.
-    match unsafe { libc::swapon(c_path.as_ptr(), 0) } {
-        0 => Ok(()),
-        _ => Err(SysError::last(what())),
-    }
+    let (what, path) = c_path("swapon", path)?;
+    // SAFETY: the path is a C string that outlives the call.
+    done(unsafe { libc::swapon(path.as_ptr(), 0) }, || what)
 }
 
 /// Stops swapping to `path` and reads its contents back. May take long, and may fail with ENOMEM.
 pub fn swapoff(path: &Path) -> Result<(), SysError> {
-    let what = || format!("swapoff {}", path.display());
-    let c_path =
-        CString::new(path.as_os_str().as_bytes()).map_err(|_| SysError::new(what(), libc::EINVAL))?;
-    // SAFETY: the argument is a NUL-terminated string that outlives the call.
-    match unsafe { libc::swapoff(c_path.as_ptr()) } {
-        0 => Ok(()),
-        _ => Err(SysError::last(what())),
+    let (what, path) = c_path("swapoff", path)?;
+    // SAFETY: the path is a C string that outlives the call.
+    done(unsafe { libc::swapoff(path.as_ptr()) }, || what)
+}
+
+/// Returns the operation on a path for messages, and the path for `libc`.
+fn c_path(operation: &str, path: &Path) -> Result<(String, CString), SysError> {
+    let what = format!("{operation} {}", path.display());
+    match CString::new(path.as_os_str().as_bytes()) {
+        Ok(path) => Ok((what, path)),
+        Err(_) => Err(SysError::new(what, libc::EINVAL)),
     }
 }
 

@@ -1,6 +1,6 @@
 //! The timer slack of a thread, which is how late the kernel may wake it from a sleep, the time since boot, and deadlines.
 
-use crate::SysError;
+use crate::{SysError, failed};
 use rustix::time::{ClockId, clock_gettime};
 use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 /// Sets the timer slack of the calling thread, nanoseconds. The kernel's default is 50 000.
 pub fn set_slack_ns(slack_ns: NonZeroU64) -> Result<(), SysError> {
     rustix::thread::set_current_timer_slack(Some(slack_ns))
-        .map_err(|e| SysError::new("setting the timer slack of a thread", e.raw_os_error()))
+        .map_err(failed("setting the timer slack of a thread"))
 }
 
 /// The time since the machine has booted, including the time that it was suspended.

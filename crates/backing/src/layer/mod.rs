@@ -2,7 +2,7 @@
 //!
 //! A layer implements [`Backing`](crate::Backing) over another medium and wraps its queues too, so that single requests
 //! and queued ones behave alike. Programs use only the delay layer, which models a slow device. The layers for tests
-//! (faults, torn writes, traces, counters, bandwidth) are in `testing`, behind the feature of that name, so that
+//! (faults, torn writes, traces, counters) are in `testing`, behind the feature of that name, so that
 //! release programs do not contain them.
 //!
 //! A layer runs in the thread that calls it. Each has at most one mutex, which it does not hold while the medium below

@@ -1,8 +1,8 @@
 //! The behaviour that each layer adds to a medium.
 
 use pagefold_backing::layer::{
-    Access, Action, BandwidthLayer, DelayLayer, DelayOptions, ErrorLayer, FaultRule, ManualClock, StatsLayer,
-    SystemClock, Tear, TimeSource, TornLayer, TornRule, TraceLayer, When,
+    Access, Action, DelayLayer, DelayOptions, ErrorLayer, FaultRule, ManualClock, StatsLayer, SystemClock,
+    Tear, TimeSource, TornLayer, TornRule, TraceLayer, When,
 };
 use pagefold_backing::{
     Backing, Buffer, Buffers, ByteSource, Completion, MemoryBacking, Operation, Queue, Request,
@@ -235,49 +235,6 @@ fn the_system_clock_never_returns_early() {
         clock.wait_until(until);
         assert!(clock.now() >= until);
     }
-}
-
-// Bandwidth.
-
-#[test]
-fn the_bandwidth_limit_holds_on_average_and_the_bucket_holds_one_second() {
-    let clock = Arc::new(ManualClock::default());
-    let medium = BandwidthLayer::new(memory(), 8192, clock.clone());
-    let page = [1; 4096];
-    let mut elapsed = Vec::new();
-    for _ in 0..5 {
-        medium.write_at(0, &page).unwrap();
-        elapsed.push(clock.now().as_millis());
-    }
-    assert_eq!(elapsed, [0, 500, 1000, 1500, 2000]);
-    // After an hour without requests, the bytes of one second pass at once, and no more.
-    clock.advance(Duration::from_secs(3600));
-    let start = clock.now();
-    for _ in 0..4 {
-        medium.read_at(0, &mut [0; 4096]).unwrap();
-    }
-    assert_eq!((clock.now() - start).as_millis(), 500);
-    medium.flush().unwrap();
-    medium.discard(0, 4096).unwrap();
-    assert_eq!((clock.now() - start).as_millis(), 500);
-    medium.control().set_bytes_per_s(0);
-    for _ in 0..100 {
-        medium.write_at(0, &page).unwrap();
-    }
-    assert_eq!((clock.now() - start).as_millis(), 500);
-}
-
-#[test]
-fn the_bandwidth_limit_holds_for_queues() {
-    let clock = Arc::new(ManualClock::default());
-    let medium = BandwidthLayer::new(memory(), 4096, clock.clone());
-    let buffers = Buffers::new(0).unwrap();
-    let mut queue = medium.queue(16, &buffers).unwrap();
-    for page in 0..11 {
-        queue.submit(write(page, 1)).unwrap();
-    }
-    assert_eq!(clock.now(), Duration::from_secs(10));
-    assert_eq!(drain(&mut *queue).len(), 11);
 }
 
 // Trace and counters.

@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test file uses a part of this module")]
 
 use pagefold_backing::layer::{
-    BandwidthLayer, DelayLayer, DelayOptions, ErrorLayer, ManualClock, StatsLayer, TornLayer, TraceLayer,
+    DelayLayer, DelayOptions, ErrorLayer, ManualClock, StatsLayer, TornLayer, TraceLayer,
 };
 use pagefold_backing::{Backing, Direct, FileBacking, FileOptions, MemoryBacking, Uring};
 use pagefold_sys::loopdev::{self, AttachedLoop, Detach};
@@ -75,8 +75,7 @@ fn layers() -> Vec<(&'static str, Box<dyn Backing>)> {
     vec![
         ("error", Box::new(ErrorLayer::new(memory()))),
         ("delay", Box::new(DelayLayer::new(memory(), DelayOptions::default(), clock.clone()))),
-        ("delay with jitter", Box::new(DelayLayer::new(memory(), jittery, clock.clone()))),
-        ("bandwidth", Box::new(BandwidthLayer::new(memory(), 1 << 20, clock))),
+        ("delay with jitter", Box::new(DelayLayer::new(memory(), jittery, clock))),
         ("trace", Box::new(TraceLayer::new(memory(), true))),
         ("stats", Box::new(StatsLayer::new(memory()))),
         ("torn", Box::new(TornLayer::new(memory()))),

@@ -1,6 +1,6 @@
 //! Reading and writing of bits, the most significant bit of a byte first.
 
-use super::C842Error;
+use super::error::C842Error;
 
 /// Most bits of one call.
 pub(super) const BITS_MAX: u32 = 32;

@@ -1,8 +1,8 @@
 //! Chooses the shortest instruction for each phrase.
 
-use super::C842Error;
 use super::bits::BitWriter;
 use super::crc::crc32;
+use super::error::C842Error;
 use super::finder::Finder;
 use super::format::*;
 

@@ -1,8 +1,8 @@
 //! Reads 842 instructions from untrusted input.
 
-use super::C842Error;
 use super::bits::BitReader;
 use super::crc::crc32;
+use super::error::C842Error;
 use super::format::*;
 
 /// Decompresses the whole of `src` into the front of `dst` and returns the length written.

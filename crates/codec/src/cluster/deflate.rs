@@ -3,9 +3,8 @@
 //! There are two libraries because neither serves both: libdeflate is the fastest but only decodes from one buffer to
 //! another; zlib-rs, written in safe Rust, can stop and go on at any byte, at about half the speed.
 
-use super::source::Source;
+use super::source::{RangeError, Source, Target};
 use super::streaming::{Step, StepStatus, StreamingDecoder, decode_stream};
-use super::{RangeError, Want};
 use crate::error::CodecError;
 use libdeflate_sys as sys;
 use std::ptr::{self, NonNull};
@@ -36,18 +35,15 @@ impl Deflate {
         self.whole.decompress(src, dst)
     }
 
-    /// Decodes the stream of `source`: discards `skip` bytes of output in `ring`, and writes what follows to `dst`.
+    /// Decodes the stream of `source` to `target`.
     pub(super) fn decode_range<S: Source>(
         &mut self,
         source: &mut S,
-        ring: &mut [u8],
-        skip: u64,
-        dst: &mut [u8],
-        want: Want,
+        target: Target<'_>,
     ) -> Result<(), RangeError<S::Error>> {
         let stream = self.stream.get_or_insert_with(|| Box::new(Inflate::new(false, WINDOW_BITS)));
         stream.reset(false);
-        decode_stream(stream.as_mut(), source, ring, skip, dst, want)
+        decode_stream(stream.as_mut(), source, target)
     }
 }
 

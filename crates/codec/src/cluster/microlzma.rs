@@ -7,9 +7,8 @@
 //! liblzma copies all output from its dictionary, so decoding a whole stream into one buffer would be no faster than
 //! decoding a range.
 
-use super::source::Source;
+use super::source::{RangeError, Source, Target, Want};
 use super::streaming::{Step, StepStatus, StreamingDecoder, decode_stream};
-use super::{RangeError, Want};
 use crate::error::CodecError;
 use liblzma_sys as sys;
 use std::ffi::c_void;
@@ -58,24 +57,10 @@ impl Options {
         if lc + lp > LC_LP_MAX || pb > PB_MAX {
             return None;
         }
-        Some(Options {
-            dict_size: dict_bytes,
-            preset_dict: ptr::null(),
-            preset_dict_size: 0,
-            lc,
-            lp,
-            pb,
-            mode: 0,
-            nice_len: 0,
-            mf: 0,
-            depth: 0,
-            ext_flags: 0,
-            ext_size_low: out_bytes as u32,
-            ext_size_high: (out_bytes >> 32) as u32,
-            reserved_int: [0; 5],
-            reserved_enum: [0; 4],
-            reserved_ptr: [ptr::null_mut(); 2],
-        })
+        // SAFETY: all zeroes is a valid value: null pointers and numbers.
+        let zeroes: Options = unsafe { std::mem::zeroed() };
+        let (ext_size_low, ext_size_high) = (out_bytes as u32, (out_bytes >> 32) as u32);
+        Some(Options { dict_size: dict_bytes, lc, lp, pb, ext_size_low, ext_size_high, ..zeroes })
     }
 
     /// Makes the chain of this one filter; the chain points to `self`.
@@ -113,21 +98,18 @@ impl MicroLzma {
         MicroLzma { stream, dict_bytes }
     }
 
-    /// Decodes the stream of `source`: discards `skip` bytes of output in `ring`, and writes what follows to `dst`.
+    /// Decodes the stream of `source` to `target`.
     pub(super) fn decode_range<S: Source>(
         &mut self,
         source: &mut S,
-        ring: &mut [u8],
-        skip: u64,
-        dst: &mut [u8],
-        want: Want,
+        target: Target<'_>,
     ) -> Result<(), RangeError<S::Error>> {
-        let out_bytes = match want {
-            Want::All => skip.saturating_add(dst.len() as u64),
+        let out_bytes = match target.want {
+            Want::All => target.skip.saturating_add(target.dst.len() as u64),
             Want::Prefix => UNKNOWN,
         };
         let mut stream = Stream { lzma: self, out_bytes, properties_read: false };
-        decode_stream(&mut stream, source, ring, skip, dst, want)
+        decode_stream(&mut stream, source, target)
     }
 
     /// Prepares the decoder for a stream with these properties.

@@ -35,11 +35,10 @@ mod zstd_header;
 
 use crate::error::CodecError;
 use pagefold_page::PAGE_SIZE;
-use source::{Pieces, Whole};
-use std::convert::Infallible;
+use source::{Pieces, Target, Whole};
 
 pub use lz4::{decode_lz4_in_place, in_place_margin};
-pub use source::Input;
+pub use source::{Input, RangeError, Want};
 
 /// The compression format of a cluster, with the limits that its image declares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -61,36 +60,6 @@ pub enum Format {
         /// The longest window that a frame may need, 1 KiB to 1 MiB.
         max_window_bytes: u32,
     },
-}
-
-/// Selects how much of a stream's output a decode produces.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Want {
-    /// All of it: the stream must decode to exactly the requested bytes, and its last byte must be the input's last.
-    All,
-    /// The first bytes. The rest of stream and input is not examined.
-    Prefix,
-}
-
-/// The error of [`Decoder::decode_range`]: the stream's or its input's.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum RangeError<E> {
-    /// The stream does not decode, or the call lacks room or memory.
-    #[error(transparent)]
-    Codec(#[from] CodecError),
-    /// The input failed; this is its error, unchanged.
-    #[error("the input of a decoder failed")]
-    Input(#[source] E),
-}
-
-impl RangeError<Infallible> {
-    /// Converts the error of a decode whose input cannot fail.
-    fn codec(self) -> CodecError {
-        match self {
-            RangeError::Codec(error) => error,
-            RangeError::Input(never) => match never {},
-        }
-    }
 }
 
 /// The working state of one decode at a time.
@@ -152,21 +121,17 @@ impl Decoder {
     ///
     /// After an error `dst` holds arbitrary bytes.
     pub fn decode(&mut self, src: &[u8], dst: &mut [u8], want: Want) -> Result<(), CodecError> {
+        let mut source = Whole(src);
         match (&mut self.state, want) {
-            (State::Lz4 { .. }, Want::All) => lz4::decode_all(src, dst),
-            (State::Lz4 { .. }, Want::Prefix) => lz4::decode_prefix(src, dst),
-            (State::MicroLzma(state), want) => {
-                state.decode_range(&mut Whole(src), &mut [], 0, dst, want).map_err(RangeError::codec)
-            }
-            (State::Deflate(state), Want::All) => state.decode_whole(src, dst),
-            (State::Deflate(state), want) => {
-                state.decode_range(&mut Whole(src), &mut [], 0, dst, want).map_err(RangeError::codec)
-            }
-            (State::Zstd(state), Want::All) => state.decode_whole(src, dst),
-            (State::Zstd(state), want) => {
-                state.decode_range(&mut Whole(src), &mut [], 0, dst, want).map_err(RangeError::codec)
-            }
+            (State::Lz4 { .. }, Want::All) => return lz4::decode_all(src, dst),
+            (State::Lz4 { .. }, Want::Prefix) => return lz4::decode_prefix(src, dst),
+            (State::Deflate(state), Want::All) => return state.decode_whole(src, dst),
+            (State::Zstd(state), Want::All) => return state.decode_whole(src, dst),
+            (State::MicroLzma(state), _) => state.decode_range(&mut source, Target::of(dst, want)),
+            (State::Deflate(state), _) => state.decode_range(&mut source, Target::of(dst, want)),
+            (State::Zstd(state), _) => state.decode_range(&mut source, Target::of(dst, want)),
         }
+        .map_err(RangeError::codec)
     }
 
     /// Decodes the stream that `input` delivers, discards its first `skip` bytes of output, and fills `dst` with those
@@ -186,21 +151,20 @@ impl Decoder {
         want: Want,
     ) -> Result<(), RangeError<I::Error>> {
         let codec = self.format.name();
-        for (what, len_bytes, least_bytes) in
+        for (what, len_bytes, min_bytes) in
             [("piece buffer", piece.len(), 1), ("ring", ring.len(), ring_bytes(self.format))]
         {
-            if len_bytes < least_bytes {
-                return Err(CodecError::Room { codec, what, len_bytes, least_bytes }.into());
+            if len_bytes < min_bytes {
+                return Err(CodecError::Room { codec, what, len_bytes, min_bytes }.into());
             }
         }
         let mut source = Pieces::new(input, piece);
+        let target = Target { ring, skip, dst, want };
         match &mut self.state {
-            State::Lz4 { window_bytes } => {
-                lz4::decode_range(*window_bytes, &mut source, ring, skip, dst, want)
-            }
-            State::MicroLzma(state) => state.decode_range(&mut source, ring, skip, dst, want),
-            State::Deflate(state) => state.decode_range(&mut source, ring, skip, dst, want),
-            State::Zstd(state) => state.decode_range(&mut source, ring, skip, dst, want),
+            State::Lz4 { window_bytes } => lz4::decode_range(*window_bytes, &mut source, target),
+            State::MicroLzma(state) => state.decode_range(&mut source, target),
+            State::Deflate(state) => state.decode_range(&mut source, target),
+            State::Zstd(state) => state.decode_range(&mut source, target),
         }
     }
 }
@@ -220,7 +184,7 @@ impl Format {
     /// Returns the format's name for errors.
     fn name(self) -> &'static str {
         match self {
-            Format::Lz4 { .. } => lz4::NAME,
+            Format::Lz4 { .. } => crate::lz4_block::NAME,
             Format::MicroLzma { .. } => microlzma::NAME,
             Format::Deflate => deflate::NAME,
             Format::Zstd { .. } => zstd::NAME,

@@ -1,9 +1,39 @@
 //! The source of a decoder's compressed bytes: a slice in memory ([`Whole`]), or an [`Input`] that delivers pieces
 //! ([`Pieces`]).
 
-use super::RangeError;
+use crate::error::CodecError;
 use std::convert::Infallible;
 use std::ops::Range;
+
+/// Selects how much of a stream's output a decode produces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Want {
+    /// All of it: the stream must decode to exactly the requested bytes, and its last byte must be the input's last.
+    All,
+    /// The first bytes. The rest of stream and input is not examined.
+    Prefix,
+}
+
+/// The error of [`Decoder::decode_range`](super::Decoder::decode_range): the stream's or its input's.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RangeError<E> {
+    /// The stream does not decode, or the call lacks room or memory.
+    #[error(transparent)]
+    Codec(#[from] CodecError),
+    /// The input failed; this is its error, unchanged.
+    #[error("the input of a decoder failed")]
+    Input(#[source] E),
+}
+
+impl RangeError<Infallible> {
+    /// Converts the error of a decode whose input cannot fail.
+    pub(super) fn codec(self) -> CodecError {
+        match self {
+            RangeError::Codec(error) => error,
+            RangeError::Input(never) => match never {},
+        }
+    }
+}
 
 /// Delivers a compressed stream piece by piece.
 pub trait Input {
@@ -15,6 +45,25 @@ pub trait Input {
     /// `buf` is not empty. A read may return fewer bytes than fit, but at least one, unless the stream is at its end:
     /// then this and every later call returns 0.
     fn read(&mut self, buf: &mut [u8]) -> Result<usize, Self::Error>;
+}
+
+/// The output that a decode produces.
+pub(super) struct Target<'a> {
+    /// Where output is written that is discarded; it is overwritten again and again, and may be empty where `skip` is 0.
+    pub(super) ring: &'a mut [u8],
+    /// Bytes of output to discard.
+    pub(super) skip: u64,
+    /// Where the output after them goes.
+    pub(super) dst: &'a mut [u8],
+    /// How much of it there is.
+    pub(super) want: Want,
+}
+
+impl<'a> Target<'a> {
+    /// Makes the target that discards nothing.
+    pub(super) fn of(dst: &'a mut [u8], want: Want) -> Self {
+        Target { ring: &mut [], skip: 0, dst, want }
+    }
 }
 
 /// A stream that decoders read: they get a run of bytes and consume as many of them as they can use.

@@ -3,8 +3,7 @@
 //! All libraries share the loop, so that skipped output, stream ends and truncation are handled the same in each
 //! format. The library keeps its window; the loop passes it input and the buffer for the next output.
 
-use super::source::Source;
-use super::{RangeError, Want};
+use super::source::{RangeError, Source, Target, Want};
 use crate::error::CodecError;
 
 /// A library's decoder in the middle of a stream.
@@ -36,18 +35,13 @@ pub(super) enum StepStatus {
     Failed(CodecError),
 }
 
-/// Decodes the stream of `source`: the first `skip` bytes into `ring`, which is overwritten again and again, and the
-/// bytes that follow into `dst`, until `dst` is full ([`Want::Prefix`]) or the stream ends ([`Want::All`]).
-///
-/// `ring` may be empty where `skip` is 0.
+/// Decodes the stream of `source` to `target`, until `dst` is full ([`Want::Prefix`]) or the stream ends ([`Want::All`]).
 pub(super) fn decode_stream<T: StreamingDecoder, S: Source>(
     decoder: &mut T,
     source: &mut S,
-    ring: &mut [u8],
-    skip: u64,
-    dst: &mut [u8],
-    want: Want,
+    target: Target<'_>,
 ) -> Result<(), RangeError<S::Error>> {
+    let Target { ring, skip, dst, want } = target;
     let mut src_len_bytes = 0;
     let corrupt = |src_len_bytes| Err(CodecError::Corrupt { codec: T::NAME, src_len_bytes }.into());
     let (mut skip_left, mut filled, mut ended) = (skip, 0, false);

@@ -1,10 +1,9 @@
 //! Zstandard frames by libzstd: its buffer-to-buffer call for whole streams, its streaming calls for prefixes and
 //! ranges.
 
-use super::source::Source;
+use super::source::{RangeError, Source, Target};
 use super::streaming::{Step, StepStatus, StreamingDecoder, decode_stream};
 use super::zstd_header::{HEADER_MAX_BYTES, Header, header};
-use super::{RangeError, Want};
 use crate::error::CodecError;
 use zstd_safe::{DCtx, DParameter, InBuffer, OutBuffer, ResetDirective, zstd_sys};
 
@@ -51,20 +50,17 @@ impl Zstd {
         }
     }
 
-    /// Decodes the stream of `source`: discards `skip` bytes of output in `ring`, and writes what follows to `dst`.
+    /// Decodes the stream of `source` to `target`.
     pub(super) fn decode_range<S: Source>(
         &mut self,
         source: &mut S,
-        ring: &mut [u8],
-        skip: u64,
-        dst: &mut [u8],
-        want: Want,
+        target: Target<'_>,
     ) -> Result<(), RangeError<S::Error>> {
         let reset = self.context.reset(ResetDirective::SessionOnly);
         reset.map_err(|_| CodecError::NoMemory { codec: NAME })?;
         let mut stream =
             Stream { zstd: self, header: [0; HEADER_MAX_BYTES], header_len: 0, header_checked: false };
-        decode_stream(&mut stream, source, ring, skip, dst, want)
+        decode_stream(&mut stream, source, target)
     }
 
     fn window_is_allowed(&self, src: &[u8]) -> bool {

@@ -3,6 +3,7 @@
 //! Literals are copied 16 bytes at a time, so a copy may write past its literals; the destination has room for that.
 //! This module is safe Rust: each sequence checks once that it fits, and it always does.
 
+use crate::lz4_block::{LEN_IN_TOKEN_MAX, MATCH_LEN_MIN};
 use pagefold_page::{PAGE_SIZE, Page};
 
 /// Bytes of a destination: the longest output, and the bytes that the last wide copy writes past it.
@@ -14,10 +15,6 @@ pub(super) const DST_LEN: usize = PAGE_SIZE + PAGE_SIZE / 255 + 2 + WIDE * 2;
 
 /// Bytes of a wide copy.
 const WIDE: usize = 16;
-/// The greatest length field of a token; it says that more bytes of the length follow.
-const LEN_IN_TOKEN_MAX: usize = 15;
-/// A match is this much longer than its length field.
-const MATCH_LEN_BIAS: usize = 4;
 
 /// A block that is being written.
 pub(super) struct Output<'a> {
@@ -43,7 +40,7 @@ impl<'a> Output<'a> {
     /// page's end.
     #[inline(always)]
     pub(super) fn sequence(&mut self, at: usize, offset: usize, end: usize) -> Option<()> {
-        let (literals, code) = (at - self.anchor, end - at - MATCH_LEN_BIAS);
+        let (literals, code) = (at - self.anchor, end - at - MATCH_LEN_MIN);
         if (literals >= LEN_IN_TOKEN_MAX) | (code >= LEN_IN_TOKEN_MAX) {
             return self.long_sequence(literals, offset, code, end);
         }
@@ -60,7 +57,7 @@ impl<'a> Output<'a> {
     /// Appends a match without literals.
     #[inline(always)]
     pub(super) fn match_only(&mut self, offset: usize, end: usize) -> Option<()> {
-        let code = end - self.anchor - MATCH_LEN_BIAS;
+        let code = end - self.anchor - MATCH_LEN_MIN;
         if code >= LEN_IN_TOKEN_MAX {
             return self.long_sequence(0, offset, code, end);
         }
@@ -74,7 +71,7 @@ impl<'a> Output<'a> {
     /// Does the same as [`sequence`](Self::sequence) where the page may end within a wide copy.
     #[inline(always)]
     pub(super) fn sequence_near_end(&mut self, at: usize, offset: usize, end: usize) -> Option<()> {
-        self.long_sequence(at - self.anchor, offset, end - at - MATCH_LEN_BIAS, end)
+        self.long_sequence(at - self.anchor, offset, end - at - MATCH_LEN_MIN, end)
     }
 
     /// Appends a sequence with literals and match of any length.

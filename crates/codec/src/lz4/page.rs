@@ -18,19 +18,18 @@
 //! The store decides whether a page is worth keeping compressed; this module always writes the complete output.
 //! Format: `lz4_Block_format.md` of the LZ4 project.
 
-use super::load::{load_u32, load_u64};
 use super::output::Output;
+use crate::load::{common_prefix, load_u32_unchecked as load_u32, load_u64_unchecked as load_u64};
+use crate::lz4_block::{LAST_LITERALS, LAST_MATCH_TO_END, MATCH_LEN_MIN};
 use pagefold_page::{PAGE_SIZE, Page};
 use std::hint::select_unpredictable;
 
 pub(super) use super::output::DST_LEN;
 
-/// Shortest match of the format.
-const MATCH_LEN_MIN: usize = 4;
-/// No match ends after this position: the last 5 bytes are literals.
-const MATCH_END_MAX: usize = PAGE_SIZE - 5;
-/// No match begins after this position: a match begins at least 12 bytes before the end.
-const MATCH_START_MAX: usize = PAGE_SIZE - 12;
+/// No match ends after this position.
+const MATCH_END_MAX: usize = PAGE_SIZE - LAST_LITERALS;
+/// No match begins after this position, 12 bytes before the end.
+const MATCH_START_MAX: usize = PAGE_SIZE - LAST_MATCH_TO_END;
 /// Up to here a match can be compared without checking for the page's end: its first 4 bytes and 16 more are before
 /// [`MATCH_END_MAX`].
 const UNCHECKED_START_MAX: usize = MATCH_END_MAX - 16 - MATCH_LEN_MIN;
@@ -211,36 +210,17 @@ unsafe fn match_end(page: &Page, found: &Match) -> usize {
         (load_u64(page, at) ^ load_u64(page, from), load_u64(page, at + 8) ^ load_u64(page, from + 8))
     };
     if low | high == 0 {
-        // SAFETY: `from` is before `at`, and stays so when both advance by 16.
-        return unsafe { match_end_slow(page, at + 16, from + 16) };
+        return match_end_slow(page, at + 16, from + 16);
     }
     let equal_bits = select_unpredictable(low == 0, 64 + high.trailing_zeros(), low.trailing_zeros());
     at + equal_bits as usize / 8
 }
 
 /// Returns the first position from `at` on that differs from its counterpart from `from` on, at most
-/// [`MATCH_END_MAX`].
-///
-/// # Safety
-/// `from` is before `at`.
+/// [`MATCH_END_MAX`]. `from` is before `at`.
 #[inline(always)]
-unsafe fn match_end_slow(page: &Page, mut at: usize, mut from: usize) -> usize {
-    debug_assert!(from < at);
-    while at + 8 <= MATCH_END_MAX {
-        // SAFETY: 8 bytes at `at` are before MATCH_END_MAX (just checked), and `from` is before `at`: the caller's
-        // duty, and both move together.
-        let differ = unsafe { load_u64(page, at) ^ load_u64(page, from) };
-        if differ != 0 {
-            return at + differ.trailing_zeros() as usize / 8;
-        }
-        at += 8;
-        from += 8;
-    }
-    while at < MATCH_END_MAX && page[at] == page[from] {
-        at += 1;
-        from += 1;
-    }
-    at
+fn match_end_slow(page: &Page, at: usize, from: usize) -> usize {
+    at + common_prefix(&page[..MATCH_END_MAX], from, at)
 }
 
 /// Moves the start of a match backwards over equal bytes, at most to the last match's end, and returns it.
@@ -267,8 +247,7 @@ fn compress_tail(page: &Page, table: &mut Table, out: &mut Output, mut at: usize
             at += 1;
             continue;
         };
-        // SAFETY: entries of the table are before the position that is looked up.
-        let end = unsafe { match_end_slow(page, at + MATCH_LEN_MIN, from + MATCH_LEN_MIN) };
+        let end = match_end_slow(page, at + MATCH_LEN_MIN, from + MATCH_LEN_MIN);
         out.sequence_near_end(extend_back(page, from, at, out.anchor()), at - from, end)?;
         at = end;
     }

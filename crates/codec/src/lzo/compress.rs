@@ -7,10 +7,10 @@
 //! Inputs longer than [`BLOCK`] are searched in blocks, and matches stay inside their block. All blocks are written as
 //! one stream.
 
-use super::LzoError;
-use super::bytes::{common_prefix, common_suffix, leading_zeros, load_u32};
 use super::emit::Emitter;
+use super::error::LzoError;
 use super::format::*;
+use crate::load::{common_prefix, common_suffix, leading_zeros, load_u32};
 
 /// log2 of the hash table's entries: 8 KiB, a quarter of a small first-level cache.
 const TABLE_BITS: u32 = 12;

@@ -5,9 +5,9 @@
 //! result. The checks are in the order of the stream: the bytes of the instruction, the start of its match, the
 //! room for the match, the literals.
 
-use super::LzoError;
-use super::bytes::{load_u32, load_u64};
+use super::error::LzoError;
 use super::format::*;
+use crate::load::{load_u32, load_u64};
 use std::hint::select_unpredictable;
 
 /// Length of a wide copy of literals; longer runs are copied with their exact length.

@@ -4,7 +4,7 @@
 //! written; [`Emitter`] remembers the position of these bits. It knows the encodings and the output's bounds; matches
 //! are found in `compress`.
 
-use super::LzoError;
+use super::error::LzoError;
 use super::format::*;
 use std::hint::select_unpredictable;
 

@@ -5,8 +5,8 @@
 //! that any decoder of version-1 bitstreams reads ([`Variant::LzoRle`]). [`decompress`] reads both and distinguishes
 //! them by the first byte. It returns for any input, and accesses nothing outside the two slices.
 //!
-//! `format` holds the constants, `compress` finds matches, `emit` writes instructions, `decompress` reads them, `bytes`
-//! loads and compares whole words, and `backend` puts both variants into the codec table. There is no `unsafe`: the
+//! `format` holds the constants, `compress` finds matches, `emit` writes instructions, `decompress` reads them, and
+//! `backend` puts both variants into the codec table. There is no `unsafe`: the
 //! bounds checks that remain are one per instruction, too few to measure.
 //!
 //! The module does not frame blocks, keep checksums or know page sizes, though its hash table is sized for 4 KiB
@@ -14,13 +14,14 @@
 //! such streams.
 
 pub(crate) mod backend;
-mod bytes;
 mod compress;
 mod decompress;
 mod emit;
+mod error;
 mod format;
 
 pub use compress::Workspace;
+pub use error::LzoError;
 
 /// Which bitstream to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,30 +30,6 @@ pub enum Variant {
     Lzo,
     /// Version 1: a two-byte prefix, and runs of zeros as instructions.
     LzoRle,
-}
-
-/// The reason why a block could not be compressed or decompressed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum LzoError {
-    /// The stream ends inside an instruction or before its end marker.
-    #[error("LZO stream is cut short: an instruction needs bytes past its end")]
-    InputOverrun,
-    /// The result needs more room than the destination has.
-    #[error("LZO output does not fit: the destination is too small")]
-    OutputOverrun,
-    /// A match reaches back past the first byte of the output.
-    #[error("LZO stream is corrupt: a match begins before the start of the output")]
-    LookbehindOverrun,
-    /// Bytes follow the end marker.
-    #[error("LZO stream is corrupt: bytes follow the end marker")]
-    TrailingInput,
-    /// The end marker's distance with a length other than 3.
-    #[error("LZO stream is corrupt: malformed end marker")]
-    BadEndMarker,
-    /// A bitstream version other than 0 and 1.
-    #[error("LZO stream has unknown bitstream version {0}: only 0 (lzo) and 1 (lzo-rle) can be read")]
-    UnknownVersion(u8),
 }
 
 /// Returns the greatest number of bytes that [`compress`] writes for `len_bytes` bytes, in both variants.

@@ -12,12 +12,11 @@
 //! shows whether packing is worth a closer look. LZ4 is not tried if a sample of the words (`repeats`) shows that it
 //! cannot be better.
 //!
-//! `lane` has the lanes, `format` the header, `analyze` finds the width, `pack` and `unpack` are the loops, and `isa` has them
+//! `lane` has the lanes, `format` the header, `analyze` finds the width, `pack` and `unpack` are the loops, which are compiled
 //! for several instruction sets. Format: `docs/formats/numbers.md`.
 
 mod analyze;
 mod format;
-mod isa;
 mod lane;
 mod pack;
 mod repeats;
@@ -27,9 +26,10 @@ mod unpack;
 
 use crate::backend::{Algorithm, Backend, COMPRESS_BUF_LEN, Stream};
 use crate::error::CodecError;
+use crate::isa::{Isa, dispatch};
 use crate::lz4::{Lz4, Lz4Stream};
 use format::{HEADER_LEN_MAX, Plan};
-use isa::Isa;
+use lane::RowBytes;
 use pagefold_page::{PAGE_SIZE, Page};
 
 const NAME: &str = "numbers";
@@ -131,6 +131,23 @@ impl NumbersStream {
         self.isa.pack(page, plan, payload);
         plan.len()
     }
+}
+
+dispatch! {
+    /// See [`analyze::estimate`].
+    estimate(page: &Page) -> [u8; 4], analyze::estimate
+}
+dispatch! {
+    /// See [`analyze::plan`].
+    plan(page: &Page, lane_log: u8, is_delta: bool) -> Plan, analyze::plan
+}
+dispatch! {
+    /// See [`pack::pack`].
+    pack(page: &Page, plan: Plan, payload: &mut [RowBytes]), pack::pack
+}
+dispatch! {
+    /// See [`unpack::unpack`].
+    unpack(plan: Plan, first_row: &RowBytes, payload: &[RowBytes], page: &mut Page), unpack::unpack
 }
 
 /// Returns the lane whose numbers need the smallest share of their bits, of equal ones the widest, and the share, of 256.

@@ -5,8 +5,8 @@
 mod slow;
 
 use super::format::{HEADER_LEN_MAX, Plan};
-use super::isa::Isa;
 use super::lane::{self, ROW_LEN};
+use crate::isa::Isa;
 use pagefold_page::{PAGE_SIZE, Page};
 use proptest::prelude::*;
 use slow::{Packing, noise};

@@ -221,7 +221,7 @@ fn buffers_that_are_too_short_are_refused() {
         let mut input = PieceInput::new(&sample.stream, &[100]);
         let (mut ring, mut dst) = (vec![0; ring_bytes(sample.format)], [0; 100]);
         let refused = decoder.decode_range(&mut input, &mut [], &mut ring, 0, &mut dst, Want::All);
-        assert!(matches!(refused, Err(RangeError::Codec(CodecError::Room { least_bytes: 1, .. }))));
+        assert!(matches!(refused, Err(RangeError::Codec(CodecError::Room { min_bytes: 1, .. }))));
         ring.pop();
         let refused = decoder.decode_range(&mut input, &mut [0], &mut ring, 0, &mut dst, Want::All);
         assert!(matches!(refused, Err(RangeError::Codec(CodecError::Room { .. }))));

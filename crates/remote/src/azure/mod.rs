@@ -27,6 +27,8 @@ use std::time::{Duration, SystemTime};
 /// The answers to requests that show nothing for a blob that needs credentials; 409 is that of an account which allows no
 /// public access.
 const HIDDEN: [u16; 4] = [401, 403, 404, 409];
+/// Statuses that are failures, with advice.
+const DENIALS: [u16; 5] = [400, 401, 403, 404, 409];
 /// The scope of tokens.
 const SCOPE: &str = "https://storage.azure.com/.default";
 
@@ -136,15 +138,8 @@ impl Access for AzureAccess {
     }
 
     fn refused(&self, request: &SignedRequest, refusal: &Refusal<'_>) -> Reaction {
-        let has_token = request.has_authorization();
-        let is_bare = !has_token && request.url == self.url;
-        let error = |status: u16| self.denied(status, element(refusal.body, "Code"), is_bare);
-        match refusal.status {
-            status if self.tokens.renew(status, request.generation, has_token, &HIDDEN) => {
-                Reaction::Renew(error(status))
-            }
-            status @ (400 | 401 | 403 | 404 | 409) => Reaction::Fail(error(status)),
-            _ => Reaction::Default,
-        }
+        let is_bare = !request.has_authorization() && request.url == self.url;
+        let error = || self.denied(refusal.status, element(refusal.body, "Code"), is_bare);
+        self.tokens.react(request, refusal.status, [&HIDDEN, &DENIALS], error)
     }
 }

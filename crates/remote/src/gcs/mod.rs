@@ -24,6 +24,8 @@ use std::time::{Duration, SystemTime};
 
 /// The answers to requests without a token for an object that needs one.
 const HIDDEN: [u16; 3] = [401, 403, 404];
+/// Statuses that are failures, with advice.
+const DENIALS: [u16; 4] = [400, 401, 403, 404];
 /// The name of the service of tokens in messages.
 const WHOSE: &str = "Google's server of tokens";
 
@@ -120,13 +122,7 @@ impl Access for GcsAccess {
 
     fn refused(&self, request: &SignedRequest, refusal: &Refusal<'_>) -> Reaction {
         let has_token = request.has_authorization();
-        let error = |status: u16| self.denied(status, element(refusal.body, "Code"), has_token);
-        match refusal.status {
-            status if self.tokens.renew(status, request.generation, has_token, &HIDDEN) => {
-                Reaction::Renew(error(status))
-            }
-            status @ (400 | 401 | 403 | 404) => Reaction::Fail(error(status)),
-            _ => Reaction::Default,
-        }
+        let error = || self.denied(refusal.status, element(refusal.body, "Code"), has_token);
+        self.tokens.react(request, refusal.status, [&HIDDEN, &DENIALS], error)
     }
 }

@@ -8,7 +8,7 @@ use super::challenge::Challenge;
 use super::docker_config::Login;
 use super::manifest::{MAX_MANIFEST_BYTES, Manifest};
 use super::reference::{OciReference, is_digest};
-use crate::answer::{AttemptError, redirect};
+use crate::answer::{AttemptError, CHALLENGE, redirect};
 use crate::encoding::{digest_name, form};
 use crate::oauth::{Bearer, bearer};
 use crate::renewed::{Expiring, Renewed};
@@ -18,7 +18,6 @@ use crate::{RemoteError, Secret, Url};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use ring::digest::{SHA256, digest};
-use serde::Deserialize;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -155,10 +154,11 @@ impl Registry {
                 client.ask(Method::Get, &url, basic.as_slice(), deadline)?
             }
         };
-        if matches!(answer.status, 400 | 401 | 403) {
-            return Err(AttemptError::Permanent(self.denial(answer.status)));
+        if matches!(answer.head.status, 400 | 401 | 403) {
+            return Err(AttemptError::Permanent(self.denial(answer.head.status)));
         }
-        token(&answer.expect_ok("the server of tokens")?)
+        let whose = "the server of tokens";
+        bearer(&answer.expect_ok(whose)?, &["token", "access_token"], DEFAULT_LIFE_S, whose)
     }
 
     /// Reads a manifest by its tag or digest, and returns its digest too. One that is named by a digest is compared with
@@ -177,15 +177,15 @@ impl Registry {
         let path = format!("{}v2/{}/manifests/{target}", self.server.as_str(), self.reference.name);
         let url = Url::parse(&path).map_err(|e| AttemptError::refused(e.to_string()))?;
         let answer = self.get(&url, deadline)?;
-        match answer.status {
+        match answer.head.status {
             404 => {
                 let what = "the registry has no such image, or shows it to other users only".to_string();
                 return Err(AttemptError::Permanent(RemoteError::Missing { what }));
             }
-            401 | 403 => return Err(AttemptError::Permanent(self.denial(answer.status))),
+            401 | 403 => return Err(AttemptError::Permanent(self.denial(answer.head.status))),
             _ => {}
         }
-        let content_type = answer.content_type.clone();
+        let content_type = answer.head.get("content-type");
         let body = answer.expect_ok("the registry")?;
         let found = digest_name(&digest(&SHA256, &body));
         if is_digest(target) && (found != target || len_bytes.is_some_and(|len| len != body.len() as u64)) {
@@ -203,10 +203,10 @@ impl Registry {
         loop {
             let (authorization, generation) = self.authorization(deadline)?;
             let answer = self.get_redirected(url, authorization, deadline)?;
-            if answer.status != 401 || challenges == MAX_CHALLENGES {
+            if answer.head.status != 401 || challenges == MAX_CHALLENGES {
                 return Ok(answer);
             }
-            if !self.challenged(answer.challenge.as_deref(), generation) {
+            if !self.challenged(answer.head.challenge().as_deref(), generation) {
                 return Ok(answer);
             }
             challenges += 1;
@@ -229,11 +229,11 @@ impl Registry {
             let mut answer = self.client.ask(Method::Get, &url, &headers, deadline)?;
             if !is_registry {
                 // Only the registry itself says who gets the login.
-                answer.challenge = None;
+                answer.head.headers.remove(CHALLENGE);
             }
-            match (answer.status, &answer.location) {
+            match (answer.head.status, answer.head.get("location")) {
                 (301 | 302 | 303 | 307 | 308, Some(location)) => {
-                    url = url.join(location).map_err(|e| redirect(e.to_string()))?;
+                    url = url.join(&location).map_err(|e| redirect(e.to_string()))?;
                 }
                 _ => return Ok(answer),
             }
@@ -253,19 +253,4 @@ impl Login {
             Login::IdentityToken(_) | Login::RegistryToken(_) => None,
         }
     }
-}
-
-#[derive(Deserialize)]
-struct TokenAnswer {
-    token: Option<Secret>,
-    access_token: Option<Secret>,
-    expires_in: Option<u64>,
-}
-
-/// The token of an answer, as a header.
-fn token(body: &[u8]) -> Result<Bearer, AttemptError> {
-    let refused = || AttemptError::refused("the server of tokens sends no JSON with a token");
-    let answer: TokenAnswer = serde_json::from_slice(body).map_err(|_| refused())?;
-    let Secret(token) = answer.token.or(answer.access_token).ok_or_else(refused)?;
-    bearer(&token, answer.expires_in.unwrap_or(DEFAULT_LIFE_S)).ok_or_else(refused)
 }

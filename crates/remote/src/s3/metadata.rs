@@ -106,7 +106,7 @@ impl MetadataClient {
         let header = || Some(("x-aws-ec2-metadata-token", Secret(session.clone())));
         let roles = format!("{url}/latest/meta-data/iam/security-credentials/");
         let answer = self.get(&roles, header(), deadline)?;
-        if answer.status == 404 {
+        if answer.head.status == 404 {
             return Ok(Expiring::none());
         }
         let role = text(answer.expect_ok(whose)?)?;

@@ -1,9 +1,8 @@
-//! Layers for tests: faults, torn writes, traces, counters, limited bandwidth; and a clock that tests advance.
+//! Layers for tests: faults, torn writes, traces and counters; and a clock that tests advance.
 //!
 //! Each is a [`Hook`] in the generic layer [`Layered`], which calls the hook before and after each request. A test
 //! controls and reads the layer while it runs through the hook, which an `Arc` shares. Layers stack in any order.
 
-mod bandwidth;
 mod clock;
 mod error;
 mod hooked;
@@ -11,7 +10,6 @@ mod stats;
 mod torn;
 mod trace;
 
-pub use bandwidth::{BandwidthControl, BandwidthLayer};
 pub use clock::ManualClock;
 pub use error::{ErrorControl, ErrorLayer, FaultRule, When};
 pub use hooked::{Hook, Layered};

@@ -4,8 +4,8 @@
 //! cluster will hold, and the result is cut after the last symbol that fits (`deflate_cut`). How much the cluster will
 //! hold is estimated by compressing a beginning of the source at level 1, which takes a small part of the time.
 
-use super::Fit;
 use super::deflate_cut::{Cut, Cutter, READ_AHEAD_BYTES};
+use super::fit::Fit;
 use crate::cluster::deflate::NAME;
 use crate::error::CodecError;
 use libdeflater::{CompressionLvl, Compressor};

@@ -1,7 +1,5 @@
 //! The Huffman codes of a deflate block, as tables from bits to lengths. Format: RFC 1951, 3.2.
 
-use super::deflate_cut::peek;
-
 /// Number of symbols for literals, the end of the block, and lengths of matches; all that a stream can declare.
 const LITERALS_MAX: usize = 288;
 const DISTANCES_MAX: usize = 32;
@@ -217,4 +215,10 @@ pub(super) fn dynamic_lengths(stream: &[u8], bit: &mut usize) -> Option<(CodeLen
         filled += repeat;
     }
     Some((lengths, literals))
+}
+
+/// Reads at least 57 bits from `bit` on; `None` beyond the end of `stream`.
+#[inline(always)]
+pub(super) fn peek(stream: &[u8], bit: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(*stream.get(bit / 8..)?.first_chunk()?) >> (bit % 8))
 }

@@ -8,7 +8,7 @@
 //! The streams are those of an encoder in this process; nevertheless a stream that does not decode is reported as
 //! `None`. Format: RFC 1951.
 
-use super::deflate_codes::{Codes, Kind, dynamic_lengths, fixed_lengths};
+use super::deflate_codes::{Codes, Kind, dynamic_lengths, fixed_lengths, peek};
 
 /// Bytes after the stream that the cutter may read.
 pub(super) const READ_AHEAD_BYTES: usize = 8;
@@ -158,12 +158,4 @@ struct BlockEnd {
     plain_bytes: usize,
     /// Whether all symbols of the block fit.
     is_complete: bool,
-}
-
-/// Reads at least 57 bits from `bit` on; `None` beyond the end of `stream`.
-#[inline(always)]
-pub(super) fn peek(stream: &[u8], bit: usize) -> Option<u64> {
-    let bytes = stream.get(bit / 8..bit / 8 + 8)?;
-    let bytes: [u8; 8] = bytes.try_into().ok()?;
-    Some(u64::from_le_bytes(bytes) >> (bit % 8))
 }

@@ -1,6 +1,6 @@
 //! MicroLZMA by liblzma, whose encoder fills a destination by itself.
 
-use super::Fit;
+use super::fit::{DST_MIN_BYTES, Fit};
 use crate::cluster::microlzma::NAME;
 use crate::error::CodecError;
 use liblzma_sys as sys;
@@ -76,8 +76,8 @@ impl MicroLzma {
 
     pub(super) fn whole(&mut self, src: &[u8], dst: &mut [u8]) -> Result<Option<usize>, CodecError> {
         // liblzma refuses destinations in which no stream fits.
-        if dst.len() < super::DST_MIN_BYTES {
-            let mut longer = [0; super::DST_MIN_BYTES];
+        if dst.len() < DST_MIN_BYTES {
+            let mut longer = [0; DST_MIN_BYTES];
             let written = self.whole(src, &mut longer)?.filter(|written| *written <= dst.len());
             if let Some(written) = written {
                 dst[..written].copy_from_slice(&longer[..written]);

@@ -23,6 +23,7 @@
 mod deflate;
 mod deflate_codes;
 mod deflate_cut;
+mod fit;
 mod lz4;
 mod microlzma;
 mod zstd;
@@ -32,11 +33,12 @@ mod zstd_level;
 
 use super::Format;
 use crate::error::CodecError;
+use fit::DST_MIN_BYTES;
+
+pub use fit::Fit;
 
 /// Most bytes that a cluster decodes to. An encoder does not examine a source beyond them.
 const DECODED_MAX_BYTES: usize = 12 << 20;
-/// Length of the shortest destination of [`Encoder::fit`].
-const DST_MIN_BYTES: usize = 64;
 
 /// A format with its limits, and how much effort compression takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -108,16 +110,6 @@ impl EncoderConfig {
             false => Err(CodecError::Level { codec, level, min, max }),
         }
     }
-}
-
-/// The result of [`Encoder::fit`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Fit {
-    /// The length of the beginning of the source that the stream decodes to. It is 0 only for an empty source. It is
-    /// not always more than `written_bytes`: data that does not compress is longer as a stream.
-    pub consumed_bytes: usize,
-    /// The length of the stream, at the front of the destination.
-    pub written_bytes: usize,
 }
 
 /// The working state of one compression at a time.
@@ -220,9 +212,9 @@ impl Encoder {
 
     fn check_room(&self, dst: &[u8]) -> Result<(), CodecError> {
         if dst.len() < DST_MIN_BYTES {
-            let (what, least_bytes) = ("destination", DST_MIN_BYTES);
+            let (what, min_bytes) = ("destination", DST_MIN_BYTES);
             let codec = self.config.format().name();
-            return Err(CodecError::Room { codec, what, len_bytes: dst.len(), least_bytes });
+            return Err(CodecError::Room { codec, what, len_bytes: dst.len(), min_bytes });
         }
         Ok(())
     }

@@ -14,7 +14,7 @@
 //! The header is written last, because only then the content size is known. libzstd's header, which has no content
 //! size, is overwritten. Format: RFC 8878.
 
-use super::Fit;
+use super::fit::Fit;
 use super::zstd_context::{Context, Flushed};
 use super::zstd_kind::Sampler;
 use super::zstd_level::{Kind, all_parameters, parameters};

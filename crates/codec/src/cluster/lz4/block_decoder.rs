@@ -11,17 +11,9 @@
 
 use super::fast;
 use super::output::Output;
-use super::{NAME, Want};
+use crate::cluster::source::Want;
 use crate::error::CodecError;
-
-/// The last sequence of a block is literals only, at least this many bytes where it follows a match.
-const LAST_LITERALS_MIN: u64 = 5;
-/// The last match begins at least this far from the end.
-const LAST_MATCH_TO_END_MIN: u64 = 12;
-/// A match is this much longer than its token says.
-pub(super) const MATCH_LEN_MIN: usize = 4;
-/// A length in a token with this value continues in the bytes that follow.
-const LEN_IN_TOKEN_MAX: usize = 15;
+use crate::lz4_block::{LAST_LITERALS, LAST_MATCH_TO_END, LEN_IN_TOKEN_MAX, MATCH_LEN_MIN, NAME};
 
 /// The part of a sequence that comes next in the input, or that the block is corrupt.
 #[derive(Debug, Clone, Copy)]
@@ -170,7 +162,7 @@ impl<'a> BlockDecoder<'a> {
     /// Returns whether a match with the offset just read may begin here.
     fn offset_is_valid(&self) -> bool {
         let reach = (self.window_bytes as u64).min(self.output.done());
-        let room_is_left = self.want == Want::Prefix || self.output.left() >= LAST_MATCH_TO_END_MIN;
+        let room_is_left = self.want == Want::Prefix || self.output.left() >= LAST_MATCH_TO_END as u64;
         self.offset as u64 <= reach && room_is_left
     }
 
@@ -178,7 +170,7 @@ impl<'a> BlockDecoder<'a> {
     fn copy_match(&mut self) -> State {
         let fits = self.cut_to_room();
         let room_for_literals =
-            self.want == Want::Prefix || self.output.left() - self.len as u64 >= LAST_LITERALS_MIN;
+            self.want == Want::Prefix || self.output.left() - self.len as u64 >= LAST_LITERALS as u64;
         match fits && room_for_literals {
             true => {
                 match self.offset {

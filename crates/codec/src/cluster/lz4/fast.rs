@@ -7,12 +7,9 @@
 //!
 //! This path has somewhat more than half of liblz4's speed, so liblz4 decodes everything that it can.
 
-use super::block_decoder::MATCH_LEN_MIN;
 use super::copies::{WIDE, copy_apart, copy_back, copy_short};
 use super::output::{Segment, repeat};
-
-/// A length in a token with this value continues in the bytes that follow.
-const LEN_IN_TOKEN_MAX: usize = 15;
+use crate::lz4_block::{LEN_IN_TOKEN_MAX, MATCH_LEN_MIN};
 
 /// The number of bytes that [`sequences`] decoded.
 pub(super) struct Decoded {

@@ -15,29 +15,21 @@ mod fast;
 mod output;
 mod whole;
 
-use super::source::Source;
-use super::{RangeError, Want};
+use super::source::{RangeError, Source, Target};
 use block_decoder::BlockDecoder;
 use output::Output;
 
 pub(super) use whole::{decode_all, decode_prefix};
 pub use whole::{decode_lz4_in_place, in_place_margin};
 
-pub(super) const NAME: &str = "lz4";
-
-/// Decodes the block of `source`: discards `skip` bytes of output in `ring`, and writes what follows to `dst`.
-///
-/// `ring` must be longer than the window by a page.
+/// Decodes the block of `source` to `target`, whose ring must be longer than the window by a page.
 pub(super) fn decode_range<S: Source>(
     window_bytes: usize,
     source: &mut S,
-    ring: &mut [u8],
-    skip: u64,
-    dst: &mut [u8],
-    want: Want,
+    target: Target<'_>,
 ) -> Result<(), RangeError<S::Error>> {
-    let output = Output::new(ring, skip, dst);
-    let mut decoder = BlockDecoder::new(window_bytes, output, want);
+    let Target { ring, skip, dst, want } = target;
+    let mut decoder = BlockDecoder::new(window_bytes, Output::new(ring, skip, dst), want);
     while !decoder.has_prefix() {
         let src = source.chunk()?;
         if src.is_empty() {

@@ -1,20 +1,8 @@
 //! Decodes LZ4 blocks with liblz4: from one buffer to another, and within one buffer.
 
-use super::NAME;
 use crate::error::CodecError;
-use crate::liblz4::{c_len, decompress_block};
-use std::ffi::{c_char, c_int};
-
-unsafe extern "C" {
-    fn LZ4_decompress_safe(src: *const c_char, dst: *mut c_char, src_len: c_int, capacity: c_int) -> c_int;
-    fn LZ4_decompress_safe_partial(
-        src: *const c_char,
-        dst: *mut c_char,
-        src_len: c_int,
-        target_len: c_int,
-        dst_capacity: c_int,
-    ) -> c_int;
-}
+use crate::liblz4::{LZ4_decompress_safe, LZ4_decompress_safe_partial, c_len, decompress_block};
+use crate::lz4_block::NAME;
 
 /// Decodes `src`, which is one block, to all of `dst`.
 pub(crate) fn decode_all(src: &[u8], dst: &mut [u8]) -> Result<(), CodecError> {
@@ -58,10 +46,10 @@ pub fn in_place_margin(src_len: usize) -> usize {
 /// The block must decode to exactly `out_len` bytes. `work` must be at least [`in_place_margin`] longer than `out_len`.
 /// Its bytes after the output are arbitrary, and all of its bytes are after an error.
 pub fn decode_lz4_in_place(work: &mut [u8], src_len: usize, out_len: usize) -> Result<(), CodecError> {
-    let least_bytes = out_len.saturating_add(in_place_margin(src_len)).max(src_len);
-    if work.len() < least_bytes {
+    let min_bytes = out_len.saturating_add(in_place_margin(src_len)).max(src_len);
+    if work.len() < min_bytes {
         let (what, len_bytes) = ("buffer to decode in", work.len());
-        return Err(CodecError::Room { codec: NAME, what, len_bytes, least_bytes });
+        return Err(CodecError::Room { codec: NAME, what, len_bytes, min_bytes });
     }
     let to = work.as_mut_ptr();
     // SAFETY: `src_len` is at most the buffer's length.

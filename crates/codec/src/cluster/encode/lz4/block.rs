@@ -4,16 +4,9 @@
 //! begins at least 12 bytes before the end. So a match is written only if the literals that must follow it fit too.
 //! Format: `lz4_Block_format.md` of the LZ4 project.
 
-use crate::cluster::encode::Fit;
+use crate::cluster::encode::fit::Fit;
+use crate::lz4_block::{LAST_LITERALS, LAST_MATCH_TO_END, LEN_IN_TOKEN_MAX, MATCH_LEN_MIN};
 
-/// Shortest match of the format.
-pub(super) const MATCH_LEN_MIN: usize = 4;
-/// The last bytes of a block that are literals.
-pub(super) const LAST_LITERALS: usize = 5;
-/// The last match begins at least this far from the end.
-pub(super) const LAST_MATCH_TO_END: usize = 12;
-/// A length in a token with this value continues in the bytes that follow.
-const LEN_IN_TOKEN_MAX: usize = 15;
 /// Longest match whose length is in the token.
 pub(super) const TOKEN_MATCH_LEN_MAX: usize = MATCH_LEN_MIN + LEN_IN_TOKEN_MAX - 1;
 
@@ -137,36 +130,4 @@ pub(super) fn extra_bytes(len: usize) -> usize {
         None => 0,
         Some(rest) => 1 + rest / 255,
     }
-}
-
-/// Returns the number of equal bytes from `from` and from `at` on, at most `len_max`.
-///
-/// `from` is before `at`, and `at + len_max` is at most the length of `src`.
-#[inline(always)]
-pub(super) fn common_len(src: &[u8], from: usize, at: usize, len_max: usize) -> usize {
-    let (earlier, later) = (&src[from..from + len_max], &src[at..at + len_max]);
-    let mut len = 0;
-    let words = earlier.chunks_exact(8).zip(later.chunks_exact(8));
-    for (a, b) in words {
-        let differ = word(a) ^ word(b);
-        if differ != 0 {
-            return len + differ.trailing_zeros() as usize / 8;
-        }
-        len += 8;
-    }
-    while len < len_max && earlier[len] == later[len] {
-        len += 1;
-    }
-    len
-}
-
-#[inline(always)]
-fn word(bytes: &[u8]) -> u64 {
-    bytes.try_into().map(u64::from_le_bytes).unwrap_or_default()
-}
-
-/// Returns the 4 bytes at `at`.
-#[inline(always)]
-pub(super) fn four_bytes(src: &[u8], at: usize) -> u32 {
-    src.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map(u32::from_le_bytes).unwrap_or_default()
 }

@@ -1,8 +1,10 @@
 //! A fast LZ4 encoder with any window: of all positions with the same hash it knows the last, and takes each match that
 //! it finds.
 
-use super::block::{BlockWriter, LAST_LITERALS, LAST_MATCH_TO_END, MATCH_LEN_MIN, common_len, four_bytes};
-use crate::cluster::encode::Fit;
+use super::block::BlockWriter;
+use crate::cluster::encode::fit::Fit;
+use crate::load::{common_prefix, load_u32};
+use crate::lz4_block::{LAST_LITERALS, LAST_MATCH_TO_END, MATCH_LEN_MIN};
 
 const HASH_BITS: u32 = 13;
 /// After `1 << SKIP_TRIGGER` probes without a match only every second position is probed; then every third, and so on.
@@ -27,30 +29,29 @@ impl Greedy {
         // An entry that was never written is position 0, a candidate like any other.
         self.table.fill(0);
         let Some(start_max) = src.len().checked_sub(LAST_MATCH_TO_END) else { return out.finish() };
-        let end_max = src.len() - LAST_LITERALS;
+        let matchable = &src[..src.len() - LAST_LITERALS];
         let (mut at, mut probes) = (1, 1 << SKIP_TRIGGER);
         while at <= start_max {
             // The rest of the source would be literals that do not fit.
             if at - out.anchor() > out.room() {
                 break;
             }
-            let bytes = four_bytes(src, at);
+            let bytes = load_u32(src, at);
             let from = self.replace(bytes, at);
-            if from >= at || at - from > self.window || four_bytes(src, from) != bytes {
+            if from >= at || at - from > self.window || load_u32(src, from) != bytes {
                 at += probes >> SKIP_TRIGGER;
                 probes += 1;
                 continue;
             }
             let back = common_before(src, from, at, out.anchor());
             let (start, earlier) = (at - back, from - back);
-            let end = at
-                + MATCH_LEN_MIN
-                + common_len(src, from + MATCH_LEN_MIN, at + MATCH_LEN_MIN, end_max - at - MATCH_LEN_MIN);
+            let known = at + MATCH_LEN_MIN;
+            let end = known + common_prefix(matchable, from + MATCH_LEN_MIN, known);
             if !out.sequence(start, start - earlier, end - start) {
                 break;
             }
             if end - 2 <= start_max {
-                self.replace(four_bytes(src, end - 2), end - 2);
+                self.replace(load_u32(src, end - 2), end - 2);
             }
             (at, probes) = (end, 1 << SKIP_TRIGGER);
         }

@@ -2,11 +2,10 @@
 //!
 //! It fills a destination in one pass, whatever the source's length: it stops at the sequence that does not fit.
 
-use crate::cluster::encode::Fit;
-use crate::cluster::lz4::NAME;
+use crate::cluster::encode::fit::Fit;
 use crate::error::CodecError;
-use crate::liblz4::{RawStream, c_len};
-use std::ffi::{c_char, c_int, c_void};
+use crate::liblz4::{Encoder, LZ4_compress_destSize_extState, LZ4_compress_fast_extState, RawStream, c_len};
+use crate::lz4_block::NAME;
 
 /// Bound of the encoder's memory, a table of 16 KiB.
 pub(super) const HEAP_BYTES: usize = 17 << 10;
@@ -15,34 +14,12 @@ pub(super) const HEAP_BYTES: usize = 17 << 10;
 /// of up to 64 KiB.
 const HEAD_RATIO: usize = 16;
 
-unsafe extern "C" {
-    fn LZ4_createStream() -> *mut c_void;
-    fn LZ4_freeStream(stream: *mut c_void) -> c_int;
-    fn LZ4_compress_destSize_extState(
-        state: *mut c_void,
-        src: *const c_char,
-        dst: *mut c_char,
-        src_len: *mut c_int,
-        dst_capacity: c_int,
-        acceleration: c_int,
-    ) -> c_int;
-    fn LZ4_compress_fast_extState(
-        state: *mut c_void,
-        src: *const c_char,
-        dst: *mut c_char,
-        src_len: c_int,
-        dst_capacity: c_int,
-        acceleration: c_int,
-    ) -> c_int;
-}
-
 /// liblz4's fast encoder.
 pub(super) struct Fast(RawStream);
 
 impl Fast {
     pub(super) fn new() -> Result<Self, CodecError> {
-        // SAFETY: `LZ4_freeStream` frees the objects that `LZ4_createStream` makes.
-        unsafe { RawStream::new(NAME, LZ4_createStream, LZ4_freeStream) }.map(Fast)
+        RawStream::new(NAME, Encoder::Fast).map(Fast)
     }
 
     pub(super) fn fit(&mut self, src: &[u8], dst: &mut [u8]) -> Result<Fit, CodecError> {
@@ -62,7 +39,12 @@ impl Fast {
         let written = unsafe {
             LZ4_compress_destSize_extState(self.0.as_ptr(), from, to, &mut consumed, c_len(dst.len()), 1)
         };
-        fit_of(consumed, written, dst)
+        match (usize::try_from(consumed), usize::try_from(written)) {
+            (Ok(consumed_bytes), Ok(written_bytes)) if consumed_bytes > 0 && written_bytes > 0 => {
+                Ok(Fit { consumed_bytes, written_bytes })
+            }
+            _ => Err(CodecError::Compress { codec: NAME, dst_len_bytes: dst.len() }),
+        }
     }
 
     pub(super) fn whole(&mut self, src: &[u8], dst: &mut [u8]) -> Option<usize> {
@@ -71,19 +53,6 @@ impl Fast {
         let written = unsafe {
             LZ4_compress_fast_extState(self.0.as_ptr(), from, to, c_len(src.len()), c_len(dst.len()), 1)
         };
-        whole_of(written)
+        usize::try_from(written).ok().filter(|written| *written > 0)
     }
-}
-
-fn fit_of(consumed: c_int, written: c_int, dst: &[u8]) -> Result<Fit, CodecError> {
-    match (usize::try_from(consumed), usize::try_from(written)) {
-        (Ok(consumed_bytes), Ok(written_bytes)) if consumed_bytes > 0 && written_bytes > 0 => {
-            Ok(Fit { consumed_bytes, written_bytes })
-        }
-        _ => Err(CodecError::Compress { codec: NAME, dst_len_bytes: dst.len() }),
-    }
-}
-
-fn whole_of(written: c_int) -> Option<usize> {
-    usize::try_from(written).ok().filter(|written| *written > 0)
 }

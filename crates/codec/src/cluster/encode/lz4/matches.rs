@@ -17,8 +17,8 @@
 //! before. A head that an earlier source left leads to before this one, as an empty one does. So what is found depends
 //! on the source alone.
 
-use super::block::{LAST_LITERALS, LAST_MATCH_TO_END, MATCH_LEN_MIN};
-use super::load::{common_after, common_before, load_u32, load_u64};
+use crate::load::{common_prefix, load_u32_unchecked as load_u32, load_u64_unchecked as load_u64};
+use crate::lz4_block::{LAST_LITERALS, LAST_MATCH_TO_END, MATCH_LEN_MIN};
 
 /// The number of slots of both tables: one for each 16-bit number, so no index needs a check.
 const SLOTS: usize = 1 << 16;
@@ -178,8 +178,7 @@ impl Matches {
             let differ = unsafe { load_u64(src, from) } ^ word;
             if differ as u32 == 0 {
                 let len = match differ {
-                    // SAFETY: `from` is before `at`, and the last literals are inside the source.
-                    0 => unsafe { common_after(src, from, at, src.len() - LAST_LITERALS - at) },
+                    0 => common_after(src, from, at),
                     _ => differ.trailing_zeros() as usize / 8,
                 };
                 return Some(Match::new(at, at + len, distance));
@@ -275,8 +274,7 @@ impl Matches {
             link -= step;
         }
         let back = usize::checked_sub(least, 1)?;
-        // SAFETY: the offset is the distance from `at` back to a `from`; and the last literals are inside the source.
-        let len = unsafe { common_after(src, at - offset, at, src.len() - LAST_LITERALS - at) };
+        let len = common_after(src, at - offset, at);
         Some(Match::new(at - back, at + len, offset))
     }
 
@@ -347,6 +345,50 @@ impl Matches {
         }
         self.insert(src, at + 1);
     }
+}
+
+/// Returns the number of equal bytes from `from` and from `at` on, which is after `from`, up to the last literals. 4 of them
+/// are known to be equal.
+#[inline(always)]
+fn common_after(src: &[u8], from: usize, at: usize) -> usize {
+    MATCH_LEN_MIN + common_prefix(&src[..src.len() - LAST_LITERALS], from + MATCH_LEN_MIN, at + MATCH_LEN_MIN)
+}
+
+/// Returns the number of equal bytes before `from` and before `at`, at most `len_max`.
+///
+/// # Safety
+/// `from` is before `at`, and `at` is at most the length of `src`.
+#[inline(always)]
+unsafe fn common_before(src: &[u8], from: usize, at: usize, len_max: usize) -> usize {
+    if from >= 8 {
+        // SAFETY: the 8 bytes before `from` are there, and so are those before `at`, which is greater.
+        let differ = unsafe { load_u64(src, from - 8) ^ load_u64(src, at - 8) };
+        if differ != 0 {
+            return len_max.min(differ.leading_zeros() as usize / 8);
+        }
+        if len_max <= 8 {
+            return len_max;
+        }
+    }
+    common_far_before(src, from, at, len_max)
+}
+
+#[inline(never)]
+fn common_far_before(src: &[u8], from: usize, at: usize, len_max: usize) -> usize {
+    let len_max = len_max.min(from);
+    let mut len = 0;
+    while len + 8 <= len_max {
+        let words = [from, at].map(|end| src[end - len - 8..].first_chunk().copied().map(u64::from_le_bytes));
+        let [Some(earlier), Some(later)] = words else { break };
+        if earlier != later {
+            return len + (earlier ^ later).leading_zeros() as usize / 8;
+        }
+        len += 8;
+    }
+    while len < len_max && src[from - len - 1] == src[at - len - 1] {
+        len += 1;
+    }
+    len
 }
 
 /// Returns a word whose bits are these bytes, which are 0 or 1. The first is the highest.

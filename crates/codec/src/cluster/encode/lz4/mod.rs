@@ -12,12 +12,11 @@
 mod block;
 mod greedy;
 mod library;
-mod load;
 mod matches;
 mod optimal;
 mod plan;
 
-use super::Fit;
+use super::fit::Fit;
 use crate::error::CodecError;
 use greedy::Greedy;
 use optimal::Optimal;

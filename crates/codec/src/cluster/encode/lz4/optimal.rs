@@ -4,10 +4,11 @@
 //! The source is encoded in segments. Each is as long as most of what the rest of the cluster is expected to hold, so
 //! that few matches are searched in vain, or shorter.
 
-use super::block::{BlockWriter, LAST_MATCH_TO_END};
+use super::block::BlockWriter;
 use super::matches::{Match, Matches};
 use super::plan::{Plan, matches_max};
-use crate::cluster::encode::Fit;
+use crate::cluster::encode::fit::Fit;
+use crate::lz4_block::LAST_MATCH_TO_END;
 
 const SEGMENT_MIN: usize = 128;
 const SEGMENT_MAX: usize = 4 << 10;
@@ -111,8 +112,9 @@ fn expected_len(out: &BlockWriter<'_>, begin: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::super::block::{LAST_LITERALS, MATCH_LEN_MIN, extra_bytes};
+    use super::super::block::extra_bytes;
     use super::*;
+    use crate::lz4_block::{LAST_LITERALS, MATCH_LEN_MIN};
 
     /// Returns the length of the shortest block, by trying every sequence at every position.
     fn shortest(src: &[u8]) -> usize {

@@ -9,8 +9,9 @@
 //! is before it. So most matches take no loop over their positions: both parts are written with wide stores, whose rest
 //! is overwritten by what precedes.
 
-use super::block::{MATCH_LEN_MIN, TOKEN_MATCH_LEN_MAX, extra_bytes};
+use super::block::{TOKEN_MATCH_LEN_MAX, extra_bytes};
 use super::matches::Match;
+use crate::lz4_block::MATCH_LEN_MIN;
 
 /// The cost of a byte.
 const BYTE: u32 = 1 << 14;

@@ -1,18 +1,13 @@
-//! The loops of this codec, compiled for the instructions that the CPU has.
+//! Loops that are compiled for the instructions that the CPU has.
 //!
 //! All variants are the same code and have the same results: the compiler makes other vectors of it.
 
-use super::format::Plan;
-use super::lane::RowBytes;
-use super::{analyze, pack, unpack};
-use pagefold_page::Page;
-
 /// Instructions that this CPU has. Only [`Isa::detect`] and [`Isa::all`] make values of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Isa(Kind);
+pub(crate) struct Isa(Kind);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+pub(crate) enum Kind {
     Portable,
     #[cfg(target_arch = "x86_64")]
     Avx2,
@@ -22,7 +17,7 @@ enum Kind {
 
 impl Isa {
     /// The best that this CPU has.
-    pub(super) fn detect() -> Isa {
+    pub(crate) fn detect() -> Isa {
         #[cfg(target_arch = "x86_64")]
         {
             if has_avx512() {
@@ -35,9 +30,14 @@ impl Isa {
         Isa(Kind::Portable)
     }
 
+    /// Which they are.
+    pub(crate) fn kind(self) -> Kind {
+        self.0
+    }
+
     /// All that this CPU has.
     #[cfg(test)]
-    pub(super) fn all() -> Vec<Isa> {
+    pub(crate) fn all() -> Vec<Isa> {
         let mut all = vec![Isa(Kind::Portable)];
         #[cfg(target_arch = "x86_64")]
         {
@@ -56,12 +56,12 @@ fn has_avx512() -> bool {
         && is_x86_feature_detected!("avx512vl")
 }
 
-/// Defines a method of [`Isa`] that runs a function as it is compiled for each set of instructions.
+/// Defines a method of [`Isa`] that runs a function, which is inlined, as it is compiled for each set of instructions.
 macro_rules! dispatch {
     ($(#[$doc:meta])* $name:ident($($arg:ident: $type:ty),*) $(-> $result:ty)?, $body:path) => {
-        impl Isa {
+        impl $crate::isa::Isa {
             $(#[$doc])*
-            pub(super) fn $name(self, $($arg: $type),*) $(-> $result)? {
+            fn $name(self, $($arg: $type),*) $(-> $result)? {
                 #[cfg(target_arch = "x86_64")]
                 #[target_feature(enable = "avx2")]
                 fn avx2($($arg: $type),*) $(-> $result)? {
@@ -72,33 +72,18 @@ macro_rules! dispatch {
                 fn avx512($($arg: $type),*) $(-> $result)? {
                     $body($($arg),*)
                 }
-                match self.0 {
-                    Kind::Portable => $body($($arg),*),
+                match self.kind() {
+                    $crate::isa::Kind::Portable => $body($($arg),*),
                     // SAFETY: values of this kind are made only if the CPU has the features.
                     #[cfg(target_arch = "x86_64")]
-                    Kind::Avx2 => unsafe { avx2($($arg),*) },
+                    $crate::isa::Kind::Avx2 => unsafe { avx2($($arg),*) },
                     // SAFETY: the same.
                     #[cfg(target_arch = "x86_64")]
-                    Kind::Avx512 => unsafe { avx512($($arg),*) },
+                    $crate::isa::Kind::Avx512 => unsafe { avx512($($arg),*) },
                 }
             }
         }
     };
 }
 
-dispatch! {
-    /// See [`analyze::estimate`].
-    estimate(page: &Page) -> [u8; 4], analyze::estimate
-}
-dispatch! {
-    /// See [`analyze::plan`].
-    plan(page: &Page, lane_log: u8, is_delta: bool) -> Plan, analyze::plan
-}
-dispatch! {
-    /// See [`pack::pack`].
-    pack(page: &Page, plan: Plan, payload: &mut [RowBytes]), pack::pack
-}
-dispatch! {
-    /// See [`unpack::unpack`].
-    unpack(plan: Plan, first_row: &RowBytes, payload: &[RowBytes], page: &mut Page), unpack::unpack
-}
+pub(crate) use dispatch;
