@@ -58,6 +58,9 @@ impl fmt::Display for Address {
     }
 }
 
+/// The result of everything that reads an image.
+pub type Result<T, E = ImageError> = std::result::Result<T, E>;
+
 /// An error of opening or reading an image.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ImageError {

@@ -8,7 +8,7 @@
 
 use crate::read::{Cursor, Mapping};
 use crate::work::WorkLimit;
-use crate::{Address, ImageError, Node};
+use crate::{Address, ImageError, Node, Result};
 
 /// The kind of storage of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub struct Beyond {
 
 /// Returns the run that begins at byte `start`; `None` at or behind the end of the file. Fails if an index is corrupt. A
 /// cursor serves the runs of one file.
-pub fn at(node: &Node, start: u64, cursor: &mut Cursor, work: &WorkLimit) -> Result<Option<Run>, ImageError> {
+pub fn at(node: &Node, start: u64, cursor: &mut Cursor, work: &WorkLimit) -> Result<Option<Run>> {
     let Some(extent) = node.extent_near(start, cursor, work)? else { return Ok(None) };
     let (within, end) = (start - extent.start, extent.end());
     let Mapping::Fragment { offset } = extent.mapping else {
@@ -55,7 +55,7 @@ pub fn at(node: &Node, start: u64, cursor: &mut Cursor, work: &WorkLimit) -> Res
     Ok(Some(Run { start, end, stored: stored(node, packed.mapping, position - packed.start)? }))
 }
 
-fn stored(node: &Node, mapping: Mapping, within: u64) -> Result<Stored, ImageError> {
+fn stored(node: &Node, mapping: Mapping, within: u64) -> Result<Stored> {
     match mapping {
         Mapping::Hole => Ok(Stored::Nothing),
         Mapping::Plain(at) => match at.checked_add(within) {

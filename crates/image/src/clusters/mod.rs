@@ -33,8 +33,9 @@ pub(crate) use prefetch::Prefetcher;
 pub(crate) use stats::Counters;
 pub use stats::ReadStats;
 
-use crate::ImageError;
 use crate::read::{Bytes, Cluster};
+use crate::{ImageError, Result};
+use decode::Read;
 use decoders::DecoderPool;
 use pagefold_backing::{Budget, Demand, Reclaim};
 use pagefold_codec::cluster::Want;
@@ -110,22 +111,19 @@ impl Clusters {
         extent: &ClusterExtent,
         range: ReadRange,
         dst: &mut [u8],
-    ) -> Result<(), ImageError> {
-        let key = Key::from(&extent.cluster);
-        let (from, end) = (range.from as usize, range.from as usize + range.len_bytes);
+    ) -> Result<()> {
+        let (key, mut read) = (Key::from(&extent.cluster), Read { stored, extent, range, dst });
         loop {
-            if let Some(piece) = self.cache.get(&key, from..end)
-                && extent.is_served_by(&piece, end)
-            {
+            if let Some(piece) = self.cached(&key, &read) {
                 self.counters.hit_bytes.add(range.len_bytes as u64);
-                copy_out(&piece, range, dst);
+                read.copy_out(&piece);
                 return Ok(());
             }
             match self.single_flight.enter(key, Demand::Required) {
-                Role::Leader(leader) => return self.decode_as_leader(stored, extent, range, dst, leader),
-                Role::Follower(Completion::Piece(piece)) if extent.is_served_by(&piece, end) => {
+                Role::Leader(leader) => return self.decode_as_leader(&mut read, leader),
+                Role::Follower(Completion::Piece(piece)) if read.is_served_by(&piece) => {
                     self.counters.joined.add(1);
-                    copy_out(&piece, range, dst);
+                    read.copy_out(&piece);
                     return Ok(());
                 }
                 // The leader shared too little, or failed: perhaps at bytes that this reader does not want. Try again.
@@ -134,32 +132,20 @@ impl Clusters {
         }
     }
 
-    fn decode_as_leader(
-        &self,
-        stored: &dyn Bytes,
-        extent: &ClusterExtent,
-        range: ReadRange,
-        dst: &mut [u8],
-        leader: Leader<'_>,
-    ) -> Result<(), ImageError> {
+    fn cached(&self, key: &Key, read: &Read<'_>) -> Option<Arc<Piece>> {
+        self.cache.get(key, read.wanted()).filter(|piece| read.is_served_by(piece))
+    }
+
+    fn decode_as_leader(&self, read: &mut Read<'_>, leader: Leader<'_>) -> Result<()> {
         // An earlier leader may have filled the cache after our lookup and before `enter`: look again.
-        let (from, end) = (range.from as usize, range.from as usize + range.len_bytes);
-        let cached = self.cache.get(&leader.key(), from..end);
-        let result = match cached.filter(|piece| extent.is_served_by(piece, end)) {
+        let shared = match self.cached(&leader.key(), read) {
             Some(piece) => {
-                copy_out(&piece, range, dst);
-                Ok(Some(piece))
+                read.copy_out(&piece);
+                Some(piece)
             }
-            None => self.choose_and_decode(stored, extent, range, dst, &leader),
+            None => self.choose_and_decode(read, &leader)?,
         };
-        match result {
-            Ok(Some(piece)) => leader.complete(Completion::Piece(piece)),
-            Ok(None) => leader.complete(Completion::Nothing),
-            Err(error) => {
-                leader.complete(Completion::Nothing);
-                return Err(error);
-            }
-        }
+        leader.complete(shared.map_or(Completion::Nothing, Completion::Piece));
         Ok(())
     }
 
@@ -168,47 +154,35 @@ impl Clusters {
     /// The first two ways may decode more than the range. If a cluster is damaged behind the range, they fail where the
     /// third succeeds, and the budget decides which way is tried. So the third has the last word: a read gets the bytes
     /// before the damage, whatever the budget is.
-    fn choose_and_decode(
-        &self,
-        stored: &dyn Bytes,
-        extent: &ClusterExtent,
-        range: ReadRange,
-        dst: &mut [u8],
-        leader: &Leader<'_>,
-    ) -> Result<Option<Arc<Piece>>, ImageError> {
-        match self.decode_with_room(stored, extent, range, dst, leader) {
+    fn choose_and_decode(&self, read: &mut Read<'_>, leader: &Leader<'_>) -> Result<Option<Arc<Piece>>> {
+        match self.decode_with_room(read, leader) {
             Ok(Decoded::Done(shared)) => return Ok(shared),
             Ok(Decoded::NoRoom) => {}
             Err(error) if error.is_damage() => self.cache.note_damage(leader.key()),
             Err(error) => return Err(error),
         }
-        self.decode_windowed(stored, extent, range.from, &mut dst[..range.len_bytes])?;
+        self.decode_windowed(read)?;
         Ok(None)
     }
 
     /// Decodes in the first or the second way, if the budget has room for it.
-    fn decode_with_room(
-        &self,
-        stored: &dyn Bytes,
-        extent: &ClusterExtent,
-        range: ReadRange,
-        dst: &mut [u8],
-        leader: &Leader<'_>,
-    ) -> Result<Decoded, ImageError> {
+    fn decode_with_room(&self, read: &mut Read<'_>, leader: &Leader<'_>) -> Result<Decoded> {
+        let (extent, range) = (read.extent, read.range);
         let wants_all = range.from == 0 && range.len_bytes as u64 == extent.decoded_bytes;
         if wants_all && !self.cache_full_reads {
-            if !self.decode_direct(stored, extent, dst)? {
+            if !self.decode_direct(read)? {
                 return Ok(Decoded::NoRoom);
             }
-            let shared = leader.has_followers().then(|| self.copy_to_cache(extent, &dst[..range.len_bytes]));
+            let output = &read.dst[..range.len_bytes];
+            let shared = leader.has_followers().then(|| self.copy_to_cache(extent, output));
             return Ok(Decoded::Done(shared.flatten()));
         }
         let Some(len_bytes) = self.len_to_cache(extent, range) else { return Ok(Decoded::NoRoom) };
-        let decoded = self.decode_to_cache(stored, extent, len_bytes, Demand::BestEffort)?;
+        let decoded = self.decode_to_cache(read.stored, extent, len_bytes, Demand::BestEffort)?;
         let Some(piece) = decoded else { return Ok(Decoded::NoRoom) };
         self.counters.temporary_pages.add((len_bytes - range.len_bytes as u64).div_ceil(4096));
         let piece = self.insert_cluster(extent, piece);
-        copy_out(&piece, range, dst);
+        read.copy_out(&piece);
         Ok(Decoded::Done(Some(piece)))
     }
 
@@ -284,12 +258,6 @@ impl Reclaim for Clusters {
             freed => freed,
         }
     }
-}
-
-/// Copies `range` to the beginning of `dst`. The caller has checked that the piece reaches to the end of the range.
-fn copy_out(piece: &Piece, range: ReadRange, dst: &mut [u8]) {
-    let from = range.from as usize;
-    dst[..range.len_bytes].copy_from_slice(&piece.bytes()[from..from + range.len_bytes]);
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::Address;
+use crate::Result;
 use crate::read::Algorithm;
 use pagefold_backing::BackingError;
 
@@ -52,7 +53,7 @@ impl Stored {
 }
 
 impl Bytes for Stored {
-    fn read_at(&self, at: Address, buf: &mut [u8]) -> Result<(), ImageError> {
+    fn read_at(&self, at: Address, buf: &mut [u8]) -> Result<()> {
         let (n, from) =
             (at.offset as usize / self.clusters[0].len(), at.offset as usize % self.clusters[0].len());
         buf.copy_from_slice(&self.clusters[n][from..from + buf.len()]);
@@ -121,7 +122,7 @@ impl Stream {
 }
 
 impl Bytes for Stream {
-    fn read_at(&self, at: Address, buf: &mut [u8]) -> Result<(), ImageError> {
+    fn read_at(&self, at: Address, buf: &mut [u8]) -> Result<()> {
         buf.copy_from_slice(&self.bytes[at.offset as usize..][..buf.len()]);
         Ok(())
     }

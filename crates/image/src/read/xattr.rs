@@ -7,7 +7,7 @@ use super::bytes::{advance, array_at};
 use super::superblock::{PrefixPlace, PrefixTable};
 use super::{Bytes, Inode, Superblock};
 use crate::format::xattr::{self as disk, RawXattrEntry, RawXattrHeader};
-use crate::{Address, ImageError, Space};
+use crate::{Address, ImageError, Result, Space};
 
 /// Length of all names of an inode, with a NUL each, that Linux lists at most, bytes.
 pub const NAMES_BYTES_MAX: usize = 64 << 10;
@@ -34,10 +34,7 @@ pub struct Prefixes(Vec<Prefix>);
 
 impl Prefixes {
     /// Reads the table with `read`, which fills a buffer from an offset in the file or space of `table.place`.
-    pub fn read(
-        table: &PrefixTable,
-        mut read: impl FnMut(u64, &mut [u8]) -> Result<(), ImageError>,
-    ) -> Result<Self, ImageError> {
+    pub fn read(table: &PrefixTable, mut read: impl FnMut(u64, &mut [u8]) -> Result<()>) -> Result<Self> {
         let mut prefixes = Vec::new();
         let mut offset = table.offset;
         for number in 0..table.count {
@@ -59,7 +56,7 @@ impl Prefixes {
     }
 
     /// Reads a table that does not lie in the packed file.
-    pub fn read_from(bytes: &dyn Bytes, table: &PrefixTable) -> Result<Self, ImageError> {
+    pub fn read_from(bytes: &dyn Bytes, table: &PrefixTable) -> Result<Self> {
         Prefixes::read(table, |offset, buf| bytes.read_at(table.address(offset), buf))
     }
 
@@ -112,7 +109,7 @@ struct Entry {
 }
 
 impl Entry {
-    fn value(&self, bytes: &dyn Bytes) -> Result<Vec<u8>, ImageError> {
+    fn value(&self, bytes: &dyn Bytes) -> Result<Vec<u8>> {
         let mut value = vec![0; usize::from(self.value_len)];
         bytes.read_at(self.value_at, &mut value)?;
         Ok(value)
@@ -140,7 +137,7 @@ impl<'a> Area<'a> {
         sb: &'a Superblock,
         prefixes: &'a Prefixes,
         inode: &Inode,
-    ) -> Result<Option<Self>, ImageError> {
+    ) -> Result<Option<Self>> {
         let Some(at) = inode.xattr_address() else { return Ok(None) };
         let len = u64::from(inode.xattr_bytes);
         if len <= RawXattrHeader::LEN as u64 {
@@ -158,7 +155,7 @@ impl<'a> Area<'a> {
     }
 
     /// Calls `visit` for each listed attribute until it returns true, and returns whether it did.
-    fn any(&self, mut visit: impl FnMut(&Entry) -> Result<bool, ImageError>) -> Result<bool, ImageError> {
+    fn any(&self, mut visit: impl FnMut(&Entry) -> Result<bool>) -> Result<bool> {
         let mut at = self.inline;
         // Bounded: each entry has at least 4 bytes.
         while at.offset < self.end {
@@ -190,7 +187,7 @@ impl<'a> Area<'a> {
 
     /// Reads the attribute at `at`, which lies before `end`. Returns it, unless its prefix is not listed, and the
     /// address of the next one.
-    fn entry(&self, at: Address, end: u64) -> Result<(Option<Entry>, Address), ImageError> {
+    fn entry(&self, at: Address, end: u64) -> Result<(Option<Entry>, Address)> {
         let raw = RawXattrEntry::parse(&array_at(self.bytes, at)?);
         let name_at = advance(at, RawXattrEntry::LEN as u64)?;
         let value_at = advance(name_at, u64::from(raw.name_len))?;
@@ -245,8 +242,8 @@ pub fn visit(
     sb: &Superblock,
     prefixes: &Prefixes,
     inode: &Inode,
-    mut visit: impl FnMut(Xattr) -> Result<(), ImageError>,
-) -> Result<(), ImageError> {
+    mut visit: impl FnMut(Xattr) -> Result<()>,
+) -> Result<()> {
     let Some(area) = Area::open(bytes, sb, prefixes, inode)? else { return Ok(()) };
     area.any(|entry| {
         visit(Xattr { name: entry.name.clone(), value: entry.value(bytes)? })?;
@@ -262,7 +259,7 @@ pub(crate) fn visit_filtered(
     prefixes: &Prefixes,
     inode: &Inode,
     mut visit: impl FnMut(Xattr, bool),
-) -> Result<(), ImageError> {
+) -> Result<()> {
     let Some(area) = Area::open(bytes, sb, prefixes, inode)? else { return Ok(()) };
     area.any(|entry| {
         let xattr = Xattr { name: entry.name.clone(), value: entry.value(bytes)? };
@@ -279,7 +276,7 @@ pub(crate) fn visit_shared_places(
     prefixes: &Prefixes,
     inode: &Inode,
     mut visit: impl FnMut(Address, u64),
-) -> Result<(), ImageError> {
+) -> Result<()> {
     let Some(area) = Area::open(bytes, sb, prefixes, inode)? else { return Ok(()) };
     for number in 0..area.header.shared_count {
         let at = advance(area.shared, u64::from(number) * disk::ALIGN)?;
@@ -292,12 +289,7 @@ pub(crate) fn visit_shared_places(
 
 /// Reads all attributes of an inode. The format allows 255 shared ones of 64 KiB and 256 KiB of inline ones, whose
 /// names long prefixes can make 64 times as long: [`visit`] takes less memory.
-pub fn list(
-    bytes: &dyn Bytes,
-    sb: &Superblock,
-    prefixes: &Prefixes,
-    inode: &Inode,
-) -> Result<Vec<Xattr>, ImageError> {
+pub fn list(bytes: &dyn Bytes, sb: &Superblock, prefixes: &Prefixes, inode: &Inode) -> Result<Vec<Xattr>> {
     let mut found = Vec::new();
     visit(bytes, sb, prefixes, inode, |xattr| {
         found.push(xattr);
@@ -307,12 +299,7 @@ pub fn list(
 }
 
 /// Reads the names of an inode's attributes; more than [`NAMES_BYTES_MAX`] is an error.
-pub fn names(
-    bytes: &dyn Bytes,
-    sb: &Superblock,
-    prefixes: &Prefixes,
-    inode: &Inode,
-) -> Result<Vec<Vec<u8>>, ImageError> {
+pub fn names(bytes: &dyn Bytes, sb: &Superblock, prefixes: &Prefixes, inode: &Inode) -> Result<Vec<Vec<u8>>> {
     let mut found = Vec::new();
     let mut total = 0;
     let Some(area) = Area::open(bytes, sb, prefixes, inode)? else { return Ok(found) };
@@ -335,7 +322,7 @@ pub fn get(
     prefixes: &Prefixes,
     inode: &Inode,
     name: &[u8],
-) -> Result<Option<Vec<u8>>, ImageError> {
+) -> Result<Option<Vec<u8>>> {
     let Some(area) = Area::open(bytes, sb, prefixes, inode)? else { return Ok(None) };
     if area.rules_out(name) {
         return Ok(None);

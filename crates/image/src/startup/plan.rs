@@ -3,7 +3,7 @@
 use crate::core::{Contents, Core};
 use crate::read::{Cursor, Mapping};
 use crate::work::WorkLimit;
-use crate::{Address, ImageError, Space};
+use crate::{Address, Result, Space};
 use std::ops::Range;
 
 /// Most ranges of one entry: a hostile index could have a million for each megabyte.
@@ -24,7 +24,7 @@ pub(super) fn stored_ranges(
     range: Range<u64>,
     ranges: &mut Vec<Stored>,
     work: &WorkLimit,
-) -> Result<(), ImageError> {
+) -> Result<()> {
     let (mut at, mut cursor, most) = (range.start, Cursor::default(), ranges.len() + RANGES_MAX);
     while at < range.end && ranges.len() < most {
         let extent = core.extent_near(contents, at, &mut cursor, work)?;
@@ -53,7 +53,7 @@ fn stored_fragment(
     range: Range<u64>,
     ranges: &mut Vec<Stored>,
     work: &WorkLimit,
-) -> Result<(), ImageError> {
+) -> Result<()> {
     let (mut at, most) = (range.start, ranges.len() + RANGES_MAX);
     while at < range.end && ranges.len() < most {
         let extent = core.packed_extent_at(&contents.inode, at, work)?;

@@ -9,7 +9,7 @@ use crate::read::inode::Inode;
 use crate::read::superblock::PrefixPlace;
 use crate::read::{Algorithm, Extent, FileKind, Mapping, xattr};
 use crate::work::{CountedBytes, WorkLimit};
-use crate::{Address, Image, ImageError, Node, Space};
+use crate::{Address, Image, Node, Result, Space};
 
 /// The owner of contents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,7 +93,7 @@ impl Collector {
     }
 
     /// Attributes the metabox. It comes before everything else.
-    pub(crate) fn metabox(&mut self, work: &WorkLimit) -> Result<(), ImageError> {
+    pub(crate) fn metabox(&mut self, work: &WorkLimit) -> Result<()> {
         let Some(nid) = self.image.superblock().metabox_nid else { return Ok(()) };
         let node = self.image.node(nid)?;
         self.begin(&node, Owner::Metabox, work);

@@ -79,22 +79,23 @@ impl UsagePart {
 
     /// The name in JSON and in text.
     pub fn name(self) -> &'static str {
-        match self {
-            UsagePart::Lz4 => "lz4",
-            UsagePart::Lzma => "lzma",
-            UsagePart::Deflate => "deflate",
-            UsagePart::Zstd => "zstd",
-            UsagePart::Plain => "plain",
-            UsagePart::Fragments => "fragments",
-            UsagePart::Inline => "inline",
-            UsagePart::Directories => "directories",
-            UsagePart::Inodes => "inodes",
-            UsagePart::Indexes => "indexes",
-            UsagePart::Xattrs => "xattrs",
-            UsagePart::Metabox => "metabox",
-            UsagePart::Superblock => "superblock",
-            UsagePart::Unused => "unused",
-        }
+        const NAMES: [&str; UsagePart::ALL.len()] = [
+            "lz4",
+            "lzma",
+            "deflate",
+            "zstd",
+            "plain",
+            "fragments",
+            "inline",
+            "directories",
+            "inodes",
+            "indexes",
+            "xattrs",
+            "metabox",
+            "superblock",
+            "unused",
+        ];
+        NAMES[self as usize]
     }
 }
 

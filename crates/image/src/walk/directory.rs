@@ -13,7 +13,7 @@ use crate::account::{Account, TableAccount};
 use crate::read::FileKind;
 use crate::read::dir::{DirBlock, Directory};
 use crate::work::WorkLimit;
-use crate::{Finding, ImageError, Nid, Node, rules};
+use crate::{Finding, ImageError, Nid, Node, Result, rules};
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 
@@ -111,7 +111,7 @@ impl DirCursor {
         parent: Option<Nid>,
         parent_path_len: usize,
         account: &Account,
-    ) -> Result<Self, ImageError> {
+    ) -> Result<Self> {
         let directory = Directory::of(node.image().superblock(), node.inode())?;
         let dots = [node.inode().dot_omitted, false];
         Ok(DirCursor {
@@ -137,7 +137,7 @@ impl DirCursor {
         path: &[u8],
         work: &WorkLimit,
         visitor: &mut dyn Visitor,
-    ) -> Result<Option<Name>, ImageError> {
+    ) -> Result<Option<Name>> {
         while self.at.0 < self.directory.blocks() {
             if self.errors >= MAX_DIRECTORY_ERRORS {
                 let what = "too many faults in this directory; the rest of it was not checked";
@@ -191,7 +191,7 @@ impl DirCursor {
         path: &[u8],
         work: &WorkLimit,
         visitor: &mut dyn Visitor,
-    ) -> Result<Option<Name>, ImageError> {
+    ) -> Result<Option<Name>> {
         let address = self.node.inode().address;
         if !self.loaded {
             let node = &self.node;
@@ -229,7 +229,7 @@ impl DirCursor {
         path: &[u8],
         work: &WorkLimit,
         visitor: &mut dyn Visitor,
-    ) -> Result<bool, ImageError> {
+    ) -> Result<bool> {
         let at = Some(self.node.inode().address);
         let insertion = match &mut self.order {
             Order::Sorted(last) if name > last.as_slice() => {
@@ -271,7 +271,7 @@ impl DirCursor {
 
     /// Reads the directory again and adds the names before the current one. Blocks that cannot be read are skipped:
     /// they had no names the first time either.
-    fn add_earlier_names(&self, names: &mut NameHashes, work: &WorkLimit) -> Result<Insertion, ImageError> {
+    fn add_earlier_names(&self, names: &mut NameHashes, work: &WorkLimit) -> Result<Insertion> {
         let mut bytes = Vec::new();
         let mut read = |number, block: &mut [u8]| self.node.read_block(number, block, work);
         for number in 0..=self.at.0 {

@@ -22,7 +22,7 @@ mod visitor;
 use crate::account::Account;
 use crate::read::FileKind;
 use crate::work::WorkLimit;
-use crate::{Finding, Image, ImageError, Nid, Node, rules};
+use crate::{Finding, Image, Nid, Node, Result, rules};
 use directory::{DirCursor, Name};
 use links::LinkTracker;
 use std::ops::ControlFlow;
@@ -73,7 +73,7 @@ pub fn is_among(path: &[u8], wanted: &[Vec<u8>]) -> bool {
 }
 
 /// Walks over the whole image, from its root.
-pub fn walk(image: &Image, limits: &Limits, visitor: &mut dyn Visitor) -> Result<WalkSummary, ImageError> {
+pub fn walk(image: &Image, limits: &Limits, visitor: &mut dyn Visitor) -> Result<WalkSummary> {
     walk_from(&image.root()?, b"/", limits, visitor)
 }
 
@@ -84,7 +84,7 @@ pub fn walk_from(
     path: &[u8],
     limits: &Limits,
     visitor: &mut dyn Visitor,
-) -> Result<WalkSummary, ImageError> {
+) -> Result<WalkSummary> {
     walk_within(node, path, limits, &WorkLimit::of_image(node.image().stored_bytes()), visitor)
 }
 
@@ -95,7 +95,7 @@ pub fn walk_within(
     limits: &Limits,
     work: &WorkLimit,
     visitor: &mut dyn Visitor,
-) -> Result<WalkSummary, ImageError> {
+) -> Result<WalkSummary> {
     let account = Account::new(node.image().budget());
     let mut walk = Walk {
         limits: *limits,

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::Nid;
+use crate::Result;
 use crate::format::features::{compat, incompat};
 use crate::format::le::{Le16, Le32};
 use crate::read::SliceBytes;
@@ -61,7 +62,7 @@ fn open(test_image: &TestImage) -> Open {
 }
 
 impl Open {
-    fn list(&self) -> Result<Vec<(String, Vec<u8>)>, ImageError> {
+    fn list(&self) -> Result<Vec<(String, Vec<u8>)>> {
         let listed = list(&SliceBytes(&self.image), &self.sb, &self.prefixes, &self.inode)?;
         let names = names(&SliceBytes(&self.image), &self.sb, &self.prefixes, &self.inode)?;
         assert!(names.iter().eq(listed.iter().map(|xattr| &xattr.name)));
