@@ -84,7 +84,7 @@ pub enum ImageError {
         /// The contradiction.
         what: Cow<'static, str>,
     },
-    /// The image refers to bytes behind the end of a device or of the metabox.
+    /// The image refers to bytes after the end of a device or of the metabox.
     #[error("the image is cut off: {len_bytes} bytes wanted at {at}, which ends at {end}")]
     Truncated {
         /// The first byte of the request.

@@ -12,7 +12,7 @@ use crate::{ImageError, Node, Result, runs};
 pub struct Piece {
     /// First byte.
     pub start: u64,
-    /// The first byte behind it.
+    /// The first byte after it.
     pub end: u64,
     /// Whether the piece is a hole: zeroes for which nothing is stored.
     pub hole: bool,

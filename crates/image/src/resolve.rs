@@ -25,7 +25,7 @@ impl Image {
         self.follow(path, true).map(|located| located.node)
     }
 
-    /// As [`Image::resolve`], but a symbolic link at the end is followed only if a slash is behind it.
+    /// As [`Image::resolve`], but a symbolic link at the end is followed only if a slash is after it.
     pub fn locate(&self, path: &[u8]) -> Result<Located> {
         self.follow(path, path.ends_with(b"/"))
     }

@@ -90,7 +90,7 @@ impl Source {
     }
 
     /// Returns the number of bytes from `at` to the end of its device.
-    pub(crate) fn room_at(&self, at: Address) -> Result<u64> {
+    pub(crate) fn bytes_left_at(&self, at: Address) -> Result<u64> {
         let (medium, offset) = self.resolve(at)?;
         Ok(medium.len_bytes().saturating_sub(offset))
     }

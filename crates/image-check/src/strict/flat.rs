@@ -47,7 +47,7 @@ fn start(strict: &Strict<'_>, inode: &RawInode) -> Option<Address> {
 /// Judges the bytes between the contents and the end of their last block.
 pub(super) fn check_fill(strict: &Strict<'_>, at: Address, len_bytes: u64) -> Result<()> {
     // A builder may leave out the padding of the last block.
-    let len = len_bytes.min(strict.image.room_at(at)?).min(strict.block_bytes()) as usize;
+    let len = len_bytes.min(strict.image.bytes_left_at(at)?).min(strict.block_bytes()) as usize;
     let mut rest = vec![0; len];
     strict.image.stored().read_at(at, &mut rest)?;
     if let Some(first) = rest.iter().position(|byte| *byte != 0) {

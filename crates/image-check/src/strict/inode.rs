@@ -33,7 +33,7 @@ pub(super) struct RawInode {
     pub(super) nb: u16,
     /// Bytes of the attributes.
     pub(super) xattr_bytes: u64,
-    /// The first byte behind the attributes.
+    /// The first byte after the attributes.
     pub(super) tail: Address,
     format: u16,
     ino: u32,

@@ -7,7 +7,7 @@ use pagefold_image::format::features::compat;
 use pagefold_image::format::xattr::{self as disk, RawXattrEntry, RawXattrHeader};
 use pagefold_image::{Address, Result, Space, rules};
 
-/// Judges the attributes behind an inode.
+/// Judges the attributes after an inode.
 pub(super) fn check(strict: &mut Strict<'_>, inode: &RawInode) -> Result<()> {
     let header_bytes = RawXattrHeader::LEN as u64;
     if inode.xattr_bytes <= header_bytes {
@@ -53,7 +53,7 @@ fn check_filter(strict: &mut Strict<'_>, at: Address, found: u32, wanted: u32) {
     }
 }
 
-/// Judges one attribute, removes its bit from `filter`, and returns the offset behind it.
+/// Judges one attribute, removes its bit from `filter`, and returns the offset after it.
 fn check_entry(strict: &Strict<'_>, at: Address, filter: &mut u32) -> Result<u64> {
     let raw = RawXattrEntry::parse(&strict.array(at)?);
     let name_len = u64::from(raw.name_len);

@@ -8,15 +8,15 @@
 //! One of the first two is tried, without waiting: direct if the reader wants everything and nothing is to be cached,
 //! otherwise to cache. If there is no room for it, or if caching the cluster is not worth it, the third follows, which
 //! waits for its grant. That is so small that the budget's reserve always covers it. It follows too if one of the
-//! first two finds the cluster damaged: it stops at the end of the range, so the damage may lie behind that.
+//! first two finds the cluster damaged: it stops at the end of the range, so the damage may lie after that.
 //!
 //! In the first two ways LZ4 is decoded in place where that is safe: the compressed bytes lie at the end of the buffer
-//! that receives the output, a margin behind the output's end (`docs/formats/erofs.md`). Otherwise decoding is
+//! that receives the output, a margin after the output's end (`docs/formats/erofs.md`). Otherwise decoding is
 //! bounced: a buffer of the grant takes the compressed bytes.
 
 use super::cache::Piece;
-use super::decoders::state_bytes;
-use super::{ClusterExtent, Clusters, ReadRange};
+use super::decoders::{DecoderPool, Formats, state_bytes};
+use super::stats::Counters;
 use crate::read::{Algorithm, Bytes, Cluster};
 use crate::{Address, ImageError, Result};
 use pagefold_backing::{Budget, Buffer, Demand, Grant, GrantError};
@@ -54,12 +54,30 @@ impl Cluster {
     }
 }
 
+/// A cluster, and the length of the extent that begins its output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ClusterExtent {
+    pub(crate) cluster: Cluster,
+    pub(crate) decoded_bytes: u64,
+}
+
+/// The bytes of an extent or file that one read wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ReadRange {
+    /// The first byte, counted from the start of the extent or file.
+    pub(crate) from: u64,
+    /// Length in bytes; the range ends inside the extent or file.
+    pub(crate) len_bytes: usize,
+    /// Whether the reader will probably read on from the end of the range.
+    pub(crate) more_follows: bool,
+}
+
 /// A read of a part of a cluster.
 pub(super) struct Read<'r> {
     pub(super) stored: &'r dyn Bytes,
     pub(super) extent: &'r ClusterExtent,
     pub(super) range: ReadRange,
-    /// The wanted bytes, and scratch behind them.
+    /// The wanted bytes, and scratch after them.
     pub(super) dst: &'r mut [u8],
 }
 
@@ -100,7 +118,20 @@ impl ClusterExtent {
     }
 }
 
-impl Clusters {
+/// The memory, decoders and counters of decoding.
+pub(crate) struct Decoding {
+    pub(crate) budget: Budget,
+    pub(crate) counters: Counters,
+    pub(super) decoders: DecoderPool,
+    formats: Formats,
+}
+
+impl Decoding {
+    /// Decodes clusters of these formats. All memory is charged to `budget`.
+    pub(super) fn new(budget: Budget, formats: Formats) -> Self {
+        Decoding { budget, counters: Counters::default(), decoders: DecoderPool::default(), formats }
+    }
+
     /// Decodes all of the output into the beginning of `dst`; the rest of `dst` is scratch. Returns false if the
     /// budget has no room.
     pub(super) fn decode_direct(&self, read: &mut Read<'_>) -> Result<bool> {

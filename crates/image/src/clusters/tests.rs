@@ -4,7 +4,7 @@
 use super::*;
 use crate::Address;
 use crate::Result;
-use crate::read::Algorithm;
+use crate::read::{Algorithm, Cluster};
 use pagefold_backing::BackingError;
 
 /// Bytes of each cluster's output.
@@ -15,7 +15,7 @@ const CLUSTERS: usize = 2;
 /// How often all of each cluster is read.
 const ROUNDS: usize = 4;
 
-/// A medium of clusters, one behind the other.
+/// A medium of clusters, one after the other.
 struct Stored {
     clusters: Vec<Vec<u8>>,
 }
@@ -77,7 +77,7 @@ fn temporary_pages(room_bytes: u64) -> Result<u64, BackingError> {
             assert!(dst[..READ_LEN] == contents(n)[from..from + READ_LEN], "{from} of {n}");
         }
     }
-    Ok(clusters.counters.snapshot().temporary_pages)
+    Ok(clusters.decoding.counters.snapshot().temporary_pages)
 }
 
 #[test]
@@ -238,6 +238,6 @@ fn a_damaged_cluster_is_decoded_beyond_the_range_once() {
         let range = ReadRange { from: (at * READ_LEN) as u64, len_bytes: READ_LEN, more_follows: true };
         clusters.read(&stream, &stream.extent(), range, &mut dst).unwrap();
     }
-    let decoded = clusters.counters.snapshot();
+    let decoded = clusters.decoding.counters.snapshot();
     assert_eq!((decoded.windowed, decoded.clusters), (reads as u64, reads as u64 + 1));
 }

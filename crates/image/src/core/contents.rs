@@ -40,7 +40,7 @@ impl Core {
             let extent = self.extent_near(contents, at, &mut cursor, work)?;
             let (within, left) = (at - extent.start, extent.end() - at);
             let len = usize::try_from(left).unwrap_or(usize::MAX).min(range.len_bytes - done);
-            // The buffer behind these `len` bytes is scratch for decoding in place: later extents fill it.
+            // The buffer after these `len` bytes is scratch for decoding in place: later extents fill it.
             let here = ReadRange { from: within, len_bytes: len, ..range };
             self.read_extent(contents, &extent, here, &mut dst[done..], work)?;
             done += len;
@@ -103,7 +103,7 @@ impl Core {
         if at.space == Space::Metabox || (own && (is_tail || inode.kind != FileKind::Regular)) {
             return self.read_at(at, here);
         }
-        self.clusters.counters.plain_bytes.add(here.len() as u64);
+        self.clusters.decoding.counters.plain_bytes.add(here.len() as u64);
         self.source.read_at(at, here)
     }
 
@@ -119,7 +119,7 @@ impl Core {
             let within = position % len_bytes;
             let len = here.len().min((len_bytes - within) as usize);
             let (now, rest) = here.split_at_mut(len);
-            self.clusters.counters.plain_bytes.add(len as u64);
+            self.clusters.decoding.counters.plain_bytes.add(len as u64);
             match at.space {
                 Space::Metabox => self.read_at(advance(at, within)?, now)?,
                 Space::Device(_) => self.source.read_at(advance(at, within)?, now)?,

@@ -62,9 +62,9 @@ impl Core {
         }
     }
 
-    /// Fails if plain bytes lie behind the end of their device.
+    /// Fails if plain bytes lie after the end of their device.
     fn check_stored(&self, at: Address, len_bytes: u64) -> Result<()> {
-        match self.room_at(at)? < len_bytes {
+        match self.bytes_left_at(at)? < len_bytes {
             // The error of reading the last byte has the end of the device.
             true => self.source.read_at(advance(at, len_bytes - 1)?, &mut [0]),
             false => Ok(()),

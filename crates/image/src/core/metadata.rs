@@ -60,7 +60,7 @@ impl Core {
             }
             Space::Device(_) => None,
         };
-        let grant = self.clusters.budget.grant(Budget::footprint(len), Demand::BestEffort);
+        let grant = self.clusters.decoding.budget.grant(Budget::footprint(len), Demand::BestEffort);
         let buffer = grant.ok().and_then(|mut grant| grant.buffer(len));
         match (buffer, beforehand) {
             (None, None) => return self.read_uncached(at, dst),
@@ -88,17 +88,17 @@ impl Core {
                 Err(ImageError::corrupt(at, "an address in the metabox, but the image has no metabox"))
             }
             (Space::Device(device), _) => {
-                self.clusters.counters.metadata_bytes.add(buf.len() as u64);
+                self.clusters.decoding.counters.metadata_bytes.add(buf.len() as u64);
                 self.source.read_own(device, at.offset, buf)
             }
         }
     }
 
     /// Returns the number of bytes from `at` to the end of its device or of the metabox.
-    pub(crate) fn room_at(&self, at: Address) -> Result<u64> {
+    pub(crate) fn bytes_left_at(&self, at: Address) -> Result<u64> {
         match at.space {
             Space::Metabox => Ok(self.space_end(at.space)?.saturating_sub(at.offset)),
-            Space::Device(_) => self.source.room_at(at),
+            Space::Device(_) => self.source.bytes_left_at(at),
         }
     }
 

@@ -58,7 +58,7 @@ impl Contents {
         Address { offset: end.unwrap_or(tail.offset), ..tail }
     }
 
-    /// The part of the contents that is stored behind the inode: the position in the file, and the stored length, bytes.
+    /// The part of the contents that is stored after the inode: the position in the file, and the stored length, bytes.
     pub(crate) fn inline_part(&self) -> Option<(u64, u64)> {
         let size = self.inode.size;
         match (&self.index, self.inode.layout) {

@@ -73,22 +73,18 @@ impl<'a> TreeWriter<'a> {
         work: &'a WorkLimit,
         progress: &'a dyn Fn(Progress),
     ) -> Self {
-        let of_files = image.superblock().inos;
-        let (counts, last_report) = (WalkCounts::default(), Instant::now());
-        let worker = Worker::new(shared, work);
-        let (stack, deferred, unfinished) = (vec![root], Vec::new(), HashMap::new());
         TreeWriter {
             shared,
             queue,
             paths,
             progress,
-            of_files,
-            stack,
-            deferred,
-            unfinished,
-            counts,
-            last_report,
-            worker,
+            of_files: image.superblock().inos,
+            stack: vec![root],
+            deferred: Vec::new(),
+            unfinished: HashMap::new(),
+            counts: WalkCounts::default(),
+            last_report: Instant::now(),
+            worker: Worker::new(shared, work),
             work,
         }
     }

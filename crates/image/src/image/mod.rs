@@ -222,8 +222,8 @@ impl Image {
     pub fn stats(&self) -> ImageStats {
         let core = &self.0.core;
         ImageStats {
-            reads: core.clusters.counters.snapshot(),
-            budget: core.clusters.budget.stats(),
+            reads: core.clusters.decoding.counters.snapshot(),
+            budget: core.clusters.decoding.budget.stats(),
             cached_bytes: core.clusters.cache.held_bytes(),
             read_bytes: core.source.read_bytes(),
             latency: core.clusters.latency.snapshot(),
@@ -251,8 +251,8 @@ impl Image {
     }
 
     /// Returns the number of bytes from `at` to the end of its device or of the metabox.
-    pub fn room_at(&self, at: Address) -> Result<u64> {
-        self.0.core.room_at(at)
+    pub fn bytes_left_at(&self, at: Address) -> Result<u64> {
+        self.0.core.bytes_left_at(at)
     }
 
     /// Whether an address belongs to the device that it names, and not to a device mapped into its address space.
@@ -292,7 +292,7 @@ impl Image {
     /// deadlock. Memory that is [reserved](Budget::reserve) only makes the budget smaller, and may be held while
     /// reading.
     pub fn budget(&self) -> &Budget {
-        &self.0.core.clusters.budget
+        &self.0.core.clusters.decoding.budget
     }
 }
 

@@ -5,7 +5,7 @@ use crate::clusters::{ClusterExtent, ReadRange};
 use crate::core::Contents;
 use crate::read::dir::{Directory, Entry};
 use crate::read::inode::Inode;
-use crate::read::xattr::{self, Xattr};
+use crate::read::xattr::{Xattr, Xattrs};
 use crate::read::{Cursor, Extent, FileKind, Mapping};
 use crate::work::{CountedBytes, WorkLimit};
 use crate::{ImageError, Nid, Result, Space};
@@ -150,7 +150,7 @@ impl Node {
         let hint =
             self.image.0.streams.record_read(self.nid(), offset..offset + len as u64, self.len_bytes());
         self.read_ahead(hint.ahead);
-        let counters = &core.clusters.counters;
+        let counters = &core.clusters.decoding.counters;
         counters.reads.add(1);
         let range = ReadRange { from: offset, len_bytes: len, more_follows: hint.more_follows };
         let read = core.read_with_scratch(&self.contents, range, buf, work);
@@ -175,12 +175,12 @@ impl Node {
             let Mapping::Compressed(cluster) = extent.mapping else { continue };
             let cluster_extent = ClusterExtent { cluster, decoded_bytes: extent.len_bytes };
             if cluster.at.space != Space::Metabox && !prefetcher.push(cluster_extent) {
-                core.clusters.counters.readahead_dropped.add(1);
+                core.clusters.decoding.counters.readahead_dropped.add(1);
             }
         }
     }
 
-    /// Finds the extent that contains byte `offset`; `None` at or behind the end of the file.
+    /// Finds the extent that contains byte `offset`; `None` at or after the end of the file.
     pub fn extent_at(&self, offset: u64) -> Result<Option<Extent>> {
         self.extent_within(offset, &self.work_of_call())
     }
@@ -252,7 +252,7 @@ impl Node {
     }
 
     /// Calls `visit` for each entry of a directory from `position` on (0: all), in stored order and with `.` and `..`,
-    /// until `visit` breaks. `visit` gets the position behind the entry and the entry.
+    /// until `visit` breaks. `visit` gets the position after the entry and the entry.
     ///
     /// A corrupt entry is passed as an error, and the walk goes on. A corrupt block ends the walk with an error, after
     /// the entries before it were visited.
@@ -308,17 +308,13 @@ impl Node {
 
     /// Reads all extended attributes.
     pub fn xattrs(&self) -> Result<Vec<Xattr>> {
-        let (core, work) = (&self.image.0.core, self.work_of_call());
-        let bytes = CountedBytes { bytes: core, work: &work };
-        xattr::list(&bytes, &core.superblock, &core.prefixes, &self.contents.inode)
+        self.with_xattrs(&self.work_of_call(), |xattrs| xattrs.list())
     }
 
     /// Calls `visit` for each extended attribute, with whether the inode's name filter wrongly excludes it: a lookup
     /// by name does not find such an attribute.
     pub fn visit_xattrs(&self, work: &WorkLimit, visit: impl FnMut(Xattr, bool)) -> Result<()> {
-        let core = &self.image.0.core;
-        let bytes = CountedBytes { bytes: core, work };
-        xattr::visit_filtered(&bytes, &core.superblock, &core.prefixes, &self.contents.inode, visit)
+        self.with_xattrs(work, |xattrs| xattrs.visit(visit))
     }
 
     /// Reads the names of all extended attributes, in the order of [`Node::xattrs`].
@@ -328,9 +324,7 @@ impl Node {
 
     /// As [`Node::xattr_names`], within the limit of a longer piece of work.
     pub(crate) fn xattr_names_within(&self, work: &WorkLimit) -> Result<Vec<Vec<u8>>> {
-        let core = &self.image.0.core;
-        let bytes = CountedBytes { bytes: core, work };
-        xattr::names(&bytes, &core.superblock, &core.prefixes, &self.contents.inode)
+        self.with_xattrs(work, |xattrs| xattrs.names())
     }
 
     /// Reads the value of one extended attribute; `None` if there is none of that name.
@@ -340,9 +334,18 @@ impl Node {
 
     /// As [`Node::xattr`], within the limit of a longer piece of work.
     pub(crate) fn xattr_within(&self, name: &[u8], work: &WorkLimit) -> Result<Option<Vec<u8>>> {
+        self.with_xattrs(work, |xattrs| xattrs.get(name))
+    }
+
+    /// Calls `read` with the extended attributes.
+    pub(crate) fn with_xattrs<T>(
+        &self,
+        work: &WorkLimit,
+        read: impl FnOnce(&Xattrs<'_>) -> Result<T>,
+    ) -> Result<T> {
         let core = &self.image.0.core;
         let bytes = CountedBytes { bytes: core, work };
-        xattr::get(&bytes, &core.superblock, &core.prefixes, &self.contents.inode, name)
+        read(&Xattrs::open(&bytes, &core.superblock, &core.prefixes, &self.contents.inode)?)
     }
 }
 

@@ -164,7 +164,7 @@ impl ImageFs {
         let visited = node.visit_entries_within(position, &work, |next, entry| {
             let entry = match entry {
                 Ok(entry) => entry,
-                // The kernel's EROFS fails here too. Nothing says whether the entries behind are any.
+                // The kernel's EROFS fails here too. Nothing says whether the entries after are any.
                 Err(error) if !matches!(error, ImageError::UnusableName { .. }) => {
                     bogus = Some(error);
                     return ControlFlow::Break(());
@@ -172,7 +172,7 @@ impl ImageFs {
                 // Here, it fails as well. But no path leads to such a name, and one bad name should not hide the
                 // names of all other files: the entry is only counted.
                 Err(_) => {
-                    self.nodes.image().0.core.clusters.counters.errors.add(1);
+                    self.nodes.image().0.core.clusters.decoding.counters.errors.add(1);
                     return ControlFlow::Continue(());
                 }
             };

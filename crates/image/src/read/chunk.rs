@@ -1,4 +1,4 @@
-//! The mapping of chunk-based files: an array behind the attributes, with one entry per chunk.
+//! The mapping of chunk-based files: an array after the attributes, with one entry per chunk.
 
 use super::bytes::advance;
 use super::extent::{Extent, Mapping};
@@ -65,7 +65,7 @@ pub(crate) fn array_end(inode: &Inode) -> Option<u64> {
     chunks.array(inode).ok()?.offset.checked_add(count.checked_mul(chunks.entry_len() as u64)?)
 }
 
-/// Whether `next` begins `len_bytes` behind the beginning of `mapping`, on the same device.
+/// Whether `next` begins `len_bytes` after the beginning of `mapping`, on the same device.
 fn continues(sb: &Superblock, mapping: Mapping, next: Mapping, len_bytes: u64) -> bool {
     match (mapping, next) {
         (Mapping::Hole, Mapping::Hole) => true,

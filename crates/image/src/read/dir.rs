@@ -69,7 +69,7 @@ impl<'a> DirBlock<'a> {
         self.count
     }
 
-    /// Returns entry `index`, counted from 0. An index behind the last entry is an error.
+    /// Returns entry `index`, counted from 0. An index after the last entry is an error.
     pub fn entry(&self, index: usize) -> Result<Entry<'a>> {
         let corrupt = |what: &str| {
             ImageError::corrupt(self.at, format!("entry {index} of a directory block has {what}"))
@@ -162,7 +162,7 @@ impl Directory {
         self.size.div_ceil(1 << self.block_bits)
     }
 
-    /// Length of block `number`, bytes: shorter for the last one, 0 behind it.
+    /// Length of block `number`, bytes: shorter for the last one, 0 after it.
     pub fn block_len(&self, number: u64) -> usize {
         let block_bytes = 1u64 << self.block_bits;
         let start = number.saturating_mul(block_bytes);

@@ -1,4 +1,4 @@
-//! The mapping of flat files: consecutive blocks, and perhaps an inline tail behind the inode.
+//! The mapping of flat files: consecutive blocks, and perhaps an inline tail after the inode.
 
 use super::bytes::advance;
 use super::extent::{Extent, Mapping};
@@ -8,7 +8,7 @@ use crate::{Address, ImageError, Result};
 
 /// Finds the extent that contains byte `offset` of a flat file.
 ///
-/// The extent is either all full blocks or all of the tail. Nothing is read, so the blocks may lie behind the end of
+/// The extent is either all full blocks or all of the tail. Nothing is read, so the blocks may lie after the end of
 /// the image; `_bytes` is there because the lookups of all layouts have the same parameters.
 pub fn extent_at(_bytes: &dyn Bytes, sb: &Superblock, inode: &Inode, offset: u64) -> Result<Extent> {
     if offset >= inode.size {

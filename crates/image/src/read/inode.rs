@@ -86,9 +86,9 @@ pub struct Inode {
     pub device: Option<DeviceNumber>,
     /// Whether this is a directory without an entry `.`.
     pub dot_omitted: bool,
-    /// Length of the extended attributes behind the inode, bytes; 0 if there are none.
+    /// Length of the extended attributes after the inode, bytes; 0 if there are none.
     pub xattr_bytes: u32,
-    /// Address behind the extended attributes, where an inline tail, an index or an array of chunks begins.
+    /// Address after the extended attributes, where an inline tail, an index or an array of chunks begins.
     pub tail: Address,
     /// The layout of the contents. Files without contents have `Plain` without a start.
     pub layout: Layout,

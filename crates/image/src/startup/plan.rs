@@ -72,10 +72,11 @@ fn stored_fragment(
 fn push(core: &Core, ranges: &mut Vec<Stored>, at: Address, within: u64, len_bytes: u64) {
     let offset = at.offset.checked_add(within).filter(|_| at.space != Space::Metabox);
     let Some(at) = offset.map(|offset| Address { offset, ..at }) else { return };
-    let (Ok((medium, start)), Ok(room)) = (core.source.own_address(at), core.source.room_at(at)) else {
+    let (Ok((medium, start)), Ok(left_bytes)) = (core.source.own_address(at), core.source.bytes_left_at(at))
+    else {
         return;
     };
-    let end = start.saturating_add(len_bytes.min(room));
+    let end = start.saturating_add(len_bytes.min(left_bytes));
     match ranges.last_mut() {
         // Extents of a cluster, and clusters of a file, follow each other.
         Some(last) if last.medium == medium && (last.range.start..=last.range.end).contains(&start) => {

@@ -52,7 +52,7 @@ pub struct PrefetchCounters {
 pub struct PrefetchStats {
     /// Entries of the list that were looked at.
     pub entries: u64,
-    /// Of these, entries that do not fit the image: no such path, an offset behind the end, or an error.
+    /// Of these, entries that do not fit the image: no such path, an offset after the end, or an error.
     pub skipped: u64,
     /// Stored bytes of the entries, bytes between neighbouring ranges included.
     pub planned_bytes: u64,

@@ -66,11 +66,11 @@ impl Claims {
     /// Claims bytes of metadata, or bytes whose device is known.
     pub(super) fn metadata(&mut self, at: Address, len_bytes: u64) -> Claim {
         let core = &self.image.0.core;
-        let room = match at.space {
+        let left_bytes = match at.space {
             Space::Device(device) => core.source.len_bytes(device).map(|end| end.saturating_sub(at.offset)),
-            Space::Metabox => core.room_at(at),
+            Space::Metabox => core.bytes_left_at(at),
         };
-        let len_bytes = room.unwrap_or(0).min(len_bytes);
+        let len_bytes = left_bytes.unwrap_or(0).min(len_bytes);
         let mut insert = || self.runs.insert(0, at, at.offset + len_bytes);
         let new_bytes = if len_bytes > 0 { insert() } else { None };
         Claim { len_bytes, new_bytes: new_bytes.unwrap_or(len_bytes) }

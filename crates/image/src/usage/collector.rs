@@ -7,7 +7,8 @@ use crate::account::Account;
 use crate::format::inode::{RawCompactInode, RawExtendedInode, SLOT_LEN};
 use crate::read::inode::Inode;
 use crate::read::superblock::PrefixPlace;
-use crate::read::{Algorithm, Extent, FileKind, Mapping, xattr};
+use crate::read::xattr::Xattrs;
+use crate::read::{Algorithm, Extent, FileKind, Mapping};
 use crate::work::{CountedBytes, WorkLimit};
 use crate::{Address, Image, Node, Result, Space};
 
@@ -130,7 +131,8 @@ impl Collector {
         let visit = |at, len_bytes| self.metadata(UsagePart::Xattrs, at, len_bytes);
         // The walk reports attributes that cannot be read.
         let bytes = CountedBytes { bytes: core, work };
-        let _ = xattr::visit_shared_places(&bytes, &core.superblock, &core.prefixes, inode, visit);
+        let xattrs = Xattrs::open(&bytes, &core.superblock, &core.prefixes, inode);
+        let _ = xattrs.and_then(|xattrs| xattrs.visit_shared_places(visit));
     }
 
     /// Attributes the stored bytes of an extent, and returns whether they were before.

@@ -23,7 +23,7 @@ use crate::account::Account;
 use crate::read::FileKind;
 use crate::work::WorkLimit;
 use crate::{Finding, Image, Nid, Node, Result, rules};
-use directory::{DirCursor, Name};
+use directory::{Context, DirCursor, Name};
 use links::LinkTracker;
 use std::ops::ControlFlow;
 pub use visitor::{Link, Visit, Visitor};
@@ -164,7 +164,7 @@ impl Walk<'_> {
     fn step(&mut self) -> ControlFlow<()> {
         let shown: &[u8] = if self.path.is_empty() { b"/" } else { &self.path };
         let Some(cursor) = self.stack.last_mut() else { return ControlFlow::Continue(()) };
-        let name = match cursor.next(shown, self.work, self.visitor) {
+        let name = match cursor.next(&mut Context { path: shown, work: self.work, visitor: self.visitor }) {
             Ok(Some(name)) => name,
             Ok(None) => return self.pop(),
             Err(error) => {

@@ -19,7 +19,7 @@ pub(in crate::strict) struct Extent {
     pub(in crate::strict) partial: bool,
     /// Whether the file ends with it.
     pub(in crate::strict) is_last: bool,
-    /// Whether the bytes lie behind the index.
+    /// Whether the bytes lie after the index.
     pub(in crate::strict) inline: bool,
 }
 

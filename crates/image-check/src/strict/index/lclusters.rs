@@ -20,7 +20,7 @@ struct Head {
     /// First byte of the extent in the file.
     start: u64,
     blocks: Option<u16>,
-    /// Whether the entry behind the head lacks the number of blocks.
+    /// Whether the entry after the head lacks the number of blocks.
     lacks_blocks: bool,
     /// The next head's number according to distances forward: exactly, and at least.
     next: Option<u64>,
@@ -99,7 +99,7 @@ impl Walk<'_, '_, '_> {
         Ok(true)
     }
 
-    /// Reads entry `number`, which is behind `head`, and judges its unused bits.
+    /// Reads entry `number`, which is after `head`, and judges its unused bits.
     fn entry(&mut self, number: u64, head: Option<&Head>) -> Result<Entry> {
         let entry = match &mut self.source {
             Source::Full => full::entry(self.strict, self.index, number)?,

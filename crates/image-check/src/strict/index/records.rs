@@ -91,7 +91,7 @@ fn extent(
 }
 
 impl Records {
-    /// Finds the records behind the header, and judges the bytes between.
+    /// Finds the records after the header, and judges the bytes between.
     fn open(index: &Index<'_>, strict: &Strict<'_>) -> Result<Self> {
         let bits = index.header.record_bits();
         let (is_sized, has_addresses) = (bits >= 4, bits > 2);

@@ -1,4 +1,4 @@
-//! A last extent that lies elsewhere: behind the index, or in the packed file.
+//! A last extent that lies elsewhere: after the index, or in the packed file.
 
 use super::entry::Extent;
 use super::extent::Index;

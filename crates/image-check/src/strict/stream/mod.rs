@@ -30,7 +30,7 @@ pub(super) fn check(strict: &mut Strict<'_>, extent: &Extent, is_interlaced: boo
     read
 }
 
-/// Judges the bytes of a plain cluster behind its extent. With shared clusters, another extent may use them.
+/// Judges the bytes of a plain cluster after its extent. With shared clusters, another extent may use them.
 fn check_plain(strict: &Strict<'_>, extent: &Extent, is_interlaced: bool, bytes: &[u8]) {
     if extent.partial || is_interlaced || strict.has_incompat(incompat::DEDUPE) {
         return;

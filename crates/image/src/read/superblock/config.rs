@@ -30,7 +30,7 @@ pub struct Algorithms {
 }
 
 impl Algorithms {
-    /// Reads the superblock's fields, and the records `offset` bytes behind its beginning. Returns also the offset of
+    /// Reads the superblock's fields, and the records `offset` bytes after its beginning. Returns also the offset of
     /// the end of the records in the image.
     pub(super) fn read(bytes: &dyn Bytes, raw: &RawSuperblock, offset: u64) -> Result<(Self, u64)> {
         let mut found = Algorithms {
@@ -86,7 +86,7 @@ impl Algorithms {
         }
     }
 
-    /// Reads one record of `len` bytes at `at`. Bytes behind the known fields are ignored.
+    /// Reads one record of `len` bytes at `at`. Bytes after the known fields are ignored.
     fn read_record(
         &mut self,
         bytes: &dyn Bytes,

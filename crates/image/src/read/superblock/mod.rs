@@ -97,7 +97,7 @@ pub struct Superblock {
     pub xattr_filter: bool,
     /// Whether shared attributes are in the metabox instead of the image.
     pub shared_xattrs_in_metabox: bool,
-    /// Whether compressed streams are at the end of their cluster, behind zeroes; otherwise at its beginning.
+    /// Whether compressed streams are at the end of their cluster, after zeroes; otherwise at its beginning.
     pub zero_padding: bool,
     /// Whether clusters may have more than one block. The bit also says that algorithms have records.
     pub big_pcluster: bool,

@@ -176,7 +176,7 @@ fn blocks_before(map: &IndexHeader, pack: &Pack, i: u32) -> Option<u32> {
                 blocks += u32::from(n);
                 before -= 1;
             }
-            // Go to the entry behind the head, which has the number of blocks. A distance of 1 would be that entry
+            // Go to the entry after the head, which has the number of blocks. A distance of 1 would be that entry
             // itself.
             Entry::Inside { back: 0 | 1 } => return None,
             Entry::Inside { back } => before -= i64::from(back) - 2,

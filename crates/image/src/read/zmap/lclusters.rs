@@ -154,7 +154,7 @@ impl<'a> Lclusters<'a> {
         for lcluster in found.lcluster + 1..self.count {
             match self.entry(lcluster)? {
                 Entry::Head(head) => {
-                    // A plain entry at or behind the end of the file may mark the end.
+                    // A plain entry at or after the end of the file may mark the end.
                     let next = (lcluster << bits) + u64::from(head.lcluster_offset);
                     return Ok((next.min(self.map.size), blocks));
                 }

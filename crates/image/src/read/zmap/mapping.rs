@@ -22,7 +22,7 @@ pub(super) struct Stored {
     pub(super) algorithm: Option<u8>,
     /// Whether the extent is only a prefix of the decoded bytes.
     pub(super) partial: bool,
-    /// Whether the bytes are in the metadata, behind the index.
+    /// Whether the bytes are in the metadata, after the index.
     pub(super) inline: bool,
 }
 

@@ -74,7 +74,7 @@ enum Index {
 }
 
 impl ZMap {
-    /// Reads the header of the index of a file of `size` bytes, which begins at or behind `tail`, the end of the inode
+    /// Reads the header of the index of a file of `size` bytes, which begins at or after `tail`, the end of the inode
     /// and its attributes. Looks up the last extent too if it is a fragment or inline.
     pub fn open(
         bytes: &dyn Bytes,
@@ -146,7 +146,7 @@ impl ZMap {
         }
     }
 
-    /// Offset of the end of the index, without an inline extent behind it.
+    /// Offset of the end of the index, without an inline extent after it.
     pub(crate) fn end(&self) -> Result<u64> {
         match self.index {
             Index::None => Ok(self.header.at.offset + HEADER_BYTES),
@@ -155,7 +155,7 @@ impl ZMap {
         }
     }
 
-    /// The last extent, if its stored bytes are behind the index.
+    /// The last extent, if its stored bytes are after the index.
     pub(crate) fn inline_tail(&self) -> Option<Extent> {
         self.tail.filter(|_| !self.has_records() && self.header.header.advises(advise::INLINE))
     }
