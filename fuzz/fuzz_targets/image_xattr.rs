@@ -7,7 +7,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use pagefold_image::read::xattr::{self, Prefixes};
+use pagefold_image::read::xattr::{self, Prefixes, Xattrs};
 use pagefold_image::read::{Inode, SliceBytes, Superblock};
 use pagefold_image::{Address, Nid, Space};
 use std::sync::LazyLock;
@@ -33,8 +33,8 @@ fuzz_target!(|input: &[u8]| {
     inode.tail = Address::image(32 + u64::from(inode.xattr_bytes));
     let bytes = SliceBytes(image);
     let prefixes = Prefixes::read_from(&bytes, &sb.prefixes).unwrap_or_default();
-    let names = xattr::names(&bytes, &sb, &prefixes, &inode);
-    let list = xattr::list(&bytes, &sb, &prefixes, &inode);
+    let Ok(xattrs) = Xattrs::open(&bytes, &sb, &prefixes, &inode) else { return };
+    let (names, list) = (xattrs.names(), xattrs.list());
     if let Ok(names) = &names {
         assert!(names.iter().map(|name| name.len() + 1).sum::<usize>() <= xattr::NAMES_BYTES_MAX);
         if let Ok(list) = &list {
@@ -43,10 +43,10 @@ fuzz_target!(|input: &[u8]| {
     }
     if let Ok(list) = &list {
         for xattr in list.iter().take(8) {
-            let found = xattr::get(&bytes, &sb, &prefixes, &inode, &xattr.name).expect("it was listed");
+            let found = xattrs.get(&xattr.name).expect("it was listed");
             let first = list.iter().find(|other| other.name == xattr.name).expect("itself");
             assert!(found.as_ref() == Some(&first.value) || (found.is_none() && sb.xattr_filter));
         }
     }
-    let _ = xattr::get(&bytes, &sb, &prefixes, &inode, b"user.none");
+    let _ = xattrs.get(b"user.none");
 });

@@ -8,41 +8,54 @@ use std::ffi::c_int;
 use std::mem::size_of;
 use std::time::Duration;
 
-/// The header's `struct pf_region_stats`. Later versions add fields at the end.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-#[allow(missing_docs, reason = "documented in the header")]
-pub struct pf_region_stats {
-    pub size_bytes: usize,
-    pub resident_bytes: u64,
-    pub resident_max_bytes: u64,
-    pub limit_bytes: u64,
-    pub pool_bytes: u64,
-    pub metadata_max_bytes: u64,
-    pub folded_bytes: u64,
-    pub stored_bytes: u64,
-    pub compressed_bytes: u64,
-    pub same_filled_pages: u64,
-    pub incompressible_pages: u64,
-    pub faults_zero: u64,
-    pub faults_compressed: u64,
-    pub faults_staged: u64,
-    pub faults_failed: u64,
-    pub file_reads: u64,
-    pub memory_waits: u64,
-    pub fault_ns: u64,
-    pub memory_wait_ns: u64,
-    pub neighbours_brought: u64,
-    pub neighbours_used: u64,
-    pub evicted_pages: u64,
-    pub evicted_clean_pages: u64,
-    pub pool_limit_hit: u64,
-    pub pool_refused_pages: u64,
-    pub file_read_calls: u64,
-    pub file_rereads: u64,
-    pub metadata_bytes: u64,
-    pub page_tables_bytes: u64,
-    pub unmovable_pages: u64,
+macro_rules! region_stats {
+    ($of:ident; $($field:ident: $value:expr;)*) => {
+        /// The header's `struct pf_region_stats`. Later versions add fields at the end.
+        #[repr(C)]
+        #[derive(Clone, Copy, Default)]
+        #[allow(missing_docs, reason = "documented in the header")]
+        pub struct pf_region_stats {
+            pub size_bytes: usize,
+            $(pub $field: u64,)*
+        }
+
+        fn convert($of: &RegionStats) -> pf_region_stats {
+            pf_region_stats { size_bytes: size_of::<pf_region_stats>(), $($field: $value,)* }
+        }
+    };
+}
+
+region_stats! {
+    stats;
+    resident_bytes: stats.memory.resident;
+    resident_max_bytes: stats.memory.resident_max;
+    limit_bytes: stats.memory.limit;
+    pool_bytes: stats.memory.pool;
+    metadata_max_bytes: stats.memory.metadata_max;
+    folded_bytes: stats.folded_bytes;
+    stored_bytes: stats.stored_bytes;
+    compressed_bytes: stats.compressed_bytes;
+    same_filled_pages: stats.pool.same_filled_pages;
+    incompressible_pages: stats.pool.stored_incompressible_pages;
+    faults_zero: stats.faults.zero;
+    faults_compressed: stats.faults.folded;
+    faults_staged: stats.faults.staged;
+    faults_failed: stats.faults.failed;
+    file_reads: stats.faults.file_reads;
+    memory_waits: stats.faults.memory_waits;
+    fault_ns: ns(stats.faults.time);
+    memory_wait_ns: ns(stats.faults.wait_time);
+    neighbours_brought: stats.neighbours_brought;
+    neighbours_used: stats.neighbours_used;
+    evicted_pages: stats.eviction.staged;
+    evicted_clean_pages: stats.eviction.clean;
+    pool_limit_hit: stats.pool.pool_limit_hit;
+    pool_refused_pages: refused_pages(stats);
+    file_read_calls: stats.faults.file_read_calls;
+    file_rereads: stats.faults.file_rereads;
+    metadata_bytes: stats.memory.metadata;
+    page_tables_bytes: stats.memory.page_tables;
+    unmovable_pages: stats.eviction.unmovable;
 }
 
 /// Returns how many pages the pool has refused.
@@ -50,40 +63,8 @@ fn refused_pages(stats: &RegionStats) -> u64 {
     stats.pool.reject_alloc_fail + stats.pool.reject_compress_fail + stats.pool.reject_reclaim_fail
 }
 
-fn convert(stats: &RegionStats) -> pf_region_stats {
-    let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-    pf_region_stats {
-        size_bytes: size_of::<pf_region_stats>(),
-        resident_bytes: stats.memory.resident,
-        resident_max_bytes: stats.memory.resident_max,
-        limit_bytes: stats.memory.limit,
-        pool_bytes: stats.memory.pool,
-        metadata_max_bytes: stats.memory.metadata_max,
-        folded_bytes: stats.folded_bytes,
-        stored_bytes: stats.stored_bytes,
-        compressed_bytes: stats.compressed_bytes,
-        same_filled_pages: stats.pool.same_filled_pages,
-        incompressible_pages: stats.pool.stored_incompressible_pages,
-        faults_zero: stats.faults.zero,
-        faults_compressed: stats.faults.folded,
-        faults_staged: stats.faults.staged,
-        faults_failed: stats.faults.failed,
-        file_reads: stats.faults.file_reads,
-        memory_waits: stats.faults.memory_waits,
-        fault_ns: ns(stats.faults.time),
-        memory_wait_ns: ns(stats.faults.wait_time),
-        neighbours_brought: stats.neighbours_brought,
-        neighbours_used: stats.neighbours_used,
-        evicted_pages: stats.eviction.staged,
-        evicted_clean_pages: stats.eviction.clean,
-        pool_limit_hit: stats.pool.pool_limit_hit,
-        pool_refused_pages: refused_pages(stats),
-        file_read_calls: stats.faults.file_read_calls,
-        file_rereads: stats.faults.file_rereads,
-        metadata_bytes: stats.memory.metadata,
-        page_tables_bytes: stats.memory.page_tables,
-        unmovable_pages: stats.eviction.unmovable,
-    }
+fn ns(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// See the header.

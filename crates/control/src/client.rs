@@ -41,6 +41,16 @@ pub struct Client {
     pid: i32,
 }
 
+/// The value of a response of this form; the error of any other.
+macro_rules! expect {
+    ($client:expr, $response:expr, $form:pat $(if $is_right:expr)? => $value:expr) => {
+        match $response {
+            $form $(if $is_right)? => Ok($value),
+            other => Err($client.unexpected(&other)),
+        }
+    };
+}
+
 impl Client {
     /// Connects to the server of `dir`, which must run as this user or as root.
     pub fn connect(dir: &InstanceDir) -> Result<Self> {
@@ -90,26 +100,18 @@ impl Client {
 
     /// Returns the report on a disk.
     pub fn show(&mut self) -> Result<Report> {
-        match self.request(&Request::Show {}, TIMEOUT)? {
-            Response::Report(report) => Ok(*report),
-            other => Err(self.unexpected(&other)),
-        }
+        expect!(self, self.request(&Request::Show {}, TIMEOUT)?, Response::Report(report) => *report)
     }
 
     /// Returns the report on a mounted image.
     pub fn show_mount(&mut self) -> Result<MountReport> {
-        match self.request(&Request::Show {}, TIMEOUT)? {
-            Response::Mount(report) => Ok(*report),
-            other => Err(self.unexpected(&other)),
-        }
+        expect!(self, self.request(&Request::Show {}, TIMEOUT)?, Response::Mount(report) => *report)
     }
 
     /// Returns the value of one attribute, without the last newline that its file in the attribute tree has.
     pub fn get(&mut self, attribute: &str) -> Result<String> {
-        match self.request(&Request::Get { attribute: attribute.to_string() }, TIMEOUT)? {
-            Response::Value(value) => Ok(value),
-            other => Err(self.unexpected(&other)),
-        }
+        let response = self.request(&Request::Get { attribute: attribute.to_string() }, TIMEOUT)?;
+        expect!(self, response, Response::Value(value) => value)
     }
 
     /// Sets attributes. Calls `report_progress` while a change writes back pages.
@@ -118,10 +120,8 @@ impl Client {
             refuse_if_open(&self.dir)?;
         }
         let request = Request::Set { changes: changes.to_vec() };
-        match self.request_with_progress(&request, SET_TIMEOUT, None, report_progress)? {
-            Response::Done => Ok(()),
-            other => Err(self.unexpected(&other)),
-        }
+        let response = self.request_with_progress(&request, SET_TIMEOUT, None, report_progress)?;
+        expect!(self, response, Response::Done => ())
     }
 
     /// Sets an attribute as a write of `text` to its file in the attribute tree does. Errors have an error number if zram
@@ -132,10 +132,8 @@ impl Client {
             refuse_if_open(&self.dir)?;
         }
         let request = Request::Write { attribute: attribute.to_string(), text: text.to_string() };
-        match self.request_with_progress(&request, SET_TIMEOUT, None, &mut |_| {})? {
-            Response::Done => Ok(()),
-            other => Err(self.unexpected(&other)),
-        }
+        let response = self.request_with_progress(&request, SET_TIMEOUT, None, &mut |_| {})?;
+        expect!(self, response, Response::Done => ())
     }
 
     /// Writes back pages, and returns the report on the pass. Calls `report_progress` meanwhile.
@@ -149,10 +147,8 @@ impl Client {
         report_progress: &mut dyn FnMut(&PassProgress),
     ) -> Result<PassReport> {
         let request = Request::Writeback { pages: pages.clone() };
-        match self.request_with_progress(&request, PASS_TIMEOUT, Some(signals), report_progress)? {
-            Response::WroteBack(report) => Ok(report),
-            other => Err(self.unexpected(&other)),
-        }
+        let response = self.request_with_progress(&request, PASS_TIMEOUT, Some(signals), report_progress)?;
+        expect!(self, response, Response::WroteBack(report) => report)
     }
 
     /// Compresses pages again, and reports progress. A signal ends the pass early.
@@ -163,10 +159,8 @@ impl Client {
         report_progress: &mut dyn FnMut(&PassProgress),
     ) -> Result<RecompressPassReport> {
         let request = Request::Recompress { pass: pass.clone() };
-        match self.request_with_progress(&request, PASS_TIMEOUT, Some(signals), report_progress)? {
-            Response::Recompressed(report) => Ok(report),
-            other => Err(self.unexpected(&other)),
-        }
+        let response = self.request_with_progress(&request, PASS_TIMEOUT, Some(signals), report_progress)?;
+        expect!(self, response, Response::Recompressed(report) => report)
     }
 
     /// Calls `print` with the states of the pages from `first` to `last`, or to the end of the disk, in pieces of many
@@ -201,18 +195,14 @@ impl Client {
     /// Returns some lines with the states of the pages from `first` to `last`, or to the end of the disk, and the page at
     /// which the next piece begins, if this is not the last one.
     pub fn block_state_piece(&mut self, first: u64, last: Option<u64>) -> Result<(String, Option<u64>)> {
-        match self.request(&Request::BlockState { first, last }, TIMEOUT)? {
-            Response::BlockState { lines, next } if next.is_none_or(|n| n > first) => Ok((lines, next)),
-            other => Err(self.unexpected(&other)),
-        }
+        let response = self.request(&Request::BlockState { first, last }, TIMEOUT)?;
+        expect!(self, response, Response::BlockState { lines, next } if next.is_none_or(|n| n > first)
+            => (lines, next))
     }
 
     /// Returns the size classes of the pool.
     pub fn classes(&mut self) -> Result<Vec<ClassReport>> {
-        match self.request(&Request::Classes {}, TIMEOUT)? {
-            Response::Classes(classes) => Ok(classes),
-            other => Err(self.unexpected(&other)),
-        }
+        expect!(self, self.request(&Request::Classes {}, TIMEOUT)?, Response::Classes(classes) => classes)
     }
 
     /// Whether the server of `dir` answers a request. One that is stopped or hangs does not, and then this takes some
@@ -244,10 +234,7 @@ impl Client {
 
     /// Makes the server close its device and exit. With `force` it disconnects NBD clients first.
     pub fn remove(&mut self, force: bool) -> Result<()> {
-        match self.request(&Request::Remove { force }, REMOVE_TIMEOUT)? {
-            Response::Done => Ok(()),
-            other => Err(self.unexpected(&other)),
-        }
+        expect!(self, self.request(&Request::Remove { force }, REMOVE_TIMEOUT)?, Response::Done => ())
     }
 
     fn unexpected(&self, response: &Response) -> CliError {

@@ -127,7 +127,7 @@ impl MediaConfig {
 }
 
 impl Location {
-    /// The location with `suffix` behind its name: before the query of a URL. Of an image in a
+    /// The location with `suffix` after its name: before the query of a URL. Of an image in a
     /// registry, it is the location of the Merkle tree in its manifest, whatever the suffix.
     pub fn with_suffix(&self, suffix: &str) -> Self {
         match self {

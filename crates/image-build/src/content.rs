@@ -1,6 +1,6 @@
 //! The contents of regular files, as the builder reads them.
 
-use super::BuildError;
+use crate::{BuildError, Result};
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ pub trait Content: Send + Sync + fmt::Debug {
     fn len_bytes(&self) -> u64;
 
     /// Opens the contents for reading.
-    fn open(&self) -> Result<Box<dyn Reader + '_>, BuildError>;
+    fn open(&self) -> Result<Box<dyn Reader + '_>>;
 }
 
 /// The words that a tree keeps of a file whose contents a [`Contents`] finds.
@@ -37,13 +37,13 @@ pub trait Contents: Send + Sync + fmt::Debug {
 /// Open contents of a file.
 pub trait Reader {
     /// The ranges of the file that are no holes: ascending, not empty, and not adjacent. `None`: not known.
-    fn data_ranges(&self) -> Result<Option<Vec<Range<u64>>>, BuildError> {
+    fn data_ranges(&self) -> Result<Option<Vec<Range<u64>>>> {
         Ok(None)
     }
 
     /// Fills `buf` with the bytes from byte `at` on, which are before the end that [`Content::len_bytes`] has given. The
     /// builder reads in order, and passes over holes.
-    fn read_exact_at(&self, buf: &mut [u8], at: u64) -> Result<(), BuildError>;
+    fn read_exact_at(&self, buf: &mut [u8], at: u64) -> Result<()>;
 
     /// Returns a reader of the bytes from byte `start` on for another thread; `None` if only this thread can read them.
     fn range(&self, _start: u64) -> Option<Box<dyn RangeReader>> {
@@ -51,7 +51,7 @@ pub trait Reader {
     }
 
     /// Ends reading, and fails if the file has changed since it was opened.
-    fn finish(&self) -> Result<(), BuildError> {
+    fn finish(&self) -> Result<()> {
         Ok(())
     }
 }
@@ -60,7 +60,7 @@ pub trait Reader {
 pub trait RangeReader: Send {
     /// Fills `buf` with the bytes from byte `at` of the range on. Fails if the file has changed since it
     /// was opened.
-    fn read(&self, at: u64, buf: &mut [u8]) -> Result<(), BuildError>;
+    fn read(&self, at: u64, buf: &mut [u8]) -> Result<()>;
 }
 
 /// Contents in memory.
@@ -78,7 +78,7 @@ impl Content for Bytes {
         self.0.len() as u64
     }
 
-    fn open(&self) -> Result<Box<dyn Reader + '_>, BuildError> {
+    fn open(&self) -> Result<Box<dyn Reader + '_>> {
         Ok(Box::new(BytesReader(&self.0)))
     }
 }
@@ -86,7 +86,7 @@ impl Content for Bytes {
 struct BytesReader<'a>(&'a [u8]);
 
 impl Reader for BytesReader<'_> {
-    fn read_exact_at(&self, buf: &mut [u8], at: u64) -> Result<(), BuildError> {
+    fn read_exact_at(&self, buf: &mut [u8], at: u64) -> Result<()> {
         let bytes = usize::try_from(at).ok().and_then(|at| self.0.get(at..)?.get(..buf.len()));
         // The builder never reads past the length of a file.
         let past_the_end =

@@ -8,16 +8,16 @@
 //!
 //! Parts of files are not compared.
 
-use super::BuildError;
 use super::compression::Compression;
 use super::options::{Dedupe, Options};
 use super::plan::Plan;
 use super::table::{Hashes, Key, Spill, key_of_hash};
 use super::tree::{InodeId, Tree};
+use crate::Result;
 use pagefold_image::format::features::incompat;
 use sha2::{Digest, Sha256};
 
-/// Shorter files fit behind their inodes, where nothing can be shared.
+/// Shorter files fit after their inodes, where nothing can be shared.
 const LEN_BYTES_MIN: u64 = super::compress::stored::INLINE_BYTES_MAX as u64 + 1;
 
 /// The files so far whose contents others may have too.
@@ -37,7 +37,7 @@ impl Duplicates {
     }
 
     /// Looks for lengths that several files have.
-    pub fn new(tree: &Tree, plan: &Plan, options: &Options) -> Result<Self, BuildError> {
+    pub fn new(tree: &Tree, plan: &Plan, options: &Options) -> Result<Self> {
         let mut duplicates = Duplicates::none(tree.spill());
         if options.dedupe == Dedupe::Nothing {
             return Ok(duplicates);
@@ -59,7 +59,7 @@ impl Duplicates {
     }
 
     /// Returns the first file with this key; `None` if it is this one.
-    pub fn find(&mut self, id: InodeId, key: &Key) -> Result<Option<InodeId>, BuildError> {
+    pub fn find(&mut self, id: InodeId, key: &Key) -> Result<Option<InodeId>> {
         let first = self.first.get_or_insert(key, id.index() as u64)?;
         Ok(first.map(|first| InodeId::at(first as usize)))
     }

@@ -4,6 +4,9 @@ use pagefold_image::ImageError;
 use std::io;
 use std::path::{Path, PathBuf};
 
+/// The result of everything that building does.
+pub type Result<T, E = BuildError> = std::result::Result<T, E>;
+
 /// An error of building an image.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {

@@ -89,7 +89,7 @@ mod writer;
 use memory::Division;
 
 pub use compression::{Compression, Method};
-pub use error::BuildError;
+pub use error::{BuildError, Result};
 pub use options::{BLOCK_BYTES, CLUSTER_BYTES_MAX, Dedupe, Options};
 pub use output::ImageFile;
 pub use preset::Preset;
@@ -112,7 +112,7 @@ pub fn build(
     options: &Options,
     file: &dyn ImageFile,
     on_progress: &mut OnProgress<'_>,
-) -> Result<Summary, BuildError> {
+) -> Result<Summary> {
     options.check()?;
     let Division { threads, in_flight_bytes, .. } = Division::of(options)?;
     let plan = plan::Plan::new(tree, options.build_time)?;

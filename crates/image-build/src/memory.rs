@@ -8,7 +8,7 @@ use super::compress::workers::config;
 use super::contents::{packed_segment_bytes, sampler_bytes};
 use super::options::Options;
 use super::sort::Sort;
-use super::{BuildError, Spill};
+use super::{BuildError, Result, Spill};
 use pagefold_codec::cluster::encode::Encoder;
 use pagefold_page::size::Human;
 use std::path::Path;
@@ -34,7 +34,7 @@ pub struct Division {
 
 impl Division {
     /// Divides the memory that the options allow: as many of the threads as fit.
-    pub fn of(options: &Options) -> Result<Self, BuildError> {
+    pub fn of(options: &Options) -> Result<Self> {
         let threads = options.thread_count();
         let Some(memory_bytes) = options.memory_bytes else {
             return Ok(Division {
@@ -84,7 +84,7 @@ impl Division {
 impl Options {
     /// Makes the spill for a tree that an image with these options is built from: a file without a name in a directory, if
     /// the options limit the memory.
-    pub fn spill(&self, directory: &Path) -> Result<Spill, BuildError> {
+    pub fn spill(&self, directory: &Path) -> Result<Spill> {
         self.check()?;
         match self.memory_bytes {
             None => Ok(Spill::none()),

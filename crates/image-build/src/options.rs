@@ -1,10 +1,10 @@
 //! The caller's choices.
 
-use super::BuildError;
 use super::compression::{Compression, Method};
 use super::rules::Rules;
 use super::sort::Sort;
 use super::target::Target;
+use crate::{BuildError, Result};
 use pagefold_image::format::config::{Algorithm, LZ4_WINDOW_BYTES_DEFAULT};
 use pagefold_image::format::features::{self, incompat};
 
@@ -63,11 +63,11 @@ pub struct Options {
     /// The contents that the image stores once. Compressed files share contents only for targets that know clusters of
     /// several files, from 6.1 on.
     pub dedupe: Dedupe,
-    /// Whether inodes are compressed, if there are many, together with what stands behind them. Only for targets that have a
+    /// Whether inodes are compressed, if there are many, together with what stands after them. Only for targets that have a
     /// metabox, from 6.17 on. These kernels call it experimental when they mount such an image.
     pub compress_metadata: bool,
     /// Whether directories are compressed, if there are many inodes: they become fragments, and so lie in the packed file,
-    /// behind all other fragments. Has no effect without [`fragments`](Self::fragments), nor on images that may have 16 TiB.
+    /// after all other fragments. Has no effect without [`fragments`](Self::fragments), nor on images that may have 16 TiB.
     /// The default where the target has fragments.
     pub compress_directories: bool,
     /// The order of contents.
@@ -171,7 +171,7 @@ impl Options {
     }
 
     /// Checks the options against each other and the target.
-    pub(crate) fn check(&self) -> Result<(), BuildError> {
+    pub(crate) fn check(&self) -> Result<()> {
         let refuse = |what: String| Err(BuildError::Options { what });
         let (target, cluster) = (self.target, self.cluster_bytes);
         if target.0 < features::FIRST_KERNEL {

@@ -1,9 +1,9 @@
 //! The file that the image is written to: data from the beginning on, and the superblock at the end.
 
-use super::BuildError;
 use super::options::BLOCK_BYTES;
 use super::table::Table;
 use super::target::Target;
+use crate::{BuildError, Result};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -58,20 +58,20 @@ impl<'a> Output<'a> {
     }
 
     /// Leaves a hole up to a block, unless that is appended already.
-    pub fn skip_to(&mut self, block: u64) -> Result<(), BuildError> {
+    pub fn skip_to(&mut self, block: u64) -> Result<()> {
         self.flush()?;
         self.written = self.written.max(block.saturating_mul(u64::from(BLOCK_BYTES)));
         Ok(())
     }
 
     /// Appends bytes, filled up to whole blocks with zeroes.
-    pub fn append_padded(&mut self, mut bytes: Vec<u8>) -> Result<(), BuildError> {
+    pub fn append_padded(&mut self, mut bytes: Vec<u8>) -> Result<()> {
         bytes.resize(bytes.len().next_multiple_of(BLOCK_BYTES as usize), 0);
         self.append(&bytes)
     }
 
     /// Appends a table of whole blocks.
-    pub fn append_table(&mut self, blocks: &Table<u8>) -> Result<(), BuildError> {
+    pub fn append_table(&mut self, blocks: &Table<u8>) -> Result<()> {
         for start in (0..blocks.len()).step_by(BUFFER_BYTES) {
             let end = blocks.len().min(start + BUFFER_BYTES);
             self.append(&blocks.read_at(start as u64..end as u64))?;
@@ -80,7 +80,7 @@ impl<'a> Output<'a> {
     }
 
     /// Appends whole blocks.
-    pub fn append(&mut self, blocks: &[u8]) -> Result<(), BuildError> {
+    pub fn append(&mut self, blocks: &[u8]) -> Result<()> {
         self.target.check_blocks(self.next_block() + blocks.len() as u64 / u64::from(BLOCK_BYTES))?;
         if self.buffer.len() + blocks.len() > BUFFER_BYTES {
             self.flush()?;
@@ -99,18 +99,18 @@ impl<'a> Output<'a> {
     }
 
     /// Writes what was appended, and returns the hash of it and of `further` bytes, which will be in the first blocks.
-    pub fn flush_all(&mut self, further: &[u8]) -> Result<u128, BuildError> {
+    pub fn flush_all(&mut self, further: &[u8]) -> Result<u128> {
         self.flush()?;
         self.hash.write(further);
         Ok(self.hash.finish_128())
     }
 
     /// Writes the first blocks.
-    pub fn finish(self, head: &[u8]) -> Result<(), BuildError> {
+    pub fn finish(self, head: &[u8]) -> Result<()> {
         self.file.write_all_at(head, 0).map_err(|source| BuildError::Write { offset: 0, source })
     }
 
-    fn flush(&mut self) -> Result<(), BuildError> {
+    fn flush(&mut self) -> Result<()> {
         let buffer = std::mem::take(&mut self.buffer);
         let result = self.write_out(&buffer);
         self.buffer = buffer;
@@ -118,7 +118,7 @@ impl<'a> Output<'a> {
         result
     }
 
-    fn write_out(&mut self, bytes: &[u8]) -> Result<(), BuildError> {
+    fn write_out(&mut self, bytes: &[u8]) -> Result<()> {
         let offset = self.written;
         self.file.write_all_at(bytes, offset).map_err(|source| BuildError::Write { offset, source })?;
         self.written += bytes.len() as u64;

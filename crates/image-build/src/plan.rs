@@ -1,10 +1,10 @@
 //! The order of inodes in an image, their numbers of names, and the times that most of them have.
 
-use super::BuildError;
 use super::compression::Compression;
 use super::rules::Rules;
 use super::table::{Spill, Table};
 use super::tree::{InodeId, Name, Tree};
+use crate::{BuildError, Result};
 use pagefold_image::read::FileKind;
 use pagefold_image::read::inode::Timestamp;
 use pagefold_image::walk::DEPTH_MAX;
@@ -61,7 +61,7 @@ struct Time {
 impl Plan {
     /// Plans a tree. The files of a directory come before those in its directories. The time of creation is
     /// `build_time`, or else the newest time of the tree.
-    pub fn new(tree: &Tree, build_time: Option<i64>) -> Result<Self, BuildError> {
+    pub fn new(tree: &Tree, build_time: Option<i64>) -> Result<Self> {
         let spill = tree.spill();
         let mut plan = Plan {
             directories: Table::new(spill),
@@ -103,12 +103,7 @@ impl Plan {
         self.nlinks.get(id.index())
     }
 
-    fn visit(
-        &mut self,
-        tree: &Tree,
-        directory: &Planned,
-        stack: &mut Table<Planned>,
-    ) -> Result<(), BuildError> {
+    fn visit(&mut self, tree: &Tree, directory: &Planned, stack: &mut Table<Planned>) -> Result<()> {
         let mut nlink = 2;
         let first = stack.len();
         let mut entries = tree.entries(directory.id);
@@ -136,7 +131,7 @@ impl Plan {
     /// Finds the time of creation, and the most frequent time, the earliest of several. The superblock has the time of
     /// creation as a number of 32 bits that is added to the time of compact inodes. If that is possible for no time of
     /// the tree, there are no compact inodes.
-    fn find_times(&mut self, tree: &Tree, build_time: Option<i64>, spill: &Spill) -> Result<(), BuildError> {
+    fn find_times(&mut self, tree: &Tree, build_time: Option<i64>, spill: &Spill) -> Result<()> {
         let mut times = Table::new(spill);
         for id in self.ids() {
             let Timestamp { seconds, nanoseconds } = tree.mtime(id);

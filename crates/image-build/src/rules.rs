@@ -66,7 +66,7 @@ impl Pattern {
 pub struct Rules(Vec<(Pattern, Option<Compression>)>);
 
 impl Rules {
-    /// Parses `PATTERN=COMPRESSION`, as in `*.so=zstd:12`, and adds it behind the others.
+    /// Parses `PATTERN=COMPRESSION`, as in `*.so=zstd:12`, and adds it after the others.
     pub fn push(&mut self, text: &str) -> Result<(), String> {
         let Some((pattern, compression)) = text.rsplit_once('=') else {
             return Err(format!("'{text}' is no rule; a rule is PATTERN=COMPRESSION, as in '*.so=zstd:12'"));

@@ -8,13 +8,13 @@
 
 mod paths;
 
-use super::BuildError;
 use super::plan::Planned;
 use super::table::Table;
 use super::tree::Tree;
 use super::versions;
+use crate::Result;
 use pagefold_image::startup::{self, StartEntry};
-use paths::{Known, Paths};
+use paths::Paths;
 use std::sync::Arc;
 
 /// Longest list, bytes.
@@ -28,7 +28,7 @@ const NOT_LISTED: u32 = u32::MAX;
 /// The order of contents in an image.
 #[derive(Debug, Clone, Default)]
 pub enum Sort {
-    /// Small files by the ends of their names behind the last dot, so that similar ones are compressed together, and
+    /// Small files by the ends of their names after the last dot, so that similar ones are compressed together, and
     /// those of a kind by path; but versions of a file, which have its name in directories of the same name, follow it.
     /// Other files by path.
     #[default]
@@ -63,19 +63,19 @@ impl SortList {
             return Err(format!("a list of more than {} MiB", LIST_BYTES_MAX >> 20));
         }
         let mut paths = Paths::default();
-        let mut known = Known::default();
         for entry in startup::list::lines(text) {
             let StartEntry { path, range } =
                 entry.ok_or("no list: a line has other fields than a path, an offset and a length")?;
             if path.is_empty() || range.is_some_and(|range| range.is_empty()) {
                 continue;
             }
-            if paths.count() >= LIST_PATHS_MAX {
-                return Err(format!("a list of more than {LIST_PATHS_MAX} paths"));
-            }
-            known.add(&mut paths, &path);
+            paths.push(&path);
         }
-        Ok(SortList(Arc::new(paths)))
+        let paths = paths.without_repeats();
+        match paths.count() > LIST_PATHS_MAX {
+            true => Err(format!("a list of more than {LIST_PATHS_MAX} paths")),
+            false => Ok(SortList(Arc::new(paths))),
+        }
     }
 
     /// The paths, each once, without a slash at the beginning.
@@ -100,7 +100,7 @@ pub(super) struct Order {
 impl Order {
     /// Looks for the paths of a list in `tree`. Any name of a file with several is a name of it, and the first one in the
     /// list decides. Symbolic links are not followed.
-    pub(super) fn new(tree: &Tree, sort: &Sort) -> Result<Self, BuildError> {
+    pub(super) fn new(tree: &Tree, sort: &Sort) -> Result<Self> {
         let is_by_kind = !matches!(sort, Sort::Path);
         let mut listed = Listed::default();
         let Sort::List(list) = sort else { return Ok(Order { is_by_kind, ranks: None, listed }) };
@@ -125,7 +125,7 @@ impl Order {
     }
 
     /// Puts small files of `tree`, which are in the order of the plan, in order.
-    pub(super) fn sort_small(&self, tree: &Tree, files: &mut Table<Planned>) -> Result<(), BuildError> {
+    pub(super) fn sort_small(&self, tree: &Tree, files: &mut Table<Planned>) -> Result<()> {
         if self.is_by_kind {
             files.sort_by(|a, b| kind(tree.name(a.name)).cmp(kind(tree.name(b.name))))?;
             versions::bring_together(tree, files)?;
@@ -134,15 +134,15 @@ impl Order {
     }
 
     /// Puts files that are not small, which are in the order of the plan, in order.
-    pub(super) fn sort_others(&self, files: &mut Table<Planned>) -> Result<(), BuildError> {
+    pub(super) fn sort_others(&self, files: &mut Table<Planned>) -> Result<()> {
         let Some(ranks) = &self.ranks else { return Ok(()) };
         let rank = |file: &Planned| ranks.get(file.id.index());
         files.sort_by(|a, b| rank(a).cmp(&rank(b)))
     }
 }
 
-/// The end of the name that says what the file is: what is behind the last dot, or before the numbers there, as in
-/// `libz.so.1.3`. Names without a dot are a kind, and those with nothing but a number behind it, as in `ls.1`, have that one.
+/// The end of the name that says what the file is: what is after the last dot, or before the numbers there, as in
+/// `libz.so.1.3`. Names without a dot are a kind, and those with nothing but a number after it, as in `ls.1`, have that one.
 fn kind(name: &[u8]) -> &[u8] {
     let is_number = |part: &[u8]| !part.is_empty() && part.iter().all(u8::is_ascii_digit);
     // A leading dot hides the file.

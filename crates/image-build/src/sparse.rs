@@ -2,7 +2,6 @@
 //!
 //! Chunks are not compressed, so a file with few holes is better compressed with its zeroes.
 
-use super::BuildError;
 use super::content::Reader;
 use super::content_hash::ContentHash;
 use super::metadata::inode::ADDRESS_WIDE;
@@ -10,6 +9,7 @@ use super::options::BLOCK_BYTES;
 use super::plan::Planned;
 use super::target::Target;
 use super::writer::Writer;
+use crate::Result;
 use pagefold_image::format::chunk::{BLOCK_ENTRY_LEN, FORMAT_INDEXES, FORMAT_WIDE, HOLE_WIDE, RawChunkIndex};
 use pagefold_image::format::features::incompat;
 use std::ops::Range;
@@ -42,7 +42,7 @@ pub fn write(
     len_bytes: u64,
     data: &[Range<u64>],
     reader: &dyn Reader,
-) -> Result<(), BuildError> {
+) -> Result<()> {
     let chunk_bits = chunk_bits(len_bytes);
     let chunk = BLOCK << chunk_bits;
     let mut blocks = Vec::new();
@@ -76,7 +76,7 @@ pub fn write(
     writer.add_digest(planned, hash.map(|hash| hash.finish()))?;
     let (further_format, entries, entry_bytes) = encode(&blocks);
     let format = chunk_bits as u16 | further_format;
-    writer.put_chunks(planned, len_bytes, format, (&entries, entry_bytes), stored_bytes)
+    writer.put_chunks(planned, format, (&entries, entry_bytes), stored_bytes)
 }
 
 /// Encodes the entries of chunks with these first blocks. Returns the bits of the chunk format that say which entries

@@ -1,8 +1,8 @@
-//! The superblock of a new image, and the configuration records behind it.
+//! The superblock of a new image, and the configuration records after it.
 
-use super::BuildError;
 use super::options::{BLOCK_BYTES, Options};
 use super::target::Target;
+use crate::{BuildError, Result};
 use pagefold_codec::cluster::Format;
 use pagefold_image::format::config::{
     Algorithm, RECORD_ALIGN, RawDeflateConfig, RawLz4Config, RawLzmaConfig, RawZstdConfig,
@@ -29,7 +29,7 @@ pub struct Used {
     pub formats: BTreeMap<u8, Format>,
     /// Whether a file has the advice of large clusters.
     pub big_clusters: bool,
-    /// Whether a file has its last extent behind the index.
+    /// Whether a file has its last extent after the index.
     pub tail_packing: bool,
     /// Whether a file is stored in chunks.
     pub chunks: bool,
@@ -137,7 +137,7 @@ pub struct Head {
 
 impl Head {
     /// Encodes the first block.
-    pub fn encode(&self, used: &Used, options: &Options) -> Result<Vec<u8>, BuildError> {
+    pub fn encode(&self, used: &Used, options: &Options) -> Result<Vec<u8>> {
         let slot = self
             .metabox_nid
             .map(|nid| RawMetaboxSlot { metabox_nid: nid.into(), reserved: 0.into() }.encode());

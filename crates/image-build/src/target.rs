@@ -4,7 +4,7 @@
 //! takes LZ4, which every EROFS has, unless the user names another one, or the configuration of the running kernel is
 //! known (`running_kernel`). The versions are those of [`features`](pagefold_image::format::features).
 
-use super::BuildError;
+use crate::{BuildError, Result};
 use pagefold_image::format::config::Algorithm;
 use pagefold_image::format::features::{self, KernelVersion, incompat};
 use std::fmt;
@@ -63,7 +63,7 @@ impl Target {
     }
 
     /// Fails if an image of this many blocks cannot be mounted.
-    pub fn check_blocks(self, blocks: u64) -> Result<(), BuildError> {
+    pub fn check_blocks(self, blocks: u64) -> Result<()> {
         let what = match self.has(incompat::WIDE_ADDRESSES) {
             false if blocks > u32::MAX.into() => {
                 let first = features::first_kernel(incompat::WIDE_ADDRESSES);

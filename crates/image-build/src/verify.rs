@@ -3,11 +3,11 @@
 //! The builder hashes contents while it reads them, so the source is not read a second time: a source that changed
 //! after it was read does not matter. Of files in chunks only the chunks with data are hashed, in order.
 
-use super::BuildError;
 use super::content_hash::ContentHash;
 use super::plan::{Plan, Planned};
 use super::table::{Spill, Table};
 use super::tree::{InodeId, Tree};
+use crate::{BuildError, Result};
 use pagefold_image::read::{FileKind, Mapping};
 use pagefold_image::{Image, ImageError, Node};
 use std::ops::ControlFlow;
@@ -41,7 +41,7 @@ impl Digests {
     }
 
     /// Remembers the hash of a file.
-    pub(super) fn insert(&mut self, id: InodeId, digest: u128) -> Result<(), BuildError> {
+    pub(super) fn insert(&mut self, id: InodeId, digest: u128) -> Result<()> {
         self.0.put(id.index(), Known { digest: digest.to_le_bytes(), is_known: 1 }, Known::default())
     }
 

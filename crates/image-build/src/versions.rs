@@ -9,10 +9,10 @@
 //! directories `doc`, cost nothing but the neighbourhood in which the file was. The hash of a name need not withstand
 //! attacks for the same reason.
 
-use super::BuildError;
 use super::plan::Planned;
 use super::table::Table;
 use super::tree::Tree;
+use crate::Result;
 use twox_hash::XxHash3_128;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -29,8 +29,8 @@ struct Ranked {
     rank: u64,
 }
 
-/// Moves each file behind the versions of it that come before. Other files keep their order.
-pub fn bring_together(tree: &Tree, files: &mut Table<Planned>) -> Result<(), BuildError> {
+/// Moves each file after the versions of it that come before. Other files keep their order.
+pub fn bring_together(tree: &Tree, files: &mut Table<Planned>) -> Result<()> {
     let mut order = Table::new(files.spill());
     for (rank, file) in files.iter().enumerate() {
         order.push(Ranked { key: key(&file.path(tree)), rank: rank as u64 })?;

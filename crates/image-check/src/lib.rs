@@ -35,7 +35,7 @@ use contents::Contents;
 use pagefold_image::format::features::{self, compat};
 use pagefold_image::walk::{self, Limits, Link, Visit, Visitor};
 use pagefold_image::work::WorkLimit;
-use pagefold_image::{Finding, Findings, Image, ImageError, Nid, Node, rules};
+use pagefold_image::{Finding, Findings, Image, ImageError, Nid, Node, Result, rules};
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 use strict::Strict;
@@ -90,11 +90,7 @@ pub struct Report {
 ///
 /// The calling thread calls `progress` about every 50 ms. Fails if the root directory cannot be read or a thread cannot
 /// be started; every other fault is in the report.
-pub fn check(
-    image: &Image,
-    options: &CheckOptions,
-    progress: &dyn Fn(Progress),
-) -> Result<Report, ImageError> {
+pub fn check(image: &Image, options: &CheckOptions, progress: &dyn Fn(Progress)) -> Result<Report> {
     let contents = Contents::new(image, options.threads);
     let summary = std::thread::scope(|scope| {
         // The workers end when this guard is dropped, on errors too.

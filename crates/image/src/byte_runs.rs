@@ -5,24 +5,25 @@
 //!
 //! A set does not limit its memory: its owner charges [`RUN_BYTES`] for each run.
 
+use crate::account::Account;
 use crate::{Address, Space};
 use std::collections::BTreeMap;
 
 /// Bytes that a run is charged with; the nodes of the tree are at least half full.
-pub const RUN_BYTES: u64 = 64;
+const RUN_BYTES: u64 = 64;
 
 /// A set of bytes: ranges in ascending order that neither overlap nor touch, first byte to end.
 #[derive(Default)]
-pub struct ByteRuns(BTreeMap<(Space, u64), u64>);
+struct ByteRuns(BTreeMap<(Space, u64), u64>);
 
 impl ByteRuns {
     /// Number of runs.
-    pub fn count(&self) -> usize {
+    fn count(&self) -> usize {
         self.0.len()
     }
 
     /// The first byte that a range has in common with the set.
-    pub fn overlap(&self, at: Address, end: u64) -> Option<u64> {
+    fn overlap(&self, at: Address, end: u64) -> Option<u64> {
         let before = self.0.range(..=(at.space, at.offset)).next_back();
         match before {
             Some(((space, _), run_end)) if *space == at.space && *run_end > at.offset => Some(at.offset),
@@ -34,7 +35,7 @@ impl ByteRuns {
     }
 
     /// Adds a range, which is not empty, and returns the number of its bytes that the set did not have.
-    pub fn insert(&mut self, at: Address, mut end: u64) -> u64 {
+    fn insert(&mut self, at: Address, mut end: u64) -> u64 {
         let (mut start, mut had_bytes) = (at.offset, 0);
         if let Some((&(space, before), &run_end)) = self.0.range(..=(at.space, start)).next_back()
             && space == at.space
@@ -49,6 +50,56 @@ impl ByteRuns {
         }
         self.0.insert((at.space, start), end);
         end - start - had_bytes
+    }
+}
+
+/// Runs of `N` kinds, whose memory is charged to an account.
+pub struct ChargedRuns<const N: usize> {
+    runs: [ByteRuns; N],
+    account: Account,
+    charged_runs: u64,
+    is_over_budget: bool,
+}
+
+impl<const N: usize> ChargedRuns<N> {
+    /// No runs.
+    pub fn new(account: &Account) -> Self {
+        let runs = std::array::from_fn(|_| ByteRuns::default());
+        ChargedRuns { runs, account: account.clone(), charged_runs: 0, is_over_budget: false }
+    }
+
+    /// Whether a run could not be recorded for want of memory. Then no further one is.
+    pub fn is_over_budget(&self) -> bool {
+        self.is_over_budget
+    }
+
+    /// Number of runs of a kind; those that touch are one.
+    pub fn count(&self, kind: usize) -> usize {
+        self.runs[kind].count()
+    }
+
+    /// The first byte of `at..end` that is in a run of this kind.
+    pub fn overlap(&self, kind: usize, at: Address, end: u64) -> Option<u64> {
+        self.runs[kind].overlap(at, end)
+    }
+
+    /// Adds `at..end` to the runs of a kind, and returns how many of the bytes are new; `None` without memory for it.
+    pub fn insert(&mut self, kind: usize, at: Address, end: u64) -> Option<u64> {
+        let count: usize = self.runs.iter().map(ByteRuns::count).sum();
+        if count as u64 >= self.charged_runs && !self.is_over_budget {
+            let more = (self.charged_runs / 2).max(64);
+            match self.account.try_charge(more * RUN_BYTES) {
+                true => self.charged_runs += more,
+                false => self.is_over_budget = true,
+            }
+        }
+        (!self.is_over_budget).then(|| self.runs[kind].insert(at, end))
+    }
+}
+
+impl<const N: usize> Drop for ChargedRuns<N> {
+    fn drop(&mut self) {
+        self.account.uncharge(self.charged_runs * RUN_BYTES);
     }
 }
 

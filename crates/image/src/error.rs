@@ -58,6 +58,9 @@ impl fmt::Display for Address {
     }
 }
 
+/// The result of everything that reads an image.
+pub type Result<T, E = ImageError> = std::result::Result<T, E>;
+
 /// An error of opening or reading an image.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ImageError {
@@ -81,7 +84,7 @@ pub enum ImageError {
         /// The contradiction.
         what: Cow<'static, str>,
     },
-    /// The image refers to bytes behind the end of a device or of the metabox.
+    /// The image refers to bytes after the end of a device or of the metabox.
     #[error("the image is cut off: {len_bytes} bytes wanted at {at}, which ends at {end}")]
     Truncated {
         /// The first byte of the request.

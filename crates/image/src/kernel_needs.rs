@@ -68,7 +68,7 @@ mod tests {
     use crate::format::le::{Le16, Le32};
     use crate::read::test_image::TestImage;
 
-    /// The names of the options of one need, for a superblock with these fields and `records` behind it.
+    /// The names of the options of one need, for a superblock with these fields and `records` after it.
     fn names(incompat: u32, u1: u16, records: &[u8], stats: &TreeStats, need: Need) -> Vec<&'static str> {
         let mut image = TestImage::new(12);
         image.raw.feature_incompat = Le32::new(incompat);

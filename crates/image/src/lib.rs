@@ -153,7 +153,7 @@ pub mod work;
 pub use pagefold_backing as backing;
 
 pub use clusters::ReadStats;
-pub use error::{Address, ImageError, Nid, Space};
+pub use error::{Address, ImageError, Nid, Result, Space};
 pub use finding::{Finding, Findings, with_causes};
 pub use image::{
     DirEntry, Entries, Extents, Image, ImageStats, MAX_LINK_BYTES, Node, Options, ReadAhead, ShortDevice,

@@ -5,14 +5,14 @@
 
 use crate::read::{Cursor, Layout};
 use crate::work::WorkLimit;
-use crate::{ImageError, Node, runs};
+use crate::{ImageError, Node, Result, runs};
 
 /// A run of a file's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
     /// First byte.
     pub start: u64,
-    /// The first byte behind it.
+    /// The first byte after it.
     pub end: u64,
     /// Whether the piece is a hole: zeroes for which nothing is stored.
     pub hole: bool,
@@ -37,7 +37,7 @@ pub fn next(
     most: u64,
     cursor: &mut Cursor,
     work: &WorkLimit,
-) -> Result<Piece, ImageError> {
+) -> Result<Piece> {
     let Some(first) = runs::at(node, start, cursor, work)? else {
         let what = format!("byte {start} requested of {}", node.len_bytes());
         return Err(ImageError::corrupt(node.inode().address, what));

@@ -1,7 +1,7 @@
 //! Resolution of paths through symbolic links, which never leaves the image.
 
 use crate::read::FileKind;
-use crate::{Image, ImageError, Node};
+use crate::{Image, ImageError, Node, Result};
 
 /// Symbolic links followed per path at most; the limit of Linux.
 pub const MAX_LINKS: usize = 40;
@@ -21,21 +21,21 @@ impl Image {
     /// Finds the inode at this path from the root, through symbolic links. An absolute target begins at the image's
     /// root, whose `..` is the root itself, so no path leads out of the image. At most [`MAX_LINKS`] links are
     /// followed.
-    pub fn resolve(&self, path: &[u8]) -> Result<Node, ImageError> {
+    pub fn resolve(&self, path: &[u8]) -> Result<Node> {
         self.follow(path, true).map(|located| located.node)
     }
 
-    /// As [`Image::resolve`], but a symbolic link at the end is followed only if a slash is behind it.
-    pub fn locate(&self, path: &[u8]) -> Result<Located, ImageError> {
+    /// As [`Image::resolve`], but a symbolic link at the end is followed only if a slash is after it.
+    pub fn locate(&self, path: &[u8]) -> Result<Located> {
         self.follow(path, path.ends_with(b"/"))
     }
 
     /// Returns the path of each of these without links, as by [`Image::locate`].
-    pub(crate) fn locate_all(&self, paths: &[Vec<u8>]) -> Result<Vec<Vec<u8>>, ImageError> {
+    pub(crate) fn locate_all(&self, paths: &[Vec<u8>]) -> Result<Vec<Vec<u8>>> {
         paths.iter().map(|path| self.locate(path).map(|located| located.path)).collect()
     }
 
-    fn follow(&self, path: &[u8], follows_last: bool) -> Result<Located, ImageError> {
+    fn follow(&self, path: &[u8], follows_last: bool) -> Result<Located> {
         let root = self.root()?;
         let mut remaining: Vec<Vec<u8>> = names(path);
         let mut parents: Vec<(Vec<u8>, Node)> = Vec::new();

@@ -2,13 +2,13 @@
 //! resolved.
 //!
 //! A [`Mapping::Fragment`] does not say whether bytes are stored for it: the packed file may have a hole there, or end
-//! behind the end of the image. A tool that took such a fragment for data would write 2^62 zeroes from an image of 12
+//! after the end of the image. A tool that took such a fragment for data would write 2^62 zeroes from an image of 12
 //! KiB. So tools that process whole files use runs. Reads of single ranges do not need them: their length is the
 //! caller's.
 
 use crate::read::{Cursor, Mapping};
 use crate::work::WorkLimit;
-use crate::{Address, ImageError, Node};
+use crate::{Address, ImageError, Node, Result};
 
 /// The kind of storage of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,13 +26,13 @@ pub enum Stored {
 pub struct Run {
     /// First byte: the one that the caller passed.
     pub start: u64,
-    /// The first byte behind it.
+    /// The first byte after it.
     pub end: u64,
     /// How they are stored.
     pub stored: Stored,
 }
 
-/// A run of plain bytes that lies behind the end of its device.
+/// A run of plain bytes that lies after the end of its device.
 pub struct Beyond {
     /// The address of its first byte.
     pub at: Address,
@@ -40,22 +40,22 @@ pub struct Beyond {
     pub what: String,
 }
 
-/// Returns the run that begins at byte `start`; `None` at or behind the end of the file. Fails if an index is corrupt. A
+/// Returns the run that begins at byte `start`; `None` at or after the end of the file. Fails if an index is corrupt. A
 /// cursor serves the runs of one file.
-pub fn at(node: &Node, start: u64, cursor: &mut Cursor, work: &WorkLimit) -> Result<Option<Run>, ImageError> {
+pub fn at(node: &Node, start: u64, cursor: &mut Cursor, work: &WorkLimit) -> Result<Option<Run>> {
     let Some(extent) = node.extent_near(start, cursor, work)? else { return Ok(None) };
     let (within, end) = (start - extent.start, extent.end());
     let Mapping::Fragment { offset } = extent.mapping else {
         return Ok(Some(Run { start, end, stored: stored(node, extent.mapping, within)? }));
     };
-    // A saturated sum is behind the end of the packed file too.
+    // A saturated sum is after the end of the packed file too.
     let position = offset.saturating_add(within);
     let packed = node.image().0.core.packed_extent_at(node.inode(), position, work)?;
     let end = end.min(start.saturating_add(packed.end() - position));
     Ok(Some(Run { start, end, stored: stored(node, packed.mapping, position - packed.start)? }))
 }
 
-fn stored(node: &Node, mapping: Mapping, within: u64) -> Result<Stored, ImageError> {
+fn stored(node: &Node, mapping: Mapping, within: u64) -> Result<Stored> {
     match mapping {
         Mapping::Hole => Ok(Stored::Nothing),
         Mapping::Plain(at) => match at.checked_add(within) {
@@ -72,12 +72,12 @@ impl Run {
         self.stored == Stored::Nothing
     }
 
-    /// Checks whether plain bytes lie behind the end of their device. An inode may claim any length for plain bytes;
+    /// Checks whether plain bytes lie after the end of their device. An inode may claim any length for plain bytes;
     /// encoded extents have a limited length.
     pub fn beyond(&self, node: &Node) -> Option<Beyond> {
         let (Stored::Plain(at), len) = (self.stored, self.end - self.start) else { return None };
-        let room = node.image().0.core.room_at(at).ok()?;
-        let what = || format!("{len} bytes at {at}, of which {room} are there");
-        (len > room).then(|| Beyond { at, what: what() })
+        let left_bytes = node.image().0.core.bytes_left_at(at).ok()?;
+        let what = || format!("{len} bytes at {at}, of which {left_bytes} are there");
+        (len > left_bytes).then(|| Beyond { at, what: what() })
     }
 }

@@ -4,7 +4,7 @@
 //! such a range belongs to the device mapped there. Reads across the end of a device fail; they are not split, because
 //! no extent crosses it. [`Source`] has no locks: each read is one request to one medium, in the caller's thread.
 
-use crate::{Address, ImageError, Space};
+use crate::{Address, ImageError, Result, Space};
 use pagefold_backing::{ByteSource, Prefetched};
 use std::ops::Range;
 use std::sync::Arc;
@@ -53,14 +53,14 @@ impl Source {
     }
 
     /// Fills `buf` from the device that holds `at`. An address in the metabox is [`ImageError::Corrupt`].
-    pub(crate) fn read_at(&self, at: Address, buf: &mut [u8]) -> Result<(), ImageError> {
+    pub(crate) fn read_at(&self, at: Address, buf: &mut [u8]) -> Result<()> {
         let (medium, offset) = self.resolve(at)?;
         self.read_medium(medium, offset, at, buf)
     }
 
     /// Fills `buf` from a device itself, without regard to devices mapped into its address space. Metadata is read
     /// this way.
-    pub(crate) fn read_own(&self, device: u16, offset: u64, buf: &mut [u8]) -> Result<(), ImageError> {
+    pub(crate) fn read_own(&self, device: u16, offset: u64, buf: &mut [u8]) -> Result<()> {
         let at = Address { space: Space::Device(device), offset };
         self.read_medium(self.medium(at, usize::from(device))?, offset, at, buf)
     }
@@ -74,7 +74,7 @@ impl Source {
     }
 
     /// The size of a device, bytes.
-    pub(crate) fn len_bytes(&self, device: u16) -> Result<u64, ImageError> {
+    pub(crate) fn len_bytes(&self, device: u16) -> Result<u64> {
         let at = Address { space: Space::Device(device), offset: 0 };
         Ok(self.medium(at, usize::from(device))?.len_bytes())
     }
@@ -90,18 +90,12 @@ impl Source {
     }
 
     /// Returns the number of bytes from `at` to the end of its device.
-    pub(crate) fn room_at(&self, at: Address) -> Result<u64, ImageError> {
+    pub(crate) fn bytes_left_at(&self, at: Address) -> Result<u64> {
         let (medium, offset) = self.resolve(at)?;
         Ok(medium.len_bytes().saturating_sub(offset))
     }
 
-    fn read_medium(
-        &self,
-        medium: &dyn ByteSource,
-        offset: u64,
-        at: Address,
-        buf: &mut [u8],
-    ) -> Result<(), ImageError> {
+    fn read_medium(&self, medium: &dyn ByteSource, offset: u64, at: Address, buf: &mut [u8]) -> Result<()> {
         let len_bytes = buf.len() as u64;
         let end = medium.len_bytes();
         if offset.checked_add(len_bytes).is_none_or(|wanted| wanted > end) {
@@ -112,7 +106,7 @@ impl Source {
         read.map_err(|e| ImageError::Read { at, len_bytes, source: Arc::new(e) })
     }
 
-    fn medium(&self, at: Address, index: usize) -> Result<&dyn ByteSource, ImageError> {
+    fn medium(&self, at: Address, index: usize) -> Result<&dyn ByteSource> {
         match self.media.get(index) {
             Some(medium) => Ok(medium),
             None => Err(ImageError::corrupt(
@@ -122,13 +116,13 @@ impl Source {
         }
     }
 
-    fn resolve(&self, at: Address) -> Result<(&dyn ByteSource, u64), ImageError> {
+    fn resolve(&self, at: Address) -> Result<(&dyn ByteSource, u64)> {
         let (index, offset) = self.own_address(at)?;
         Ok((self.medium(at, index)?, offset))
     }
 
     /// Returns the number of the device that holds `at`, and the position in that device.
-    pub(crate) fn own_address(&self, at: Address) -> Result<(usize, u64), ImageError> {
+    pub(crate) fn own_address(&self, at: Address) -> Result<(usize, u64)> {
         let device = match at.space {
             Space::Device(n) => usize::from(n),
             Space::Metabox => {

@@ -13,7 +13,7 @@ use crate::read::{Algorithm, Extent, FileKind, Layout, Mapping};
 use crate::usage::{Collector, Owner, Usage};
 use crate::walk::{self, Limits, Link, Visit, Visitor};
 use crate::work::WorkLimit;
-use crate::{Finding, Findings, Image, ImageError, Node};
+use crate::{Finding, Findings, Image, Node, Result};
 use std::ops::ControlFlow;
 
 /// A count of items and their total bytes.
@@ -130,7 +130,7 @@ pub fn algorithm_name(algorithm: Algorithm) -> &'static str {
 impl TreeStats {
     /// Computes the statistics of `node`, whose path is `path`, and everything below it. For the root, the packed file
     /// is counted too.
-    pub fn of(node: &Node, path: &[u8], limits: &Limits) -> Result<Self, ImageError> {
+    pub fn of(node: &Node, path: &[u8], limits: &Limits) -> Result<Self> {
         let (image, is_whole) = (node.image(), path == b"/");
         let usage = Collector::new(image, &Account::new(image.budget()));
         let work = WorkLimit::of_image(image.stored_bytes());
@@ -153,7 +153,7 @@ impl TreeStats {
     }
 
     /// Computes the statistics of a whole image.
-    pub fn of_image(image: &Image, limits: &Limits) -> Result<Self, ImageError> {
+    pub fn of_image(image: &Image, limits: &Limits) -> Result<Self> {
         Self::of(&image.root()?, b"/", limits)
     }
 }
@@ -243,10 +243,6 @@ impl Visitor for StatsVisitor<'_> {
     fn enter(&mut self, visit: &Visit<'_>) -> ControlFlow<(), bool> {
         self.inode(visit);
         ControlFlow::Continue(true)
-    }
-
-    fn leave(&mut self, _visit: &Visit<'_>, _directories: u64) -> ControlFlow<()> {
-        ControlFlow::Continue(())
     }
 
     fn file(&mut self, visit: &Visit<'_>) -> ControlFlow<()> {

@@ -18,7 +18,7 @@
 //! The counter belongs to one thread and is no atomic. Threads that share a limit take steps from it in batches.
 
 use crate::read::Bytes;
-use crate::{Address, ImageError};
+use crate::{Address, ImageError, Result};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -81,12 +81,12 @@ impl WorkLimit {
     }
 
     /// Takes a step.
-    pub fn step(&self) -> Result<(), ImageError> {
+    pub fn step(&self) -> Result<()> {
         self.steps(1)
     }
 
     /// Takes `n` steps.
-    pub fn steps(&self, n: u64) -> Result<(), ImageError> {
+    pub fn steps(&self, n: u64) -> Result<()> {
         match self.batch.get().checked_sub(n) {
             Some(left) => {
                 self.batch.set(left);
@@ -97,17 +97,17 @@ impl WorkLimit {
     }
 
     /// Takes the steps for decoding contents that nobody wants.
-    pub fn decoded(&self, len_bytes: u64) -> Result<(), ImageError> {
+    pub fn decoded(&self, len_bytes: u64) -> Result<()> {
         self.steps(len_bytes / DECODED_BYTES_PER_STEP)
     }
 
     /// Takes the steps for reading a stored cluster.
-    pub(crate) fn cluster(&self, stored_bytes: u32) -> Result<(), ImageError> {
+    pub(crate) fn cluster(&self, stored_bytes: u32) -> Result<()> {
         self.steps(u64::from(stored_bytes) / CLUSTER_BYTES_PER_STEP)
     }
 
     #[cold]
-    fn take_batch(&self, n: u64) -> Result<(), ImageError> {
+    fn take_batch(&self, n: u64) -> Result<()> {
         let had = self.batch.replace(0);
         let wanted = n.saturating_add(BATCH_STEPS) - had;
         let taken = match &self.rest {
@@ -173,7 +173,7 @@ pub struct CountedBytes<'a> {
 }
 
 impl Bytes for CountedBytes<'_> {
-    fn read_at(&self, at: Address, buf: &mut [u8]) -> Result<(), ImageError> {
+    fn read_at(&self, at: Address, buf: &mut [u8]) -> Result<()> {
         self.work.steps(1 + buf.len() as u64 / PIECE_BYTES_PER_STEP)?;
         self.bytes.read_at(at, buf)
     }

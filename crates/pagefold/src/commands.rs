@@ -52,7 +52,7 @@ pub enum Command {
     /// Needs root.
     #[cfg(feature = "zram")]
     ZramShell(zram::ShellArgs),
-    /// Mount the files of the kernel's zram, for the disks with a name zramN, at a directory
+    /// Mount the files of the kernel's zram at a directory, for disks named zramN
     ///
     /// DIRECTORY/zramN has a file for each attribute of the disk, DIRECTORY/class/zram-control has hot_add and
     /// hot_remove. The command runs until Ctrl-C, SIGTERM or an unmount; disks stay. Needs root.
@@ -158,5 +158,26 @@ mod tests {
     #[test]
     fn clap_accepts_the_definition() {
         super::command().debug_assert();
+    }
+
+    /// The lists of commands and options that clap prints, and shells when they complete, show a line each.
+    #[test]
+    fn first_sentences_of_help_fit_a_line() {
+        let mut long = Vec::new();
+        collect_long(&super::command(), &mut long);
+        assert!(long.is_empty(), "{}", long.join("\n"));
+    }
+
+    fn collect_long(command: &clap::Command, long: &mut Vec<String>) {
+        let options = command.get_arguments().filter(|arg| !arg.is_hide_set());
+        let named = options.map(|arg| (arg.get_id().to_string(), arg.get_help()));
+        for (name, help) in named.chain([(String::new(), command.get_about())]) {
+            let help = help.map(ToString::to_string).unwrap_or_default();
+            let first = help.split(". ").next().and_then(|s| s.split(" [default").next()).unwrap_or_default();
+            if first.len() > 80 {
+                long.push(format!("{} {name}: {first}", command.get_name()));
+            }
+        }
+        command.get_subcommands().for_each(|sub| collect_long(sub, long));
     }
 }

@@ -24,7 +24,7 @@ pub struct ManArgs {
     /// The command whose page to show, such as 'disk create' [default: pagefold itself]
     #[arg(value_name = "COMMAND", conflicts_with = "dir")]
     pub command: Vec<String>,
-    /// Write all pages to this directory, which is created if missing, instead of showing one
+    /// Write all pages to this directory, instead of showing one. It is created if missing
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub dir: Option<PathBuf>,
 }

@@ -4,7 +4,7 @@
 //! in a colon, an entry is a line that is indented by two, and its description follows two spaces or on deeper lines.
 //! An indented line that has neither is running text. (clap_mangen would put all of it into one paragraph.)
 
-/// Converts the text behind the options of a long help into sections.
+/// Converts the text after the options of a long help into sections.
 pub fn sections(help: &str) -> String {
     let mut roff = String::new();
     let mut lines = help.lines().peekable();

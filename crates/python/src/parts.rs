@@ -93,30 +93,14 @@ pub(crate) fn is_compressed(py: Python<'_>, address: usize) -> bool {
 #[pyfunction]
 pub(crate) fn read_part(py: Python<'_>, array: &Bound<'_, PyAny>, buffer: &Bound<'_, PyAny>) -> PyResult<()> {
     let (array, buffer) = buffers(array, buffer)?;
-    if buffer.readonly() {
-        return Err(PyValueError::new_err("the buffer cannot be written"));
-    }
-    let (from, to, len) =
-        (array.buf_ptr().expose_provenance(), buffer.buf_ptr().expose_provenance(), array.len_bytes());
-    if len == 0 {
-        return Ok(());
-    }
-    let read = move |region: &Region, offset| {
+    let read = |region: &Region, offset, len, to| {
         // SAFETY: the buffer's owner keeps its bytes while this call has the `PyBuffer`, and they may be written. Other
         // threads of Python that access them at the same time see a write, as of any other thread of Python.
         region.read_part(offset, unsafe {
             slice::from_raw_parts_mut(std::ptr::with_exposed_provenance_mut(to), len)
         })
     };
-    // SAFETY: both have so many bytes while this call has the `PyBuffer`s; `copy` because they may overlap.
-    let plain = move || unsafe {
-        std::ptr::copy(
-            std::ptr::with_exposed_provenance::<u8>(from),
-            std::ptr::with_exposed_provenance_mut::<u8>(to),
-            len,
-        );
-    };
-    copy(py, &array, read, plain)
+    copy_part(py, &array, [&array, &buffer], "the buffer cannot be written", read)
 }
 
 /// Copies a buffer to the bytes of an array of the same length.
@@ -127,22 +111,35 @@ pub(crate) fn write_part(
     buffer: &Bound<'_, PyAny>,
 ) -> PyResult<()> {
     let (array, buffer) = buffers(array, buffer)?;
-    if array.readonly() {
-        return Err(PyValueError::new_err("the array cannot be written"));
-    }
-    let (to, from, len) =
-        (array.buf_ptr().expose_provenance(), buffer.buf_ptr().expose_provenance(), array.len_bytes());
-    if len == 0 {
-        return Ok(());
-    }
-    let write = move |region: &Region, offset| {
+    let write = |region: &Region, offset, len, from| {
         // SAFETY: as for `read_part`; there are no Rust references into the range, and arrays of Python see a write.
         unsafe {
             let from = slice::from_raw_parts(std::ptr::with_exposed_provenance(from), len);
             region.write_part_shared(offset, from)
         }
     };
-    // SAFETY: both have so many bytes while this call has the `PyBuffer`s; `copy` because they may overlap.
+    copy_part(py, &array, [&buffer, &array], "the array cannot be written", write)
+}
+
+/// Copies all bytes of `from` to `to`, equally many, of which `array` may lie in a region. Then `in_region` gets the offset
+/// there, the length, and the address of the other. `refusal` says that `to` is read-only.
+fn copy_part(
+    py: Python<'_>,
+    array: &PyBuffer<u8>,
+    [from, to]: [&PyBuffer<u8>; 2],
+    refusal: &'static str,
+    in_region: impl Fn(&Region, usize, usize, usize) -> Result<(), RangeError> + Send + Sync,
+) -> PyResult<()> {
+    if to.readonly() {
+        return Err(PyValueError::new_err(refusal));
+    }
+    let (from, to, len) =
+        (from.buf_ptr().expose_provenance(), to.buf_ptr().expose_provenance(), array.len_bytes());
+    if len == 0 {
+        return Ok(());
+    }
+    let other = if from == array.buf_ptr().addr() { to } else { from };
+    // SAFETY: both have so many bytes while the caller has the `PyBuffer`s; `copy` because they may overlap.
     let plain = move || unsafe {
         std::ptr::copy(
             std::ptr::with_exposed_provenance::<u8>(from),
@@ -150,5 +147,5 @@ pub(crate) fn write_part(
             len,
         );
     };
-    copy(py, &array, write, plain)
+    copy(py, array, move |region, offset| in_region(region, offset, len, other), plain)
 }

@@ -4,81 +4,68 @@ use pagefold_memory::RegionStats;
 use pagefold_page::size::Human;
 use pyo3::prelude::*;
 
-/// Statistics of a region at one moment. Sizes are in bytes.
-#[pyclass(frozen, get_all, module = "pagefold", name = "RegionStats")]
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct PyRegionStats {
+macro_rules! region_stats {
+    ($stats:ident, $size:ident, $arrays:ident; $($(#[$doc:meta])* $field:ident: $kind:ty = $value:expr;)*) => {
+        /// Statistics of a region at one moment. Sizes are in bytes.
+        #[pyclass(frozen, get_all, module = "pagefold", name = "RegionStats")]
+        #[derive(Debug, Clone, Copy)]
+        pub(crate) struct PyRegionStats { $($(#[$doc])* $field: $kind,)* }
+
+        impl PyRegionStats {
+            pub(crate) fn new($stats: &RegionStats, $size: u64, $arrays: u64) -> Self {
+                PyRegionStats { $($field: $value,)* }
+            }
+        }
+    };
+}
+
+region_stats! {
+    stats, size, arrays;
     /// The size of the region; of the memory of `numpy_memory`, the size of the arrays in it.
-    size: u64,
+    size: u64 = size;
     /// The arrays in the region, where pagefold knows them (`numpy_memory`); otherwise 0.
-    arrays: u64,
+    arrays: u64 = arrays;
     /// The limit on resident memory.
-    memory: u64,
+    memory: u64 = stats.memory.limit;
     /// The memory that resident pages take now.
-    resident: u64,
+    resident: u64 = stats.memory.resident;
     /// The highest value of `resident` so far.
-    resident_max: u64,
+    resident_max: u64 = stats.memory.resident_max;
     /// Bytes of the region that are only compressed now.
-    compressed: u64,
+    compressed: u64 = stats.folded_bytes;
     /// The memory that compressed pages take.
-    pool: u64,
+    pool: u64 = stats.memory.pool;
     /// The memory that the region's tables take. It is not given back while the region exists.
-    tables: u64,
+    tables: u64 = stats.memory.metadata;
     /// The memory of the kernel's page tables, about: 4 KiB for each 2 MiB of the region that have or had a page.
-    page_tables: u64,
+    page_tables: u64 = stats.memory.page_tables;
     /// The uncompressed size of compressed pages divided by their compressed size; 0 if there are none.
-    ratio: f64,
+    ratio: f64 = stats.ratio();
     /// Pages touched for the first time.
-    first_touches: u64,
+    first_touches: u64 = stats.faults.zero;
     /// Accesses that waited until a compressed page was back.
-    faults: u64,
+    faults: u64 = stats.faults.folded + stats.faults.staged;
     /// Compressed pages that came back together with another, before they were touched.
-    read_ahead: u64,
+    read_ahead: u64 = stats.neighbours_brought;
     /// Pages read from the file that the region began with.
-    file_reads: u64,
+    file_reads: u64 = stats.faults.file_reads;
     /// Reads of that file: adjacent pages are read together.
-    file_read_calls: u64,
+    file_read_calls: u64 = stats.faults.file_read_calls;
     /// Of `file_reads`, the pages that were read again, because the memory for compressed pages was full.
-    file_rereads: u64,
+    file_rereads: u64 = stats.faults.file_rereads;
     /// Pages that left the resident memory.
-    evicted: u64,
+    evicted: u64 = stats.eviction.staged;
     /// Attempts to evict a page that the kernel or a device used, or that was locked.
-    unmovable: u64,
+    unmovable: u64 = stats.eviction.unmovable;
     /// Seconds that the region's threads spent in serving accesses.
-    fault_seconds: f64,
+    fault_seconds: f64 = stats.faults.time.as_secs_f64();
     /// Seconds of these in which they waited for memory.
-    wait_seconds: f64,
+    wait_seconds: f64 = stats.faults.wait_time.as_secs_f64();
     /// How often the memory for compressed pages was full.
-    pool_limit_hit: u64,
+    pool_limit_hit: u64 = stats.pool.pool_limit_hit;
 }
 
 impl PyRegionStats {
-    pub(crate) fn new(stats: &RegionStats, size: u64, arrays: u64) -> Self {
-        PyRegionStats {
-            size,
-            arrays,
-            memory: stats.memory.limit,
-            resident: stats.memory.resident,
-            resident_max: stats.memory.resident_max,
-            compressed: stats.folded_bytes,
-            pool: stats.memory.pool,
-            tables: stats.memory.metadata,
-            page_tables: stats.memory.page_tables,
-            ratio: stats.ratio(),
-            first_touches: stats.faults.zero,
-            faults: stats.faults.folded + stats.faults.staged,
-            read_ahead: stats.neighbours_brought,
-            file_reads: stats.faults.file_reads,
-            file_read_calls: stats.faults.file_read_calls,
-            file_rereads: stats.faults.file_rereads,
-            evicted: stats.eviction.staged,
-            unmovable: stats.eviction.unmovable,
-            fault_seconds: stats.faults.time.as_secs_f64(),
-            wait_seconds: stats.faults.wait_time.as_secs_f64(),
-            pool_limit_hit: stats.pool.pool_limit_hit,
-        }
-    }
-
     /// Returns the line that follows the name of a type in its `repr`.
     pub(crate) fn line(&self) -> String {
         let arrays = match self.arrays {

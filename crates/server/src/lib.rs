@@ -24,6 +24,13 @@
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+/// Makes a report from fields of a value that have the same names, and from further fields.
+macro_rules! copied {
+    ($report:ident from $value:ident: $($field:ident)*; $($further:tt)*) => {
+        $report { $($field: $value.$field,)* $($further)* }
+    };
+}
+
 pub mod attributes;
 pub mod disk;
 mod disk_server;

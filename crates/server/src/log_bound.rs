@@ -1,6 +1,6 @@
 //! The bound of a log file: a server may log for years, and its folder is in memory.
 //!
-//! The first [`HEAD_BYTES`] of the file stay. Lines behind them are left out, all at once, when the file is about to become
+//! The first [`HEAD_BYTES`] of the file stay. Lines after them are left out, all at once, when the file is about to become
 //! longer than [`FILE_BYTES_MAX`]; a line in their place counts them. So the beginning and the newest lines are there.
 
 use std::fs::File;
@@ -16,7 +16,7 @@ pub struct BoundedFile {
     file: File,
     /// The end of the lines that stay.
     head_bytes: u64,
-    /// Lines behind them.
+    /// Lines after them.
     later: u64,
     /// Lines that were left out.
     left_out: u64,

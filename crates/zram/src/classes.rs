@@ -1,7 +1,7 @@
 //! The size classes of a disk's pool as text, in the format of zsmalloc's `classes` in debugfs.
 //!
 //! The pool of a disk has other classes, and no groups of pages with a fullness each: the objects of a class lie one
-//! behind the other, over the ends of pages. So these columns have a meaning that is as close as possible:
+//! after the other, over the ends of pages. So these columns have a meaning that is as close as possible:
 //!
 //! | column | value |
 //! |---|---|

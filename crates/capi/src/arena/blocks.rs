@@ -1,8 +1,9 @@
 //! Allocating blocks and freeing them.
 
 use super::freed::CACHED_MAX_BYTES;
+use super::inner::{Inner, LARGE_BYTES};
 use super::sizes::{alignment, usable_size};
-use super::{Inner, LARGE_BYTES, caches, jemalloc};
+use super::{caches, jemalloc};
 use crate::error::{Code, Error};
 use pagefold_page::PAGE_SIZE;
 use std::ffi::{c_int, c_void};

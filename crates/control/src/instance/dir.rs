@@ -1,6 +1,7 @@
 //! The folder of one instance: the paths of its files, and whether its server is alive.
 
-use super::InstanceName;
+use super::location::IMAGES;
+use super::name::InstanceName;
 use super::state::{self, Server, State};
 use crate::error::{CliError, Result};
 use pagefold_sys::pidfd::{Identity, Process};
@@ -49,7 +50,7 @@ impl InstanceDir {
 
     /// Whether the instance is a mounted image.
     pub fn is_mount(&self) -> bool {
-        self.path.parent().is_some_and(|parent| parent.ends_with(super::IMAGES))
+        self.path.parent().is_some_and(|parent| parent.ends_with(IMAGES))
     }
 
     /// The path of the folder.

@@ -14,6 +14,9 @@ use std::path::{Path, PathBuf};
 /// The environment variable that names another runtime folder, which must pass the same checks.
 pub const OVERRIDE: &str = "PAGEFOLD_RUNTIME_DIR";
 
+/// The runtime folder of mounted images, inside that of disks. No disk can have this name.
+pub(super) const IMAGES: &str = ".images";
+
 /// The path of the runtime folder inside the home folder.
 const IN_HOME: &str = ".local/state/pagefold";
 

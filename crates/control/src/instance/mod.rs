@@ -34,7 +34,7 @@ pub use name::InstanceName;
 pub use sweep::{CleanupReport, EndReason};
 
 use crate::error::{CliError, Exit, Result};
-use location::Location;
+use location::{IMAGES, Location};
 use pagefold_sys::rundir::{RunDir, RunDirError};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::os::unix::fs::OpenOptionsExt;
@@ -45,8 +45,6 @@ use std::time::{Duration, Instant};
 const LOCK_TIMEOUT: Duration = Duration::from_secs(15);
 /// The lock file of a runtime folder. No disk can have this name.
 const LOCK: &str = ".lock";
-/// The runtime folder of mounted images, inside that of disks. No disk can have this name.
-const IMAGES: &str = ".images";
 
 /// A runtime folder, of disks or of mounted images, whose owner and permissions were checked.
 #[derive(Debug)]

@@ -41,7 +41,7 @@ pub fn save(dir: &InstanceDir) -> io::Result<Option<SavedLog>> {
     Ok(Some(SavedLog { path, last_words }))
 }
 
-/// The first line behind the last line of the log, which begins with a date.
+/// The first line after the last line of the log, which begins with a date.
 fn last_words(tail: &str) -> Option<String> {
     let is_dated = |line: &&str| {
         let date = line.as_bytes().get(..20);

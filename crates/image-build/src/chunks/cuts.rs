@@ -3,7 +3,7 @@
 //! While references are looked for, only the cuts near a position matter: a table of hashes has those of each block. Then
 //! they are sorted, and each file takes its own. Both tables may spill, so that their number is not bounded by memory.
 
-use crate::BuildError;
+use crate::Result;
 use crate::options::BLOCK_BYTES;
 use crate::table::{Hashes, Key, Spill, Table};
 use crate::tree::InodeId;
@@ -41,7 +41,7 @@ impl Cuts {
     }
 
     /// Adds a cut, unless there is one at the same position.
-    pub fn insert(&mut self, file: InodeId, at: u64) -> Result<(), BuildError> {
+    pub fn insert(&mut self, file: InodeId, at: u64) -> Result<()> {
         let cut = Cut { file: file.index() as u64, at, next: NONE };
         let number = self.all.len() as u64;
         let Some(first) = self.first.get_or_insert(&key(file, at / BLOCK), number)? else {
@@ -77,7 +77,7 @@ impl Cuts {
     }
 
     /// Sorts the cuts. No further one is added.
-    pub fn sorted(mut self) -> Result<SortedCuts, BuildError> {
+    pub fn sorted(mut self) -> Result<SortedCuts> {
         self.all.sort_by(|a, b| (a.file, a.at).cmp(&(b.file, b.at)))?;
         Ok(SortedCuts(self.all))
     }

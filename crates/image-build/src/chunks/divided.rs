@@ -3,7 +3,7 @@
 //! They are filled while files are compared (`references`), and read when the files are written, a reference at a time.
 
 use super::cuts::{Cuts, SortedCuts};
-use crate::BuildError;
+use crate::Result;
 use crate::table::{Hashes, Key, Spill, Table};
 use crate::tree::InodeId;
 use std::ops::Range;
@@ -63,7 +63,7 @@ impl NumberedDivisions {
     }
 
     /// Changes the division of a file.
-    pub fn change(&mut self, id: InodeId, change: impl FnOnce(&mut FileDivision)) -> Result<(), BuildError> {
+    pub fn change(&mut self, id: InodeId, change: impl FnOnce(&mut FileDivision)) -> Result<()> {
         let next = self.divisions.len() as u64;
         let number = match self.numbers.get_or_insert(&key(id), next)? {
             Some(number) => number as usize,
@@ -101,7 +101,7 @@ impl Divided {
         divisions: NumberedDivisions,
         references: Table<Reference>,
         cuts: Cuts,
-    ) -> Result<Self, BuildError> {
+    ) -> Result<Self> {
         Ok(Divided { divisions, references, cuts: cuts.sorted()? })
     }
 

@@ -4,7 +4,7 @@
 //! fixed number of chunks. Files that do not fit are searched for chunks of earlier ones, and not remembered.
 
 use super::gear::ChunkSizes;
-use crate::BuildError;
+use crate::Result;
 use crate::table::{Hashes, Key, Spill, Table};
 use crate::tree::InodeId;
 use std::collections::{HashMap, VecDeque};
@@ -118,7 +118,7 @@ impl ChunkIndex {
         id: InodeId,
         chunks: &Table<FoundChunk>,
         least_bytes: u64,
-    ) -> Result<Table<ChunkMatch>, BuildError> {
+    ) -> Result<Table<ChunkMatch>> {
         let file = self.remember(id, chunks)?;
         let mut runs = Table::new(chunks.spill());
         // Chunks before this are in runs.
@@ -137,7 +137,7 @@ impl ChunkIndex {
     }
 
     /// Adds the chunks of a file to the sequence, if they fit.
-    fn remember(&mut self, id: InodeId, chunks: &Table<FoundChunk>) -> Result<Compared, BuildError> {
+    fn remember(&mut self, id: InodeId, chunks: &Table<FoundChunk>) -> Result<Compared> {
         let base = self.sequence.len();
         let is_remembered = chunks.len() <= self.chunks_max - base;
         let spill = chunks.spill();
@@ -163,10 +163,10 @@ impl ChunkIndex {
     }
 
     /// Returns the longest run around chunk `at` of a file that lies where the first chunk with these contents is, and the
-    /// number of the chunk behind it. The run begins at or behind chunk `taken`.
+    /// number of the chunk after it. The run begins at or after chunk `taken`.
     fn run_at(&self, file: &Compared, at: usize, taken: usize) -> Option<(ChunkMatch, usize)> {
         let source = file.known.get(at).first as usize;
-        // A chunk of the file itself has to be an earlier one; an unknown one is behind the end.
+        // A chunk of the file itself has to be an earlier one; an unknown one is after the end.
         if file.stored_bytes.get(at) == 0 || source >= self.sequence.len() || source >= file.base + at {
             return None;
         }

@@ -5,7 +5,7 @@
 //! - It ends at a block's beginning in its file: what follows can begin there, whatever the last extent of the reference is.
 //! - It begins at a block's beginning too, because an extent can end there even if nothing compresses; or else where the
 //!   contents have a cut already.
-//! - It begins where the file's own bytes begin, or a block or more behind that; two if not at a block's beginning.
+//! - It begins where the file's own bytes begin, or a block or more after that; two if not at a block's beginning.
 //! - It leaves the end of the file alone, which is stored with the inode or in the packed file.
 //! - The file with the contents gets a cut where the reference begins, two blocks or more from all other cuts. A cut costs
 //!   half a block, so one that is near is used again.
@@ -13,13 +13,13 @@
 use super::cuts::Cuts;
 use super::divided::{Divided, NumberedDivisions, Reference, reference_at};
 use super::index::ChunkMatch;
-use crate::BuildError;
+use crate::Result;
 use crate::options::BLOCK_BYTES;
 use crate::table::{Spill, Table};
 use crate::tree::InodeId;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
-/// How far behind the beginning of a run a cut may be that serves for it too, and the least distance of cuts, bytes.
+/// How far after the beginning of a run a cut may be that serves for it too, and the least distance of cuts, bytes.
 const NEAR_BYTES: u64 = 2 * BLOCK;
 /// A file refers to others only if that saves this part of its length: its index becomes four times as long.
 const SAVED_PART_MIN: u64 = 512;
@@ -40,7 +40,7 @@ pub struct File {
     pub id: InodeId,
     /// Its length, bytes.
     pub len_bytes: u64,
-    /// No reference reaches behind this, bytes; less than the length.
+    /// No reference reaches after this, bytes; less than the length.
     pub limit: u64,
 }
 
@@ -70,12 +70,12 @@ impl Divisions {
     }
 
     /// Ends the search: the divisions of all files.
-    pub fn finish(self) -> Result<Divided, BuildError> {
+    pub fn finish(self) -> Result<Divided> {
         Divided::new(self.divided, self.references, self.cuts)
     }
 
     /// Adds a file with its runs. A reference saves at least `least_bytes`, or a multiple of it if there are many.
-    pub fn add(&mut self, file: File, runs: &Table<ChunkMatch>, least_bytes: u64) -> Result<(), BuildError> {
+    pub fn add(&mut self, file: File, runs: &Table<ChunkMatch>, least_bytes: u64) -> Result<()> {
         self.lengths.put(file.id.index(), file.len_bytes, 0)?;
         let saved_bytes: u64 = runs.iter().map(|run| run.stored_bytes).sum();
         if saved_bytes < file.len_bytes / SAVED_PART_MIN {
@@ -141,7 +141,7 @@ impl Divisions {
     }
 
     /// Notes a reference, and its cut in the file that has the contents.
-    fn commit(&mut self, file: &File, reference: Reference) -> Result<(), BuildError> {
+    fn commit(&mut self, file: &File, reference: Reference) -> Result<()> {
         let Reference { start, end, source, source_start } = reference;
         let source_end = source_start + (end - start);
         let (owner, at) = self.owner(source, source_start);
@@ -150,7 +150,7 @@ impl Divisions {
         let source_len_bytes = self.lengths.get_or(source.index(), 0);
         let has_same_end = source_len_bytes.checked_sub(source_end) == Some(file.len_bytes - end);
         self.divided.change(source, |division| division.in_blocks = division.in_blocks.max(source_end))?;
-        // A reference has two blocks at least, so this begins behind the first one.
+        // A reference has two blocks at least, so this begins after the first one.
         let near = source_end + 1 - BLOCK..source_end + BLOCK;
         if has_same_end && end == file.limit && self.cuts.near(source, near).next().is_none() {
             self.cuts.insert(source, source_end)?;

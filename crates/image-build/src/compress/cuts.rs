@@ -7,13 +7,13 @@
 
 use super::cutter::Cutter;
 use super::stored::BLOCK;
-use crate::BuildError;
+use crate::Result;
 use pagefold_codec::cluster::encode::{Encoder, Fit};
 
 impl Cutter<'_> {
     /// Stores extents up to byte `end` of the segment, so that the last one ends there. If that is impossible, the last
     /// one ends before, by less than three blocks.
-    pub(super) fn go_to_cut(&mut self, end: usize, encoder: &mut Encoder) -> Result<(), BuildError> {
+    pub(super) fn go_to_cut(&mut self, end: usize, encoder: &mut Encoder) -> Result<()> {
         while self.at < end {
             self.check_stop()?;
             if !self.step_towards(end, encoder)? {
@@ -23,8 +23,8 @@ impl Cutter<'_> {
         Ok(())
     }
 
-    /// Stores the next extent, which does not end behind `end`. Returns false if then none could end there.
-    fn step_towards(&mut self, end: usize, encoder: &mut Encoder) -> Result<bool, BuildError> {
+    /// Stores the next extent, which does not end after `end`. Returns false if then none could end there.
+    fn step_towards(&mut self, end: usize, encoder: &mut Encoder) -> Result<bool> {
         let left = end - self.at;
         if left < BLOCK {
             return Ok(false);
@@ -39,7 +39,7 @@ impl Cutter<'_> {
             self.push_fit(fit);
             return Ok(true);
         }
-        // One block or two behind it can be stored in any case.
+        // One block or two after it can be stored in any case.
         let shorter = left.saturating_sub(behind.next_multiple_of(BLOCK));
         let fit = encoder.fit(&self.src[self.at..self.at + shorter], &mut self.cluster)?;
         if is_gain(fit) {
@@ -50,12 +50,7 @@ impl Cutter<'_> {
     }
 
     /// Stores up to `len_bytes` that do not compress, but at least a block.
-    fn step_plain(
-        &mut self,
-        end: usize,
-        len_bytes: usize,
-        encoder: &mut Encoder,
-    ) -> Result<bool, BuildError> {
+    fn step_plain(&mut self, end: usize, len_bytes: usize, encoder: &mut Encoder) -> Result<bool> {
         let left = end - self.at;
         let most = match left % BLOCK {
             0 => left / BLOCK,
@@ -69,7 +64,7 @@ impl Cutter<'_> {
     }
 
     /// Stores one block or two that do not compress, and a part of another.
-    fn step_last(&mut self, end: usize, encoder: &mut Encoder) -> Result<bool, BuildError> {
+    fn step_last(&mut self, end: usize, encoder: &mut Encoder) -> Result<bool> {
         let left = end - self.at;
         // The rest needs a block of the file in which it begins.
         let has_block = (self.position() + left as u64) % BLOCK as u64 <= self.position() % BLOCK as u64;
@@ -187,7 +182,7 @@ mod tests {
                 prop_assert_eq!(segment.left.len(), 0);
             }
             prop_assert!(segment.left.len() < 3 * BLOCK as usize);
-            // Contents that compress can be cut anywhere, if there is room for an extent behind the cut.
+            // Contents that compress can be cut anywhere, if there is room for an extent after the cut.
             let all_compress = pieces.iter().all(|(compresses, _)| *compresses);
             if all_compress && cluster_blocks >= 3 && src.len() >= 8192 {
                 let begins = |cut: &u64| segment.extents.iter().any(|extent| extent.start == *cut);

@@ -4,7 +4,7 @@
 //! Data that does not get smaller is stored plain, a block an extent.
 
 use super::stored::{BLOCK, Extent, INLINE_BYTES_MAX, Segment, Stored};
-use crate::BuildError;
+use crate::{BuildError, Result};
 use pagefold_codec::cluster::encode::{Encoder, Fit};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -53,7 +53,7 @@ pub(super) struct Cutter<'a> {
 
 impl Cutter<'_> {
     /// Stores everything. The segment ends with `src`.
-    pub(super) fn go_to_end(&mut self, encoder: &mut Encoder) -> Result<(), BuildError> {
+    pub(super) fn go_to_end(&mut self, encoder: &mut Encoder) -> Result<()> {
         while self.at < self.src.len() {
             self.check_stop()?;
             self.step(encoder)?;
@@ -62,7 +62,7 @@ impl Cutter<'_> {
     }
 
     /// Stores the next extents, until the next one may depend on the `behind` bytes of the segment that follow `src`.
-    pub(super) fn go_on(&mut self, behind: usize, encoder: &mut Encoder) -> Result<(), BuildError> {
+    pub(super) fn go_on(&mut self, behind: usize, encoder: &mut Encoder) -> Result<()> {
         // A part that is too short is compressed in vain.
         let rest_min = REST_CLUSTERS_MIN * self.cluster.len();
         while self.src.len() - self.at >= rest_min && !self.is_fragment(self.src.len() - self.at + behind) {
@@ -80,7 +80,7 @@ impl Cutter<'_> {
         Ok(())
     }
 
-    /// Stores what the encoder has just put behind the first `at` bytes of the blocks, if it became smaller.
+    /// Stores what the encoder has just put after the first `at` bytes of the blocks, if it became smaller.
     fn store_in_place(&mut self, at: usize, fit: Fit) {
         let blocks = fit.written_bytes.div_ceil(BLOCK);
         if fit.consumed_bytes <= blocks * BLOCK {
@@ -98,7 +98,7 @@ impl Cutter<'_> {
     }
 
     /// Stores the next extent, or several plain ones.
-    fn step(&mut self, encoder: &mut Encoder) -> Result<(), BuildError> {
+    fn step(&mut self, encoder: &mut Encoder) -> Result<()> {
         let rest = &self.src[self.at..];
         if self.is_fragment(rest.len()) {
             self.push_fragment();
@@ -119,7 +119,7 @@ impl Cutter<'_> {
     }
 
     /// Fails if nobody wants the segment any more.
-    pub(super) fn check_stop(&self) -> Result<(), BuildError> {
+    pub(super) fn check_stop(&self) -> Result<()> {
         if self.is_stopped.load(Ordering::Relaxed) { Err(BuildError::Interrupted) } else { Ok(()) }
     }
 
@@ -141,7 +141,7 @@ impl Cutter<'_> {
 
     /// Stores the end of the file with the metadata. `written_bytes` is what the encoder has just made of it. Returns
     /// whether it did.
-    fn pack_tail(&mut self, encoder: &mut Encoder, written_bytes: usize) -> Result<bool, BuildError> {
+    fn pack_tail(&mut self, encoder: &mut Encoder, written_bytes: usize) -> Result<bool> {
         let rest = &self.src[self.at..];
         if written_bytes.min(rest.len()) <= INLINE_BYTES_MAX {
             self.push_inline(written_bytes);
@@ -174,7 +174,7 @@ impl Cutter<'_> {
     }
 
     /// Compresses the end of the file into whole blocks again, after a try that did not do better.
-    fn restore(&mut self, encoder: &mut Encoder) -> Result<bool, BuildError> {
+    fn restore(&mut self, encoder: &mut Encoder) -> Result<bool> {
         encoder.fit(&self.src[self.at..], &mut self.cluster)?;
         Ok(false)
     }
@@ -195,7 +195,7 @@ impl Cutter<'_> {
         self.at += consumed_bytes;
     }
 
-    /// Appends up to `blocks` plain blocks; the end of the file, if it is not a whole one, goes behind the index where
+    /// Appends up to `blocks` plain blocks; the end of the file, if it is not a whole one, goes after the index where
     /// that is allowed.
     fn push_plain(&mut self, blocks: usize) {
         for _ in 0..blocks {
@@ -218,7 +218,7 @@ impl Cutter<'_> {
         self.at += len;
     }
 
-    /// Stores the rest behind the index: the stream at the beginning of `self.cluster`, or as it is if that is not
+    /// Stores the rest after the index: the stream at the beginning of `self.cluster`, or as it is if that is not
     /// longer.
     fn push_inline(&mut self, written_bytes: usize) {
         let rest = &self.src[self.at..];

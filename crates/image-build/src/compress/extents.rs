@@ -4,7 +4,7 @@
 //! written, or one of all originals.
 
 use super::stored::Stored;
-use crate::BuildError;
+use crate::Result;
 use crate::table::{Spill, Table};
 use std::ops::Range;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -14,7 +14,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 pub struct Placed {
     /// First byte in the file.
     pub start: u64,
-    /// First block of its cluster. Without a cluster, the block behind those of the extents before.
+    /// First block of its cluster. Without a cluster, the block after those of the extents before.
     pub block: u64,
     /// Its storage.
     pub stored: Stored,
@@ -55,7 +55,7 @@ impl<'t> Extents<'t> {
         self.count().checked_sub(1).map(|number| self.get(number))
     }
 
-    /// The number of the first extent that begins at a byte or behind it.
+    /// The number of the first extent that begins at a byte or after it.
     pub fn first_from(&self, start: u64) -> usize {
         let first = self.table.partition_point(self.numbers.clone(), |extent| extent.start < start);
         first - self.numbers.start
@@ -77,8 +77,8 @@ impl ExtentTable {
         ExtentTable { extents: Table::new(spill), ..ExtentTable::default() }
     }
 
-    /// Appends an extent, which begins behind the others.
-    pub fn push(&mut self, extent: &Placed) -> Result<(), BuildError> {
+    /// Appends an extent, which begins after the others.
+    pub fn push(&mut self, extent: &Placed) -> Result<()> {
         self.extents.push(StoredExtent::of(extent))?;
         self.has_compressed |= extent.stored.is_compressed();
         self.has_fragment |= extent.stored == Stored::Fragment;

@@ -1,4 +1,4 @@
-//! The index of a compressed file: from a list of extents to the bytes behind the inode.
+//! The index of a compressed file: from a list of extents to the bytes after the inode.
 //!
 //! Both the extents and the index of a long file may be larger than memory, so one pass over the extents writes the index
 //! piece by piece. Its length depends on that of the file alone.
@@ -8,7 +8,7 @@
 //! where a pack begins, as the segments of the packed file do.
 //!
 //! The full form, layout 1, has eight bytes for each block. It is used for files that refer to clusters of others, for extents
-//! that are the beginning of a cluster, and for a last extent behind the first 4 GiB of the packed file.
+//! that are the beginning of a cluster, and for a last extent after the first 4 GiB of the packed file.
 
 use super::extents::{ExtentTable, Placed};
 use super::stored::Stored;
@@ -162,7 +162,7 @@ impl Index<'_> {
         }
     }
 
-    /// The mark of the end behind the last extent's head: it is needed if the last extent begins before the last logical
+    /// The mark of the end after the last extent's head: it is needed if the last extent begins before the last logical
     /// cluster and does not fill it.
     fn end_mark(&self, last: &Head) -> Option<Head> {
         let (offset, lcluster) = ((self.len_bytes % BLOCK) as u16, self.lclusters() - 1);
@@ -220,7 +220,7 @@ impl<'i> Heads<'i> {
         true
     }
 
-    /// Goes to the head of logical cluster `i`, which is that of the present head or behind it.
+    /// Goes to the head of logical cluster `i`, which is that of the present head or after it.
     fn seek(&mut self, i: u64) -> Head {
         while self.next.is_some_and(|next| next.lcluster <= i) {
             self.step();
@@ -242,7 +242,7 @@ struct Packer<'i> {
 }
 
 impl Packer<'_> {
-    /// Passes on the pack of entries `first..first + entries`, 2 or 16; those behind the end of the file are zero.
+    /// Passes on the pack of entries `first..first + entries`, 2 or 16; those after the end of the file are zero.
     fn pack(&mut self, first: u64, entries: u64, put: &mut dyn FnMut(&[u8])) {
         let base = self.base(first, entries);
         let last = first + entries - 1;
@@ -302,7 +302,7 @@ mod tests {
     use pagefold_image::read::zmap::{IndexForm, ZContext, ZMap};
     use pagefold_image::read::{Algorithm, Mapping, SliceBytes};
 
-    /// An end of a file behind the first 4 GiB of the packed file needs the full form.
+    /// An end of a file after the first 4 GiB of the packed file needs the full form.
     #[test]
     fn fragments_at_any_position_come_back() {
         for (fragment, big) in [(5, true), (u32::MAX.into(), false), (1 << 32, true), ((9 << 32) + 77, false)]

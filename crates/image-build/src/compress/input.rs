@@ -8,7 +8,7 @@
 //! that stays in the second cache. Which bytes a window has is of no importance for the image: see `segment`.
 
 use super::buffers::Buffer;
-use crate::BuildError;
+use crate::Result;
 use crate::content::RangeReader;
 use std::time::{Duration, Instant};
 
@@ -101,7 +101,7 @@ impl<'s> Input<'s> {
     }
 
     /// Returns all bytes, which are read if they are not here.
-    pub fn all(&mut self) -> Result<&[u8], BuildError> {
+    pub fn all(&mut self) -> Result<&[u8]> {
         if self.range.is_some() {
             (self.begin, self.end) = (0, 0);
         }
@@ -111,7 +111,7 @@ impl<'s> Input<'s> {
     /// Moves the window to begin at byte `from` of the segment, which is in it or at its end, and reads on. Returns the
     /// window, which has more of the bytes from there on than before, unless that is impossible. Bytes that are here are
     /// one window.
-    pub fn read_on(&mut self, from: usize) -> Result<&[u8], BuildError> {
+    pub fn read_on(&mut self, from: usize) -> Result<&[u8]> {
         if self.range.is_none() {
             return Ok(&self.memory[from..]);
         }
@@ -124,7 +124,7 @@ impl<'s> Input<'s> {
     }
 
     /// Makes the window end at byte `end` of the segment. It ended before.
-    fn read_to(&mut self, end: usize) -> Result<&[u8], BuildError> {
+    fn read_to(&mut self, end: usize) -> Result<&[u8]> {
         let (has, len) = (self.end - self.begin, end - self.begin);
         let Some(range) = self.range else { return Ok(&self.memory[..len]) };
         if self.memory.len() < len {
@@ -153,7 +153,7 @@ mod tests {
     }
 
     impl RangeReader for Numbers {
-        fn read(&self, at: u64, buf: &mut [u8]) -> Result<(), BuildError> {
+        fn read(&self, at: u64, buf: &mut [u8]) -> Result<()> {
             (at as usize..).zip(buf).for_each(|(at, slot)| *slot = byte(at));
             Ok(())
         }

@@ -22,7 +22,7 @@ pub struct Records<'a> {
     /// Number of the algorithm.
     pub algorithm: u8,
     /// Stored bytes of the last extent if that is [`Stored::Inline`]: the format has no inline extents in records, so
-    /// these bytes stand at the beginning of the block behind the others.
+    /// these bytes stand at the beginning of the block after the others.
     pub tail_bytes: usize,
 }
 
@@ -37,7 +37,7 @@ impl Records<'_> {
         self.gap_bytes(start) + ((self.extents.all().count() as u64) << self.record_bits())
     }
 
-    /// Passes the records to `put`, behind zeroes up to the first; `start` is the offset of the header's end in the image, of
+    /// Passes the records to `put`, after zeroes up to the first; `start` is the offset of the header's end in the image, of
     /// which only the remainder by 32 counts.
     pub fn write(&self, start: u64, put: &mut dyn FnMut(&[u8])) {
         put(&[0; 32][..self.gap_bytes(start) as usize]);

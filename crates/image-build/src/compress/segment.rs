@@ -7,7 +7,7 @@ use super::buffers::Buffer;
 use super::cutter::{CutRules, Cutter};
 use super::input::Input;
 use super::stored::{BLOCK, Segment};
-use crate::BuildError;
+use crate::Result;
 use pagefold_codec::cluster::encode::Encoder;
 use std::sync::atomic::AtomicBool;
 
@@ -30,7 +30,7 @@ impl CutRules {
         room: Buffer,
         encoder: &mut Encoder,
         is_stopped: &AtomicBool,
-    ) -> Result<Segment, BuildError> {
+    ) -> Result<Segment> {
         let segment = Segment { blocks: room, ..Segment::default() };
         let mut cutter = Cutter {
             cut: self,
@@ -59,7 +59,7 @@ impl CutRules {
 
     /// Does the same with a segment that may be read meanwhile, if the encoder needs to know little of what follows an extent.
     ///
-    /// An extent is the same whatever the window has behind it, or it is compressed again with a longer window. So the
+    /// An extent is the same whatever the window has after it, or it is compressed again with a longer window. So the
     /// result is that of [`CutRules::compress`].
     pub fn compress_input(
         &self,
@@ -67,7 +67,7 @@ impl CutRules {
         room: Buffer,
         encoder: &mut Encoder,
         is_stopped: &AtomicBool,
-    ) -> Result<Segment, BuildError> {
+    ) -> Result<Segment> {
         if !encoder.fits_parts() || !self.cuts.is_empty() || !self.has_open_end(src.len()) {
             return self.compress(src.all()?, room, encoder, is_stopped);
         }
@@ -129,7 +129,7 @@ mod tests {
     use pagefold_codec::cluster::encode::EncoderConfig;
     use proptest::prelude::*;
 
-    /// The segments of a file, behind which other files have `later` bytes.
+    /// The segments of a file, after which other files have `later` bytes.
     fn segments(mut file_left: u64, later: u64) -> Vec<u64> {
         let mut segments = Vec::new();
         while file_left > 0 {
@@ -160,7 +160,7 @@ mod tests {
     struct InMemory<'a>(&'a [u8]);
 
     impl RangeReader for InMemory<'_> {
-        fn read(&self, at: u64, buf: &mut [u8]) -> Result<(), BuildError> {
+        fn read(&self, at: u64, buf: &mut [u8]) -> Result<()> {
             buf.copy_from_slice(&self.0[at as usize..][..buf.len()]);
             Ok(())
         }
@@ -228,7 +228,7 @@ mod tests {
                     ..CutRules::default()
                 };
                 let compressed = cut.compress(&src, Buffer::default(), &mut encoder, &AtomicBool::new(true));
-                assert!(matches!(compressed, Err(BuildError::Interrupted)), "{cuts:?}");
+                assert!(matches!(compressed, Err(crate::BuildError::Interrupted)), "{cuts:?}");
                 assert!(
                     cut.compress(&src, Buffer::default(), &mut encoder, &AtomicBool::new(false)).is_ok(),
                     "{cuts:?}"

@@ -53,11 +53,11 @@ pub struct Segment {
     pub extents: Vec<Extent>,
     /// The blocks of the extents, in the same order.
     pub blocks: Buffer,
-    /// The bytes of the last extent that are stored behind the index, or of an uncompressed file behind its inode.
+    /// The bytes of the last extent that are stored after the index, or of an uncompressed file after its inode.
     pub tail: Vec<u8>,
     /// The bytes of the last extent if that is [`Stored::Fragment`], uncompressed.
     pub fragment: Vec<u8>,
-    /// The end of the segment, if it is not stored, since no extent can end there. Only if the file goes on behind it, and
+    /// The end of the segment, if it is not stored, since no extent can end there. Only if the file goes on after it, and
     /// not at a block's beginning.
     pub left: Vec<u8>,
 }

@@ -3,7 +3,7 @@
 //! The builder's thread submits segments and takes the results in an order of its choice, by ticket; so what is written
 //! does not depend on which thread was faster. The builder takes a result before it submits a segment for which there is
 //! no [capacity](Workers::has_capacity). The bound is in bytes: one long segment must not keep the other threads waiting because
-//! short ones behind it fill the queue.
+//! short ones after it fill the queue.
 //!
 //! It also reads no further while [enough](Workers::has_enough) segments wait for a thread, and writes results that have
 //! come: memory that serves for the next segment at once is still in the processor's caches.
@@ -13,9 +13,9 @@ use super::cutter::CutRules;
 use super::input::{Input, Src};
 use super::segment;
 use super::stored::Segment;
-use crate::BuildError;
 use crate::compression::{Compression, Method};
 use crate::options::Options;
+use crate::{BuildError, Result};
 use pagefold_codec::cluster::Format;
 use pagefold_codec::cluster::encode::{Encoder, EncoderConfig};
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -154,7 +154,7 @@ enum Event<O> {
 }
 
 /// The result of a segment, and the length of its source.
-type Finished<O> = (Result<Done<O>, BuildError>, usize);
+type Finished<O> = (Result<Done<O>>, usize);
 
 impl<W, O> Drop for Workers<'_, W, O> {
     fn drop(&mut self) {
@@ -171,9 +171,9 @@ impl<'scope, W: Send, O: Send + 'scope> Workers<'scope, W, O> {
         threads: usize,
         in_flight_bytes: usize,
         new_worker: impl Fn() -> F + Copy + Send + 'scope,
-    ) -> Result<Self, BuildError>
+    ) -> Result<Self>
     where
-        F: FnMut(&mut Input<'_>, W) -> Result<O, BuildError>,
+        F: FnMut(&mut Input<'_>, W) -> Result<O>,
     {
         let (sender, events) = channel();
         // It closes the queue if a thread cannot be started.
@@ -226,10 +226,7 @@ impl<'scope, W: Send, O: Send + 'scope> Workers<'scope, W, O> {
     }
 
     /// Waits until a thread begins or finishes a segment. `while_waiting` is called now and then, and may end it.
-    pub fn wait(
-        &mut self,
-        mut while_waiting: impl FnMut() -> Result<(), BuildError>,
-    ) -> Result<(), BuildError> {
+    pub fn wait(&mut self, mut while_waiting: impl FnMut() -> Result<()>) -> Result<()> {
         loop {
             match self.events.recv_timeout(SIGNAL_LATENCY) {
                 Ok(event) => {
@@ -266,11 +263,7 @@ impl<'scope, W: Send, O: Send + 'scope> Workers<'scope, W, O> {
     }
 
     /// Waits for the result of a segment, which is taken once. `while_waiting` is called now and then, and may end it.
-    pub fn take(
-        &mut self,
-        ticket: Ticket,
-        mut while_waiting: impl FnMut() -> Result<(), BuildError>,
-    ) -> Result<Done<O>, BuildError> {
+    pub fn take(&mut self, ticket: Ticket, mut while_waiting: impl FnMut() -> Result<()>) -> Result<Done<O>> {
         self.taken += 1;
         loop {
             if let Some((result, src_bytes)) = self.early.remove(&ticket) {
@@ -291,7 +284,7 @@ fn waiting_bytes(src_bytes: usize) -> usize {
 fn work<W, O>(
     queue: &Queue<W>,
     sender: &Sender<Event<O>>,
-    mut worker: impl FnMut(&mut Input<'_>, W) -> Result<O, BuildError>,
+    mut worker: impl FnMut(&mut Input<'_>, W) -> Result<O>,
 ) {
     let mut memory = Buffer::default();
     while let Some(Job { ticket, mut src, what }) = queue.pop() {
@@ -321,7 +314,7 @@ pub fn compressor(
     options: &Options,
     queue: &Queue<ToCompress>,
     blocks_memory: &SharedBuffers,
-) -> impl FnMut(&mut Input<'_>, ToCompress) -> Result<Segment, BuildError> {
+) -> impl FnMut(&mut Input<'_>, ToCompress) -> Result<Segment> {
     let (mut encoders, is_stopped) = (BTreeMap::new(), &queue.is_stopped);
     move |input, ToCompress { cut, compression }| {
         // Blocks that do not compress take as much as the source.

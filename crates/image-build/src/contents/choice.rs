@@ -4,7 +4,7 @@
 //! chunk scan asks before files are written, so choices by sample are kept.
 
 use super::sample::{Gain, SAMPLED_BYTES_MIN, Sampler};
-use crate::BuildError;
+use crate::Result;
 use crate::compression::Compression;
 use crate::content::Content;
 use crate::options::Options;
@@ -25,7 +25,7 @@ const UNKNOWN: u8 = 0;
 
 impl Chooser {
     /// Makes the sampler, if the options ask for samples.
-    pub fn new(options: &Options, spill: &Spill) -> Result<Self, BuildError> {
+    pub fn new(options: &Options, spill: &Spill) -> Result<Self> {
         let sampler = options.choose_by_sample.then(Sampler::new).transpose()?;
         Ok(Chooser { sampler, gains: Table::new(spill) })
     }
@@ -36,7 +36,7 @@ impl Chooser {
         writer: &Writer<'_>,
         planned: &Planned,
         content: &dyn Content,
-    ) -> Result<Option<Compression>, BuildError> {
+    ) -> Result<Option<Compression>> {
         let options = writer.options;
         if let Some(by_rule) = planned.rule(writer.tree, &options.rules) {
             return Ok(by_rule);

@@ -1,6 +1,6 @@
 //! Contents in order, with zeroes where the file has holes.
 
-use crate::BuildError;
+use crate::Result;
 use crate::compress::buffers::Buffer;
 use crate::content::{RangeReader, Reader};
 use crate::content_hash::ContentHash;
@@ -28,7 +28,7 @@ impl<'r> Filled<'r> {
     }
 
     /// Reads the next `len` bytes into a buffer, whose contents are replaced.
-    pub fn read(&mut self, len: usize, mut bytes: Buffer) -> Result<Buffer, BuildError> {
+    pub fn read(&mut self, len: usize, mut bytes: Buffer) -> Result<Buffer> {
         bytes.set_len(len);
         let mut done = 0;
         while done < len {
@@ -59,18 +59,14 @@ impl<'r> Filled<'r> {
         Some(range)
     }
 
-    /// Goes to a byte behind the present one, without reading and hashing what is before it.
+    /// Goes to a byte after the present one, without reading and hashing what is before it.
     pub fn seek(&mut self, at: u64) {
         self.at = at;
     }
 
     /// Passes over the next bytes. They are read if the hash is wanted; then it returns the hash of these bytes.
     /// `on_step` is called for each MiB that is read.
-    pub fn skip(
-        &mut self,
-        len_bytes: u64,
-        mut on_step: impl FnMut() -> Result<(), BuildError>,
-    ) -> Result<Option<u128>, BuildError> {
+    pub fn skip(&mut self, len_bytes: u64, mut on_step: impl FnMut() -> Result<()>) -> Result<Option<u128>> {
         if self.hash.is_some() {
             let (mut bytes, mut hash) = (Buffer::default(), ContentHash::new());
             for start in (0..len_bytes).step_by(STEP_BYTES) {

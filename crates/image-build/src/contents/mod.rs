@@ -2,7 +2,7 @@
 //!
 //! One thread reads and writes; the others compress. A file is cut into segments, which are compressed by any thread; a
 //! bounded number of bytes of them is under way. Small files come first: they are fragments of the packed file (`packed`,
-//! `packing`). The others follow; if equal parts are to be shared, they were read once before (`scan`), and `parts` has
+//! `packing`, `packed_file`). The others follow; if equal parts are to be shared, they were read once before (`scan`), and `parts` has
 //! what such a file stores itself, and its references. [`Sort`](super::sort::Sort) is the order in each of the two groups.
 //!
 //! The image must not depend on the number of threads. So nothing depends on when a result comes: segments are written in
@@ -10,18 +10,17 @@
 
 mod choice;
 mod filled;
+mod filler;
 mod packed;
+mod packed_file;
 mod packing;
 mod parts;
 mod sample;
 mod scan;
 
-use super::BuildError;
 use super::compress::buffers::{Buffer, Buffers, SharedBuffers};
 use super::compress::segment::{SEGMENT_BYTES_MAX, next_segment_bytes};
-use super::compress::stored::Segment;
-use super::compress::workers::{self, Done, Queue, Ticket, ToCompress, Workers};
-use super::compression::Compression;
+use super::compress::workers::{self, Done, Queue, Workers};
 use super::content::Content;
 use super::duplicates::{Duplicates, Hasher};
 use super::error::path_of;
@@ -31,13 +30,14 @@ use super::sparse;
 use super::table::Table;
 use super::tree::InodeId;
 use super::writer::{OpenFile, Writer};
+use crate::{BuildError, Result};
 use choice::Chooser;
 use filled::Filled;
+use filler::{Filler, Pending, PendingSegment, Source};
 pub use packed::segment_bytes as packed_segment_bytes;
 use packing::Packing;
-use parts::{OwnPart, PendingReference};
+use parts::OwnPart;
 pub use sample::sampler_bytes;
-use scan::Scan;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -48,53 +48,13 @@ const LIMITED_BUFFER_BYTES: usize = 2 * SEGMENT_BYTES_MAX;
 /// Bytes that are read at once to hash a file.
 const HASH_BYTES: usize = 1 << 20;
 
-/// A piece of work whose result is written next, or after those before it.
-enum Pending {
-    /// An inode without contents in blocks of compressed data.
-    Bare(Planned),
-    /// A file with the contents of another one, which was added before.
-    Duplicate { planned: Planned, original: InodeId },
-    /// A segment of a file that a thread compresses.
-    Segment(PendingSegment),
-    /// A part of a file that lies elsewhere.
-    Reference(PendingReference),
-    /// A segment of the packed file.
-    Packed(Ticket),
-}
-
-struct PendingSegment {
-    ticket: Ticket,
-    planned: Planned,
-    len: usize,
-    is_last: bool,
-    /// `None`: it is stored plain.
-    compression: Option<Compression>,
-    /// Whether later files may have the contents of its file.
-    is_original: bool,
-    /// Whether its file has references, or cuts for those of others.
-    is_divided: bool,
-}
-
-/// A file that is being read.
-struct Source {
-    planned: Planned,
-    len_bytes: u64,
-    compression: Option<Compression>,
-}
-
 /// Appends the contents of all inodes that are no directories. Segments of up to `in_flight_bytes` are under way at once.
-pub fn fill(
-    writer: &mut Writer<'_>,
-    order: &Order,
-    threads: usize,
-    in_flight_bytes: usize,
-) -> Result<(), BuildError> {
+pub fn fill(writer: &mut Writer<'_>, order: &Order, threads: usize, in_flight_bytes: usize) -> Result<()> {
     let (plan, options) = (writer.plan, writer.options);
     let queue = &Queue::default();
     // Results that are written last may have kept all the memory that there is.
     let blocks_memory = &SharedBuffers::new(if options.memory_bytes.is_some() { 0 } else { in_flight_bytes });
     std::thread::scope(|scope| {
-        let left_bytes = writer.total_bytes();
         let duplicates = match writer.can_share() {
             true => Duplicates::new(writer.tree, plan, options)?,
             false => Duplicates::none(writer.tree.spill()),
@@ -114,26 +74,23 @@ pub fn fill(
         })?;
         let compressor = move || workers::compressor(options, queue, blocks_memory);
         let workers = Workers::start(scope, queue, threads, in_flight_bytes, compressor)?;
-        let file = OpenFile::new(writer.tree.spill());
-        let (pending, not_stored) = (VecDeque::new(), Vec::new());
-        let sources = match options.memory_bytes {
-            Some(_) => Buffers::limited(LIMITED_BUFFER_BYTES),
-            None => Buffers::new(in_flight_bytes),
-        };
         let mut filler = Filler {
-            writer,
             workers,
             duplicates,
             scan,
             packing,
             chooser,
-            pending,
-            file,
-            not_stored,
-            left_bytes,
+            pending: VecDeque::new(),
+            file: OpenFile::new(writer.tree.spill()),
+            not_stored: Vec::new(),
+            left_bytes: writer.total_bytes(),
             pending_references: 0,
-            sources,
+            sources: match options.memory_bytes {
+                Some(_) => Buffers::limited(LIMITED_BUFFER_BYTES),
+                None => Buffers::new(in_flight_bytes),
+            },
             blocks_memory,
+            writer,
         };
         for planned in small.iter() {
             filler.pack_file(planned)?;
@@ -146,30 +103,8 @@ pub fn fill(
     })
 }
 
-struct Filler<'w, 'a, 's> {
-    writer: &'w mut Writer<'a>,
-    workers: Workers<'s, ToCompress, Segment>,
-    duplicates: Duplicates,
-    scan: Scan,
-    packing: Packing,
-    chooser: Chooser,
-    pending: VecDeque<Pending>,
-    /// The file whose segments are being written.
-    file: OpenFile,
-    /// The bytes of that file before a reference that could not be stored without those of the reference.
-    not_stored: Vec<u8>,
-    /// Bytes of all files that are not read yet.
-    left_bytes: u64,
-    /// The references that wait, each with a block.
-    pending_references: usize,
-    /// Memory for sources of segments.
-    sources: Buffers,
-    /// Memory for their blocks.
-    blocks_memory: &'s SharedBuffers,
-}
-
 impl<'a> Filler<'_, 'a, '_> {
-    fn add(&mut self, planned: Planned) -> Result<(), BuildError> {
+    fn add(&mut self, planned: Planned) -> Result<()> {
         if self.writer.tree.content_bytes(planned.id) > 0
             && let Some(content) = self.writer.content(&planned)
         {
@@ -179,7 +114,7 @@ impl<'a> Filler<'_, 'a, '_> {
         self.write_ready()
     }
 
-    fn add_file(&mut self, planned: Planned, content: &dyn Content) -> Result<(), BuildError> {
+    fn add_file(&mut self, planned: Planned, content: &dyn Content) -> Result<()> {
         let options = self.writer.options;
         let len_bytes = content.len_bytes();
         if let Some(original) = self.scan.original(planned.id) {
@@ -242,11 +177,7 @@ impl<'a> Filler<'_, 'a, '_> {
     }
 
     /// Reads a file to its end, and looks for an earlier one with the same contents.
-    fn find_original(
-        &mut self,
-        file: &Source,
-        reader: &mut Filled<'_>,
-    ) -> Result<Option<InodeId>, BuildError> {
+    fn find_original(&mut self, file: &Source, reader: &mut Filled<'_>) -> Result<Option<InodeId>> {
         let mut hasher = Hasher::default();
         let mut bytes = Buffer::default();
         for start in (0..file.len_bytes).step_by(HASH_BYTES) {
@@ -258,12 +189,7 @@ impl<'a> Filler<'_, 'a, '_> {
     }
 
     /// Passes a file to the threads, unless it is a segment whose contents an earlier file has.
-    fn submit(
-        &mut self,
-        file: &Source,
-        is_original: bool,
-        reader: &mut Filled<'_>,
-    ) -> Result<(), BuildError> {
+    fn submit(&mut self, file: &Source, is_original: bool, reader: &mut Filled<'_>) -> Result<()> {
         let may_be_duplicate = !is_original && self.duplicates.may_have(file.len_bytes, file.compression);
         if !may_be_duplicate {
             let whole = OwnPart::whole(file.len_bytes, is_original);
@@ -286,7 +212,7 @@ impl<'a> Filler<'_, 'a, '_> {
     }
 
     /// Writes results until another segment of this length may be submitted, and a thread will soon want it.
-    fn wait_for_capacity(&mut self, src_bytes: usize) -> Result<(), BuildError> {
+    fn wait_for_capacity(&mut self, src_bytes: usize) -> Result<()> {
         loop {
             match (self.workers.has_capacity(src_bytes), self.pending.is_empty()) {
                 (true, _) if !self.workers.has_enough() => return Ok(()),
@@ -310,7 +236,7 @@ impl<'a> Filler<'_, 'a, '_> {
     }
 
     /// Writes what needs no thread and is next, and what is next if much waits.
-    fn write_ready(&mut self) -> Result<(), BuildError> {
+    fn write_ready(&mut self) -> Result<()> {
         while matches!(self.pending.front(), Some(Pending::Bare(_) | Pending::Duplicate { .. }))
             || self.pending.len() > PENDING_MAX
         {
@@ -319,20 +245,20 @@ impl<'a> Filler<'_, 'a, '_> {
         Ok(())
     }
 
-    fn drain(&mut self) -> Result<(), BuildError> {
+    fn drain(&mut self) -> Result<()> {
         while !self.pending.is_empty() {
             self.write_next()?;
         }
         Ok(())
     }
 
-    fn write_next(&mut self) -> Result<(), BuildError> {
+    fn write_next(&mut self) -> Result<()> {
         match self.pending.pop_front() {
             None => Ok(()),
             Some(Pending::Bare(planned)) => self.writer.put_bare(&planned),
             Some(Pending::Duplicate { planned, original }) => {
                 let len_bytes = self.writer.tree.content_bytes(planned.id);
-                self.writer.put_duplicate(&planned, len_bytes, original)?;
+                self.writer.put_duplicate(&planned, original)?;
                 self.writer.report(len_bytes)
             }
             Some(Pending::Segment(segment)) => self.write_segment(&segment),
@@ -344,7 +270,7 @@ impl<'a> Filler<'_, 'a, '_> {
         }
     }
 
-    fn write_segment(&mut self, segment: &PendingSegment) -> Result<(), BuildError> {
+    fn write_segment(&mut self, segment: &PendingSegment) -> Result<()> {
         let &PendingSegment { ticket, planned, len, is_last, compression, is_original, is_divided } = segment;
         let Done { output: mut segment, elapsed, src } =
             self.workers.take(ticket, || self.writer.report(0))?;
@@ -361,8 +287,7 @@ impl<'a> Filler<'_, 'a, '_> {
             let next = OpenFile::new(self.writer.tree.spill());
             let mut file = std::mem::replace(&mut self.file, next);
             file.fragment = fragment;
-            let len_bytes = self.writer.tree.content_bytes(planned.id);
-            self.writer.put_file(&planned, len_bytes, compression, file, is_original)?;
+            self.writer.put_file(&planned, compression, file, is_original)?;
         }
         self.writer.report(len as u64)?;
         if is_last { self.write_due() } else { Ok(()) }

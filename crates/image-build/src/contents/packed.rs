@@ -1,17 +1,17 @@
-//! The packed file: small files, and the ends of others, one behind the other, so that they are compressed together.
+//! The packed file: small files, and the ends of others, one after the other, so that they are compressed together.
 //!
 //! It is compressed while it grows, a segment at a time, and never stored otherwise. Its segments lie wherever the image
 //! ends when they are compressed. The compact index needs consecutive clusters in each pack of entries; so a segment
 //! ends where a pack of sixteen begins. Equal fragments are stored once.
 
-use crate::BuildError;
+use crate::Result;
 use crate::compress::segment::SEGMENT_BYTES_MAX;
 use crate::options::BLOCK_BYTES;
 use crate::progress::Stored;
 use crate::table::{Hashes, Spill};
 
 /// Blocks that the entries before the first pack of sixteen describe: the index of an inode without attributes begins
-/// eight bytes behind a multiple of 32.
+/// eight bytes after a multiple of 32.
 const FIRST_BLOCKS: usize = 6;
 /// Blocks that a pack of sixteen describes, bytes.
 const PACK_BYTES: usize = 16 * BLOCK_BYTES as usize;
@@ -73,7 +73,7 @@ impl Packed {
     }
 
     /// Returns the position of a fragment with these contents, and appends them if no earlier one has them.
-    pub fn place(&mut self, fragment: &[u8]) -> Result<u64, BuildError> {
+    pub fn place(&mut self, fragment: &[u8]) -> Result<u64> {
         let end = self.len_bytes();
         self.stored.add(fragment.len() as u64, 0);
         if let Some(known) = self.known.get_or_insert(&Hashes::key_of_bytes(&[fragment]), end)? {
@@ -99,7 +99,7 @@ impl Packed {
         (!self.buffer.is_empty()).then(|| self.take(Vec::new(), true))
     }
 
-    /// Takes what is left before directories, which follow in short clusters. Their segments lie one behind the other, so
+    /// Takes what is left before directories, which follow in short clusters. Their segments lie one after the other, so
     /// they may end anywhere in a pack.
     pub fn begin_directories(&mut self) -> Option<PackedSegment> {
         self.buffer.resize(self.buffer.len().next_multiple_of(BLOCK_BYTES as usize), 0);

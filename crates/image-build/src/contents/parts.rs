@@ -5,9 +5,7 @@
 //! or none of these extents can begin where the reference has them, the bytes are read again and compressed.
 
 use super::filled::Filled;
-use super::{Filler, Pending, PendingSegment, Source};
-use crate::BuildError;
-use crate::chunks::Reference;
+use super::filler::{Filler, Pending, PendingReference, PendingSegment, Source};
 use crate::compress::buffers::Buffer;
 use crate::compress::cutter::CutRules;
 use crate::compress::input::Src;
@@ -17,7 +15,7 @@ use crate::compression::Compression;
 use crate::content_hash::ContentHash;
 use crate::error::path_of;
 use crate::options::BLOCK_BYTES;
-use crate::plan::Planned;
+use crate::{BuildError, Result};
 use std::ops::Range;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
@@ -29,17 +27,6 @@ const WAITING_MAX: usize = 128;
 
 /// Most references that wait to be written, which take 2 MiB.
 const PENDING_REFERENCES_MAX: usize = 512;
-
-/// A part of a file that lies elsewhere.
-pub(super) struct PendingReference {
-    planned: Planned,
-    compression: Compression,
-    reference: Reference,
-    /// The hash of its bytes without the last block, if they were read.
-    hash: Option<u128>,
-    /// The bytes of its last block.
-    last: Vec<u8>,
-}
 
 /// A part of a file that it stores itself.
 #[derive(Debug, Clone, Default)]
@@ -70,7 +57,7 @@ impl<'a> Filler<'_, 'a, '_> {
         file: &Source,
         compression: Compression,
         reader: &mut Filled<'_>,
-    ) -> Result<(), BuildError> {
+    ) -> Result<()> {
         let planned = file.planned;
         let (mut start, mut number) = (0, 0);
         while let Some(reference) = self.scan.divided.reference(planned.id, number) {
@@ -114,7 +101,7 @@ impl<'a> Filler<'_, 'a, '_> {
         file: &Source,
         part: &OwnPart,
         reader: &mut Filled<'_>,
-    ) -> Result<(), BuildError> {
+    ) -> Result<()> {
         let later_bytes = self.left_bytes.saturating_sub(part.range.end);
         let mut start = part.range.start;
         while start < part.range.end {
@@ -132,7 +119,7 @@ impl<'a> Filler<'_, 'a, '_> {
     ///
     /// The threads read long segments themselves: all of them can at once, and none waits at the beginning until others have
     /// a segment. Each does that in memory which it keeps; so where memory is limited, the builder's thread reads.
-    fn source(&mut self, len: usize, reader: &mut Filled<'_>) -> Result<Src, BuildError> {
+    fn source(&mut self, len: usize, reader: &mut Filled<'_>) -> Result<Src> {
         let is_limited = self.writer.options.memory_bytes.is_some();
         if len >= READ_BY_THREAD_BYTES_MIN
             && !is_limited
@@ -168,7 +155,7 @@ impl<'a> Filler<'_, 'a, '_> {
     }
 
     /// Adds a reference to the file that is being written.
-    pub(super) fn write_reference(&mut self, pending: &PendingReference) -> Result<(), BuildError> {
+    pub(super) fn write_reference(&mut self, pending: &PendingReference) -> Result<()> {
         let PendingReference { planned, reference, ref last, .. } = *pending;
         let not_stored = std::mem::take(&mut self.not_stored);
         self.file.is_cut = true;
@@ -179,7 +166,7 @@ impl<'a> Filler<'_, 'a, '_> {
     }
 
     /// Compresses the contents of a reference, and the bytes before it that are not stored.
-    fn store_again(&mut self, pending: &PendingReference, not_stored: Vec<u8>) -> Result<(), BuildError> {
+    fn store_again(&mut self, pending: &PendingReference, not_stored: Vec<u8>) -> Result<()> {
         let PendingReference { planned, compression, reference, hash, ref last } = *pending;
         let mut second = SecondRead { hash: ContentHash::new(), last: Vec::new() };
         let Some(content) = self.writer.content(&planned) else { return Ok(()) };

@@ -9,11 +9,11 @@
 //! A file whose repetitions are far apart, such as an archive with the same photo twice, is taken for one that does not
 //! compress.
 
-use super::Filled;
-use crate::BuildError;
+use super::filled::Filled;
 use crate::compress::buffers::Buffer;
 use crate::compression::Compression;
 use crate::content::Content;
+use crate::{BuildError, Result};
 use pagefold_codec::cluster::encode::{Encoder, EncoderConfig};
 use pagefold_image::format::config::{Algorithm, LZ4_WINDOW_BYTES_DEFAULT};
 
@@ -90,7 +90,7 @@ pub fn sampler_bytes() -> usize {
 
 impl Sampler {
     /// Makes the encoders.
-    pub fn new() -> Result<Self, BuildError> {
+    pub fn new() -> Result<Self> {
         let [lz4, zstd] = configs();
         let make = |[fast, strong]: [EncoderConfig; 2]| {
             Ok::<_, BuildError>([Encoder::new(&fast)?, Encoder::new(&strong)?])
@@ -100,7 +100,7 @@ impl Sampler {
 
     /// Finds out what compressing a file gains, which has [`SAMPLED_BYTES_MIN`] bytes or more. [`Gain::EntropyOnly`] is never
     /// the answer for a compression that does not search long.
-    pub fn gain(&mut self, content: &dyn Content, compression: Compression) -> Result<Gain, BuildError> {
+    pub fn gain(&mut self, content: &dyn Content, compression: Compression) -> Result<Gain> {
         let sample = sample(content)?;
         let is_of = |(at, magic): &(usize, &[u8])| sample[*at..].starts_with(magic);
         let counted = match COMPRESSED_FORMATS.iter().any(is_of) {
@@ -130,7 +130,7 @@ impl Sampler {
 }
 
 /// Reads the pieces of a file.
-fn sample(content: &dyn Content) -> Result<Vec<u8>, BuildError> {
+fn sample(content: &dyn Content) -> Result<Vec<u8>> {
     let reader = content.open()?;
     let data = reader.data_ranges()?;
     let mut filled = Filled::new(reader.as_ref(), data.as_deref(), false);

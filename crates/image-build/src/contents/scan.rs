@@ -6,7 +6,7 @@
 
 use super::choice::Chooser;
 use super::filled::Filled;
-use crate::BuildError;
+use crate::Result;
 use crate::chunks::{ChunkIndex, ChunkSizes, Divided, Divisions, File, FoundChunk, chunk_sizes};
 use crate::compress::buffers::Buffer;
 use crate::compress::input::Input;
@@ -82,12 +82,12 @@ impl Scan {
         self.originals.get_or(id.index(), 0) != 0
     }
 
-    fn add_duplicate(&mut self, id: InodeId, original: InodeId) -> Result<(), BuildError> {
+    fn add_duplicate(&mut self, id: InodeId, original: InodeId) -> Result<()> {
         self.duplicates.put(id.index(), original.index() as u32 + 1, 0)?;
         self.add_original(original)
     }
 
-    fn add_original(&mut self, id: InodeId) -> Result<(), BuildError> {
+    fn add_original(&mut self, id: InodeId) -> Result<()> {
         self.originals.put(id.index(), 1, 0)
     }
 }
@@ -101,7 +101,7 @@ pub fn scan(
     in_flight_bytes: usize,
     chooser: &mut Chooser,
     fragment_bytes_max: impl Fn(Compression) -> usize,
-) -> Result<Scan, BuildError> {
+) -> Result<Scan> {
     let options = writer.options;
     let is_wanted =
         options.dedupe == Dedupe::Chunks && options.target.has(incompat::DEDUPE) && writer.can_share();
@@ -112,27 +112,20 @@ pub fn scan(
     let queue = Queue::default();
     std::thread::scope(|scope| {
         let workers = Workers::start(scope, &queue, threads, in_flight_bytes, move || chunker(sizes))?;
-        let (pending, chunks, index) =
-            (VecDeque::new(), Table::new(writer.tree.spill()), ChunkIndex::new(writer.tree.spill()));
-        let scan = Scan::new(writer.tree.spill());
-        let divisions = Divisions::new(options.cluster_bytes, writer.tree.spill());
-        let (duplicates, buffers) = (Duplicates::none(writer.tree.spill()), Vec::new());
-        let tree = writer.tree;
-        let total_bytes = files.iter().map(|planned| tree.content_bytes(planned.id)).sum();
-        let (pending_bytes, done_bytes) = (0, 0);
+        let (tree, spill) = (writer.tree, writer.tree.spill());
         let mut scanner = Scanner {
             writer,
             workers,
-            pending,
-            chunks,
-            index,
-            scan,
-            divisions,
-            duplicates,
-            buffers,
-            pending_bytes,
-            done_bytes,
-            total_bytes,
+            pending: VecDeque::new(),
+            chunks: Table::new(spill),
+            index: ChunkIndex::new(spill),
+            scan: Scan::new(spill),
+            divisions: Divisions::new(options.cluster_bytes, spill),
+            duplicates: Duplicates::none(spill),
+            buffers: Vec::new(),
+            pending_bytes: 0,
+            done_bytes: 0,
+            total_bytes: files.iter().map(|planned| tree.content_bytes(planned.id)).sum(),
         };
         let compressions = options.compressions();
         for planned in files.iter() {
@@ -158,7 +151,7 @@ pub fn scan(
 
 /// Makes the function with which a thread cuts segments into chunks and hashes them. Chunks of files with different
 /// compressions, and so with different seeds, are different.
-fn chunker(sizes: ChunkSizes) -> impl FnMut(&mut Input<'_>, u8) -> Result<Vec<FoundChunk>, BuildError> {
+fn chunker(sizes: ChunkSizes) -> impl FnMut(&mut Input<'_>, u8) -> Result<Vec<FoundChunk>> {
     let mut estimator = None;
     move |input, seed| {
         let src = input.all()?;
@@ -188,7 +181,7 @@ struct Estimator {
 }
 
 impl Estimator {
-    fn new() -> Result<Self, BuildError> {
+    fn new() -> Result<Self> {
         let encoder = Encoder::new(&EncoderConfig::Lz4 { window_bytes: LZ4_WINDOW_BYTES_DEFAULT })?;
         Ok(Estimator { encoder, room: vec![0; 2 * SAMPLE_BYTES], sample: (usize::MAX, 0) })
     }
@@ -199,7 +192,7 @@ impl Estimator {
     }
 
     /// Estimates the stored length of a part of a segment.
-    fn stored_bytes(&mut self, src: &[u8], part: Range<usize>) -> Result<u32, BuildError> {
+    fn stored_bytes(&mut self, src: &[u8], part: Range<usize>) -> Result<u32> {
         let at = part.start / SAMPLE_STEP_BYTES * SAMPLE_STEP_BYTES;
         let sample = &src[at..src.len().min(at + SAMPLE_BYTES)];
         if self.sample.0 != at {
@@ -251,7 +244,7 @@ impl Scanner<'_, '_, '_> {
         compression: Compression,
         seed: u8,
         fragment_bytes: u64,
-    ) -> Result<(), BuildError> {
+    ) -> Result<()> {
         let len_bytes = content.len_bytes();
         let reader = content.open()?;
         let data = reader.data_ranges()?;
@@ -287,12 +280,12 @@ impl Scanner<'_, '_, '_> {
         reader.finish()
     }
 
-    fn report(&mut self) -> Result<(), BuildError> {
+    fn report(&mut self) -> Result<()> {
         self.writer.report_scan(self.done_bytes, self.total_bytes)
     }
 
     /// Takes the chunks of the next segment; false if there is none.
-    fn take_next(&mut self) -> Result<bool, BuildError> {
+    fn take_next(&mut self) -> Result<bool> {
         let Some(PendingSegment { ticket, ends, counted_bytes }) = self.pending.pop_front() else {
             return Ok(false);
         };
@@ -313,7 +306,7 @@ impl Scanner<'_, '_, '_> {
     }
 
     /// Compares a file, all of whose chunks are known, with those before.
-    fn end_file(&mut self, ended: &EndedFile) -> Result<(), BuildError> {
+    fn end_file(&mut self, ended: &EndedFile) -> Result<()> {
         let &EndedFile { file, compression } = ended;
         let mut hasher = Hasher::default();
         self.chunks.iter().for_each(|chunk| hasher.write(&chunk.hash));

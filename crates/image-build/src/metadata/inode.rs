@@ -21,7 +21,7 @@ pub struct Fields {
     pub ino: u32,
     /// Length of the contents, bytes.
     pub len_bytes: u64,
-    /// Bytes of attributes behind the inode.
+    /// Bytes of attributes after the inode.
     pub xattr_bytes: usize,
     /// Whether the inode needs room for 48 bits of [`Storage::u`].
     pub is_wide: bool,

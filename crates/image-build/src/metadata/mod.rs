@@ -5,7 +5,7 @@
 //! | `space` | the area of inodes: records of 32 bytes and more, placed so that inline ends stay within a block |
 //! | `inode` | the record of an inode, compact or extended |
 //! | `directory` | blocks of entries |
-//! | `xattr` | attributes behind an inode, and those that inodes share |
+//! | `xattr` | attributes after an inode, and those that inodes share |
 //! | `prefixes` | the choice of long prefixes of their names |
 
 pub mod directory;

@@ -1,7 +1,7 @@
 //! Long prefixes of attribute names: a table of beginnings that many names have, so that attributes store only the
 //! rest.
 //!
-//! The table stands behind the configuration records, in the room that the first block has left. So a prefix costs
+//! The table stands after the configuration records, in the room that the first block has left. So a prefix costs
 //! nothing but its share of that room, and the choice is which ones save most. It depends on the attributes alone.
 
 use pagefold_image::format::xattr::{

@@ -1,10 +1,10 @@
-//! The area of inodes, which the image has behind all data.
+//! The area of inodes, which the image has after all data.
 //!
 //! A record is an inode with all that follows it: attributes, index, inline end. It begins at a multiple of 32 bytes. An
 //! inline end must not cross a block's border, so a record may have to begin later than where the one before ends; the
 //! gap takes a later, smaller record.
 
-use crate::BuildError;
+use crate::Result;
 use crate::options::BLOCK_BYTES;
 use crate::table::{Spill, Table};
 use pagefold_image::format::inode::SLOT_LEN;
@@ -14,7 +14,7 @@ use std::ops::Range;
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Gaps that are remembered. The smallest are forgotten first.
 const GAPS_MAX: usize = 4096;
-/// Version 1.5 of fsck.erofs reads the header of attributes behind each inode, also if the inode has none and the image
+/// Version 1.5 of fsck.erofs reads the header of attributes after each inode, also if the inode has none and the image
 /// ends there. No other reader is known to do so.
 const BEHIND_LAST_LEN: usize = 12;
 
@@ -38,7 +38,7 @@ impl Space {
 
     /// Finds room for a record of `len_bytes`, whose bytes `inline` lie within a block, and returns its position. The
     /// inline bytes are at most a block less 32 bytes.
-    pub fn reserve(&mut self, len_bytes: u64, inline: Range<u64>) -> Result<u64, BuildError> {
+    pub fn reserve(&mut self, len_bytes: u64, inline: Range<u64>) -> Result<u64> {
         let len = len_bytes.next_multiple_of(SLOT_LEN);
         if let Some((gap, at)) = self.find_gap(len, &inline) {
             self.gaps.remove(&gap);
@@ -74,8 +74,8 @@ impl Space {
         self.bytes.read_at(bytes)
     }
 
-    /// The area, filled up to a whole block, with at least [`BEHIND_LAST_LEN`] bytes behind the last record.
-    pub fn into_bytes(mut self) -> Result<Table<u8>, BuildError> {
+    /// The area, filled up to a whole block, with at least [`BEHIND_LAST_LEN`] bytes after the last record.
+    pub fn into_bytes(mut self) -> Result<Table<u8>> {
         self.bytes.grow((self.bytes.len() + BEHIND_LAST_LEN).next_multiple_of(BLOCK as usize), 0)?;
         Ok(self.bytes)
     }

@@ -1,11 +1,11 @@
-//! Extended attributes: those that several inodes share stand once in a pool, the others behind their inode.
+//! Extended attributes: those that several inodes share stand once in a pool, the others after their inode.
 
 use super::prefixes::{LongPrefixes, split};
-use crate::BuildError;
 use crate::options::BLOCK_BYTES;
 use crate::plan::Planned;
 use crate::table::Table;
 use crate::tree::{InodeId, Tree, XATTR_VALUE_LEN_MAX, Xattr};
+use crate::{BuildError, Result};
 use pagefold_image::format::xattr::{ALIGN, RawXattrEntry, RawXattrHeader, filter_bit, xattr_area_len_max};
 
 /// An attribute that at least this many inodes have is shared: it takes 4 bytes in each, and once its length.
@@ -28,11 +28,7 @@ pub struct Pool {
 impl Pool {
     /// Collects the attributes that the inodes `ids` share. Names may get long prefixes whose table takes up to
     /// `prefix_bytes`; 0: there are none.
-    pub fn collect(
-        tree: &Tree,
-        ids: impl Iterator<Item = InodeId>,
-        prefix_bytes: usize,
-    ) -> Result<Self, BuildError> {
+    pub fn collect(tree: &Tree, ids: impl Iterator<Item = InodeId>, prefix_bytes: usize) -> Result<Self> {
         let (spill, attributes) = (tree.spill(), tree.attributes());
         let mut counts = Table::filled(spill, attributes.count(), 0u32)?;
         for id in ids {
@@ -71,8 +67,8 @@ impl Pool {
         &self.bytes
     }
 
-    /// Encodes the attributes behind an inode; empty if it has none.
-    pub fn encode(&self, tree: &Tree, planned: &Planned) -> Result<Vec<u8>, BuildError> {
+    /// Encodes the attributes after an inode; empty if it has none.
+    pub fn encode(&self, tree: &Tree, planned: &Planned) -> Result<Vec<u8>> {
         if !tree.has_xattrs(planned.id) {
             return Ok(Vec::new());
         }
@@ -97,7 +93,7 @@ impl Pool {
         }
     }
 
-    fn add(&mut self, number: u32, xattr: &Xattr) -> Result<(), BuildError> {
+    fn add(&mut self, number: u32, xattr: &Xattr) -> Result<()> {
         let at = self.bytes.len();
         // An attribute beyond 16 GiB is not shared.
         let Some(pool_number) = u32::try_from(at as u64 / ALIGN).ok().filter(|number| *number != NOT_SHARED)
@@ -117,7 +113,7 @@ impl Pool {
 const XATTR_NAME_LEN_MAX: usize = 255;
 
 /// Checks whether an inode may have these attributes. `path` is for errors.
-pub fn check(xattrs: &[Xattr], path: &[u8]) -> Result<(), BuildError> {
+pub fn check(xattrs: &[Xattr], path: &[u8]) -> Result<()> {
     for (name, value) in xattrs {
         let shown = String::from_utf8_lossy(name);
         match split(name) {

@@ -6,12 +6,12 @@
 mod contents;
 mod root;
 
-use crate::BuildError;
 use crate::metadata::prefixes;
 use crate::rules::Pattern;
 use crate::source::{OnEntry, Scanned};
 use crate::table::{Hashes, Spill, Table};
 use crate::tree::{Body, InodeId, Metadata, Tree, Xattr};
+use crate::{BuildError, Result};
 use contents::{Files, Identity};
 use pagefold_image::read::FileKind;
 use pagefold_image::read::inode::{DeviceNumber, Timestamp};
@@ -59,17 +59,13 @@ pub struct OutputFile {
 }
 
 /// Reads the names and metadata of a directory.
-pub fn scan(path: &Path, options: &DirectoryOptions) -> Result<Scanned, BuildError> {
+pub fn scan(path: &Path, options: &DirectoryOptions) -> Result<Scanned> {
     scan_watched(path, options, &mut |_| ControlFlow::Continue(()))
 }
 
 /// Like [`scan`]. `on_entry` is called for each name with the number of inodes so far, and may end it:
 /// [`BuildError::Interrupted`].
-pub fn scan_watched(
-    path: &Path,
-    options: &DirectoryOptions,
-    on_entry: &mut OnEntry<'_>,
-) -> Result<Scanned, BuildError> {
+pub fn scan_watched(path: &Path, options: &DirectoryOptions, on_entry: &mut OnEntry<'_>) -> Result<Scanned> {
     let failed = |e: SysError| BuildError::source(path, e.into());
     let root = Folder::open(path).map_err(failed)?;
     let stat = source_tree::stat(&root).map_err(failed)?;
@@ -108,7 +104,7 @@ struct Scan<'o, 'f> {
 impl Scan<'_, '_> {
     /// Adds the entries of a directory, and the directories among them to `stack`. There may be millions of entries, so
     /// they are added while they are read.
-    fn directory(&mut self, id: InodeId, stack: &mut Table<InodeId>) -> Result<(), BuildError> {
+    fn directory(&mut self, id: InodeId, stack: &mut Table<InodeId>) -> Result<()> {
         let path = self.scanned.tree.directory_path(id);
         let listed = match path.as_slice() {
             b"" => self.root.folder.open_again(),
@@ -147,7 +143,7 @@ impl Scan<'_, '_> {
         parent: InodeId,
         name: &[u8],
         path: &[u8],
-    ) -> Result<Option<InodeId>, BuildError> {
+    ) -> Result<Option<InodeId>> {
         let looked = folder.source_file(name).and_then(|file| file.stat().map(|stat| (file, stat)));
         let (file, stat) = match looked {
             Ok(looked) => looked,
@@ -228,7 +224,7 @@ impl Scan<'_, '_> {
     }
 
     /// Notes what could not be read, with `effect` before the reason, or fails.
-    fn unreadable(&mut self, path: &[u8], error: SysError, effect: &str) -> Result<(), BuildError> {
+    fn unreadable(&mut self, path: &[u8], error: SysError, effect: &str) -> Result<()> {
         let shown = self.root.shown(path);
         match self.options.ignore_unreadable {
             true => {

@@ -4,12 +4,12 @@
 //! read: an image that is built is complete.
 
 use super::{OnEntry, Scanned};
-use crate::BuildError;
 use crate::content::{Content, Contents, Reader, Stored};
 use crate::error::path_of;
 use crate::rules::Pattern;
 use crate::table::{Hashes, Spill};
 use crate::tree::{Body, InodeId, Metadata, Tree, Xattr};
+use crate::{BuildError, Result};
 use pagefold_image::format::xattr::xattr_area_len_max;
 use pagefold_image::read::inode::DeviceNumber;
 use pagefold_image::read::{Cursor, FileKind};
@@ -25,7 +25,7 @@ const RANGES_MAX: usize = 1 << 20;
 const CONTENT_BYTES_MAX: u64 = 1 << 47;
 
 /// Reads the names and metadata of an image. Names that match a pattern are left out, with all below them.
-pub fn scan(image: &Image, exclude: &[Pattern]) -> Result<Scanned, BuildError> {
+pub fn scan(image: &Image, exclude: &[Pattern]) -> Result<Scanned> {
     scan_watched(image, exclude, &Spill::none(), &mut |_| ControlFlow::Continue(()))
 }
 
@@ -36,7 +36,7 @@ pub fn scan_watched(
     exclude: &[Pattern],
     spill: &Spill,
     on_entry: &mut OnEntry<'_>,
-) -> Result<Scanned, BuildError> {
+) -> Result<Scanned> {
     let mut repack = Repack {
         exclude,
         on_entry,
@@ -65,7 +65,7 @@ struct Repack<'p, 'f> {
     exclude: &'p [Pattern],
     on_entry: &'p mut OnEntry<'f>,
     scanned: Scanned,
-    /// The directory that is being visited, behind those that it is in.
+    /// The directory that is being visited, after those that it is in.
     directories: Vec<InodeId>,
     /// Inodes that may have further names.
     inodes: Hashes,
@@ -74,7 +74,7 @@ struct Repack<'p, 'f> {
 }
 
 impl Repack<'_, '_> {
-    fn add(&mut self, visit: &Visit<'_>) -> Result<InodeId, BuildError> {
+    fn add(&mut self, visit: &Visit<'_>) -> Result<InodeId> {
         let node = visit.node;
         let metadata = metadata(node, visit.path)?;
         let Some(&parent) = self.directories.last() else {
@@ -97,7 +97,7 @@ impl Repack<'_, '_> {
         Ok(id)
     }
 
-    fn body(&mut self, node: &Node, path: &[u8]) -> Result<Body, BuildError> {
+    fn body(&mut self, node: &Node, path: &[u8]) -> Result<Body> {
         let number = node.inode().device.unwrap_or(DeviceNumber { major: 0, minor: 0 });
         Ok(match node.kind() {
             FileKind::Directory => Body::Directory,
@@ -165,7 +165,7 @@ impl Visitor for Repack<'_, '_> {
     }
 }
 
-fn metadata(node: &Node, path: &[u8]) -> Result<Metadata, BuildError> {
+fn metadata(node: &Node, path: &[u8]) -> Result<Metadata> {
     let inode = node.inode();
     if u64::from(inode.xattr_bytes) > xattr_area_len_max() {
         return Err(BuildError::refused(path, "its attributes take more than 256 KiB"));
@@ -219,7 +219,7 @@ impl Content for NodeContent {
         self.len_bytes
     }
 
-    fn open(&self) -> Result<Box<dyn Reader + '_>, BuildError> {
+    fn open(&self) -> Result<Box<dyn Reader + '_>> {
         let node = self.image.node(self.nid).map_err(|e| self.failed(e))?;
         Ok(Box::new(NodeReader { content: self, node, work: self.work.limit() }))
     }
@@ -232,7 +232,7 @@ struct NodeReader<'c> {
 }
 
 impl Reader for NodeReader<'_> {
-    fn data_ranges(&self) -> Result<Option<Vec<Range<u64>>>, BuildError> {
+    fn data_ranges(&self) -> Result<Option<Vec<Range<u64>>>> {
         let mut ranges: Vec<Range<u64>> = Vec::new();
         let mut has_holes = false;
         let (mut at, mut cursor) = (0, Cursor::default());
@@ -256,7 +256,7 @@ impl Reader for NodeReader<'_> {
         Ok(has_holes.then_some(ranges))
     }
 
-    fn read_exact_at(&self, buf: &mut [u8], at: u64) -> Result<(), BuildError> {
+    fn read_exact_at(&self, buf: &mut [u8], at: u64) -> Result<()> {
         let decoded = self.work.decoded(buf.len() as u64);
         let read = decoded.and_then(|()| self.node.read_within(at, buf, &self.work));
         let read = read.map_err(|e| self.content.failed(e))?;

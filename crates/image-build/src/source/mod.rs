@@ -1,6 +1,6 @@
 //! Where trees come from.
 //!
-//! A source fills a [`Tree`] with names and metadata, and with [`Content`](super::content::Content)
+//! A source fills a [`Tree`](super::tree::Tree) with names and metadata, and with [`Content`](super::content::Content)
 //! that is read later.
 //!
 //! | module | source |
@@ -14,14 +14,16 @@
 
 pub mod directory;
 pub mod image;
+mod scanned;
 pub mod spool;
 pub mod tar;
 mod unreadable;
 
-use super::BuildError;
-use super::tree::Tree;
+pub use scanned::{OnEntry, Scanned};
+pub use unreadable::Unreadable;
+
+use crate::{BuildError, Result};
 use pagefold_image::format::superblock::{MAGIC, OFFSET};
-use std::ops::ControlFlow;
 use std::path::Path;
 
 /// Bytes of a file that show which source it is.
@@ -40,7 +42,7 @@ pub enum SourceKind {
 
 impl SourceKind {
     /// Recognizes a file by its first [`BEGINNING_BYTES`]; fewer, if it is shorter. `path` is for the message.
-    pub fn of(beginning: &[u8], path: &Path) -> Result<Self, BuildError> {
+    pub fn of(beginning: &[u8], path: &Path) -> Result<Self> {
         let magic = beginning.get(OFFSET as usize..).and_then(|bytes| bytes.first_chunk());
         if let Some(compression) = spool::Compression::of(beginning) {
             return Ok(SourceKind::Compressed(compression));
@@ -62,29 +64,5 @@ impl SourceKind {
             }
         };
         Err(BuildError::UnknownSource { path: path.into(), what })
-    }
-}
-
-pub use unreadable::Unreadable;
-
-/// Called while a source is read, with the number of inodes so far.
-pub type OnEntry<'a> = dyn FnMut(u64) -> ControlFlow<()> + 'a;
-
-/// A tree, and what was left out of it.
-#[derive(Debug)]
-pub struct Scanned {
-    /// The tree.
-    pub tree: Tree,
-    /// Files that were left out because they could not be read, and directories that stay empty because of that, with the
-    /// reason; only if that was asked for.
-    pub unreadable: Unreadable,
-    /// Attributes whose kind the format does not have.
-    pub dropped_xattrs: u64,
-}
-
-impl Scanned {
-    /// Begins with a tree from which nothing was left out.
-    pub(crate) fn new(tree: Tree) -> Self {
-        Scanned { tree, unreadable: Unreadable::default(), dropped_xattrs: 0 }
     }
 }

@@ -3,7 +3,7 @@
 //! The file lies beside the output, where there has to be room for an image anyway, and has no name, so that it vanishes
 //! with the process. Never in `/tmp`, which may be memory.
 
-use crate::BuildError;
+use crate::{BuildError, Result};
 use pagefold_sys::beneath;
 use std::cell::Cell;
 use std::fs::File;
@@ -103,7 +103,7 @@ impl<R: Read> Read for Watched<'_, R> {
 }
 
 /// Creates a file without a name in a directory.
-pub fn unnamed_file(directory: &Path) -> Result<File, BuildError> {
+pub fn unnamed_file(directory: &Path) -> Result<File> {
     pagefold_sys::spool::unnamed_file(directory).map_err(|e| BuildError::source(directory, e.into()))
 }
 
@@ -117,7 +117,7 @@ pub fn spool(
     file: File,
     memory_bytes: Option<u64>,
     on_progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
-) -> Result<File, BuildError> {
+) -> Result<File> {
     let space = beneath::free_space(&file).map_err(|e| BuildError::Spool { source: e.into() })?;
     spool_up_to(space.free_bytes / 10 * 9, input, path, file, memory_bytes, on_progress)
 }
@@ -130,7 +130,7 @@ fn spool_up_to(
     mut file: File,
     memory_bytes: Option<u64>,
     on_progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
-) -> Result<File, BuildError> {
+) -> Result<File> {
     let failed = |e| BuildError::source(path, e);
     let mut beginning = Vec::new();
     input.by_ref().take(MAGIC_BYTES as u64).read_to_end(&mut beginning).map_err(failed)?;

@@ -1,12 +1,12 @@
 //! Tables of bytes.
 
 use super::{CHUNK_BYTES, Table};
-use crate::BuildError;
+use crate::Result;
 use std::ops::Range;
 
 impl Table<u8> {
     /// Appends bytes, at most a chunk, so that they are consecutive in memory. Returns their position.
-    pub fn append_run(&mut self, bytes: &[u8]) -> Result<u64, BuildError> {
+    pub fn append_run(&mut self, bytes: &[u8]) -> Result<u64> {
         assert!(bytes.len() <= CHUNK_BYTES);
         if self.len() % CHUNK_BYTES + bytes.len() > CHUNK_BYTES {
             self.grow(self.len().next_multiple_of(CHUNK_BYTES), 0)?;

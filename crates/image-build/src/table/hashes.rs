@@ -4,7 +4,7 @@
 //! cannot choose contents that fall on the same slot. Nothing depends on slots but time.
 
 use super::{Spill, Table};
-use crate::BuildError;
+use crate::Result;
 use sha2::{Digest, Sha256};
 use std::hash::{BuildHasher, RandomState};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -69,7 +69,7 @@ impl Hashes {
     }
 
     /// Returns the number of a key; one that is not there yet gets this number.
-    pub fn get_or_insert(&mut self, key: &Key, number: u64) -> Result<Option<u64>, BuildError> {
+    pub fn get_or_insert(&mut self, key: &Key, number: u64) -> Result<Option<u64>> {
         assert!(number != EMPTY);
         if self.len >= self.slots.len() / 4 * 3 {
             self.enlarge()?;
@@ -84,7 +84,7 @@ impl Hashes {
         Ok(None)
     }
 
-    fn enlarge(&mut self) -> Result<(), BuildError> {
+    fn enlarge(&mut self) -> Result<()> {
         let empty = Slot { key: [0; HASH_BYTES], number: EMPTY };
         let count = (2 * self.slots.len()).max(SLOTS_MIN);
         let mut slots = Table::filled(self.slots.spill(), count, empty)?;

@@ -20,7 +20,7 @@ mod spill;
 pub use hashes::{Hashes, Key, key_of_hash};
 pub use spill::Spill;
 
-use super::BuildError;
+use crate::Result;
 use pagefold_sys::spool::Mapping;
 use std::ops::Range;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -81,7 +81,7 @@ impl<T: Record> Table<T> {
     }
 
     /// A table of `len` equal records.
-    pub fn filled(spill: &Spill, len: usize, record: T) -> Result<Self, BuildError> {
+    pub fn filled(spill: &Spill, len: usize, record: T) -> Result<Self> {
         let mut table = Table::new(spill);
         table.grow(len, record)?;
         Ok(table)
@@ -116,27 +116,27 @@ impl<T: Record> Table<T> {
         self.records_mut(index / Self::PER_CHUNK, within..within + 1)[0] = record;
     }
 
-    /// The record at an index; `default` behind the end.
+    /// The record at an index; `default` after the end.
     pub fn get_or(&self, index: usize, default: T) -> T {
         if index < self.len { self.get(index) } else { default }
     }
 
     /// Sets the record at an index. Records before it that are missing become `default`.
-    pub fn put(&mut self, index: usize, record: T, default: T) -> Result<(), BuildError> {
+    pub fn put(&mut self, index: usize, record: T, default: T) -> Result<()> {
         self.grow(index + 1, default)?;
         self.set(index, record);
         Ok(())
     }
 
     /// Appends a record, and returns its index.
-    pub fn push(&mut self, record: T) -> Result<usize, BuildError> {
+    pub fn push(&mut self, record: T) -> Result<usize> {
         let index = self.len;
         self.grow(index + 1, record)?;
         Ok(index)
     }
 
     /// Appends records that equal this one up to a length.
-    pub fn grow(&mut self, len: usize, record: T) -> Result<(), BuildError> {
+    pub fn grow(&mut self, len: usize, record: T) -> Result<()> {
         while self.len < len {
             let (chunk, within) = (self.len / Self::PER_CHUNK, self.len % Self::PER_CHUNK);
             let count = (len - self.len).min(Self::PER_CHUNK - within);
@@ -193,7 +193,7 @@ impl<T: Record> Table<T> {
         (0..self.len).map(|index| self.get(index))
     }
 
-    fn add_chunk(&mut self) -> Result<(), BuildError> {
+    fn add_chunk(&mut self) -> Result<()> {
         let spilled = if self.chunks.is_empty() { None } else { self.spill.map(CHUNK_BYTES)? };
         self.chunks.push(match spilled {
             Some(map) => Chunk::Spilled(map),

@@ -1,12 +1,12 @@
 //! Sorting a table: each chunk by itself, and then by merging.
 
 use super::{Record, Table};
-use crate::BuildError;
+use crate::Result;
 use std::cmp::Ordering;
 
 impl<T: Record> Table<T> {
     /// Sorts the records; equal ones keep their order. It needs as much room again as the table has.
-    pub fn sort_by(&mut self, compare: impl Fn(&T, &T) -> Ordering) -> Result<(), BuildError> {
+    pub fn sort_by(&mut self, compare: impl Fn(&T, &T) -> Ordering) -> Result<()> {
         let len = self.len();
         for number in 0..self.chunks.len() {
             let used = len.saturating_sub(number * Self::PER_CHUNK).min(Self::PER_CHUNK);
@@ -31,7 +31,7 @@ impl<T: Record> Table<T> {
         mut right: std::ops::Range<usize>,
         compare: &impl Fn(&T, &T) -> Ordering,
         merged: &mut Table<T>,
-    ) -> Result<(), BuildError> {
+    ) -> Result<()> {
         while !left.is_empty() && !right.is_empty() {
             let (first, second) = (self.get(left.start), self.get(right.start));
             let from_right = compare(&second, &first) == Ordering::Less;

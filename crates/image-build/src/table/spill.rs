@@ -5,7 +5,7 @@
 //! come back from the page cache. So the bound costs a comparison for an access, and few system calls. The page cache is
 //! the kernel's, which takes it from a process that needs memory.
 
-use crate::BuildError;
+use crate::{BuildError, Result};
 use pagefold_sys::SysError;
 use pagefold_sys::spool::{self, Mapping, Spool};
 use std::path::Path;
@@ -41,7 +41,7 @@ impl Spill {
     }
 
     /// Spills to a file without a name in a directory. At most about `resident_bytes` of it are resident.
-    pub fn in_directory(directory: &Path, resident_bytes: u64) -> Result<Self, BuildError> {
+    pub fn in_directory(directory: &Path, resident_bytes: u64) -> Result<Self> {
         let spool = Spool::in_directory(directory).map_err(failed)?;
         let (others_bytes, mapped_bytes_max) =
             (AtomicU64::new(resident().unwrap_or(0)), AtomicU64::new(u64::MAX));
@@ -67,7 +67,7 @@ impl Spill {
     }
 
     /// Maps further bytes of the file; `None` if there is none.
-    pub(super) fn map(&self, len_bytes: usize) -> Result<Option<Mapping>, BuildError> {
+    pub(super) fn map(&self, len_bytes: usize) -> Result<Option<Mapping>> {
         let Some(file) = &self.0 else { return Ok(None) };
         if file.spool.mapped_bytes() + len_bytes as u64 > file.mapped_bytes_max.load(Ordering::Relaxed) {
             return Err(failed(SysError::new("allocating a temporary file", libc::ENOSPC)));
@@ -76,7 +76,7 @@ impl Spill {
     }
 
     /// Fails if a part of the file may have been lost because it could not be written.
-    pub(crate) fn check(&self) -> Result<(), BuildError> {
+    pub(crate) fn check(&self) -> Result<()> {
         self.0.as_ref().map_or(Ok(()), |file| file.spool.check().map_err(failed))
     }
 

@@ -4,8 +4,8 @@
 //! attributes and sets lie in tables that may spill, and are found by hashes.
 
 use super::inode::Xattr;
-use crate::BuildError;
 use crate::table::{Hashes, Spill, Table};
+use crate::{BuildError, Result};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// The number of the empty set. Other sets are counted from 1.
@@ -54,7 +54,7 @@ impl Attributes {
     }
 
     /// The number of a set, which is added if it is new.
-    pub fn number_of_set(&mut self, set: &[Xattr]) -> Result<u32, BuildError> {
+    pub fn number_of_set(&mut self, set: &[Xattr]) -> Result<u32> {
         if set.is_empty() {
             return Ok(NO_ATTRIBUTES);
         }
@@ -100,7 +100,7 @@ impl Attributes {
         (self.bytes.read_at(at..at + u64::from(name_len)), value_len as usize)
     }
 
-    fn number(&mut self, (name, value): &Xattr) -> Result<u32, BuildError> {
+    fn number(&mut self, (name, value): &Xattr) -> Result<u32> {
         let lengths = u32::try_from(name.len()).ok().zip(u32::try_from(value.len()).ok());
         let Some((name_len, value_len)) = lengths else {
             return Err(BuildError::TooLarge { what: "an attribute of 4 GiB".into() });
@@ -121,8 +121,8 @@ impl Attributes {
     }
 }
 
-/// The number of a record behind so many others, counted from 1.
-fn number_behind(len: usize) -> Result<u32, BuildError> {
+/// The number of a record after so many others, counted from 1.
+fn number_behind(len: usize) -> Result<u32> {
     u32::try_from(len + 1).map_err(|_| BuildError::TooLarge { what: "2^32 attributes".into() })
 }
 

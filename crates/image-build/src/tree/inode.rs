@@ -1,7 +1,7 @@
 //! Inodes as sources give them to a tree, and the limits of what an image can store of them.
 
 use crate::content::{Content, Stored};
-use crate::error::{BuildError, path_of};
+use crate::error::{BuildError, Result, path_of};
 use pagefold_image::format::dirent::NAME_LEN_MAX;
 use pagefold_image::read::FileKind;
 use pagefold_image::read::inode::{DeviceNumber, Timestamp};
@@ -96,7 +96,7 @@ impl Body {
 }
 
 /// Checks whether an inode may have this name and body.
-pub(super) fn check(name: &[u8], body: &Body) -> Result<(), BuildError> {
+pub(super) fn check(name: &[u8], body: &Body) -> Result<()> {
     check_name(name)?;
     match body {
         Body::Symlink(target) if target.is_empty() => Err(BuildError::refused(name, "an empty link")),
@@ -118,7 +118,7 @@ pub(super) fn check(name: &[u8], body: &Body) -> Result<(), BuildError> {
 }
 
 /// Checks whether a directory may have this name.
-pub(super) fn check_name(name: &[u8]) -> Result<(), BuildError> {
+pub(super) fn check_name(name: &[u8]) -> Result<()> {
     let what = match name {
         b"" => "an empty name",
         b"." | b".." => "a name of a directory itself",

@@ -27,8 +27,8 @@ pub use names::Entries;
 pub use paths::split;
 
 use super::content::{Bytes, Content, Contents, Stored};
-use super::error::BuildError;
 use super::table::{Spill, Table};
+use crate::{BuildError, Result};
 use attributes::{Attributes, NO_ATTRIBUTES};
 use inode::{check, check_name};
 pub(super) use names::Name;
@@ -64,7 +64,7 @@ impl Tree {
     }
 
     /// Makes a tree of nothing but a root directory, which spills.
-    pub fn with_spill(root: Metadata, spill: &Spill) -> Result<Self, BuildError> {
+    pub fn with_spill(root: Metadata, spill: &Spill) -> Result<Self> {
         let mut tree = Tree::empty(spill);
         tree.change(InodeId::ROOT, |metadata| *metadata = root)?;
         Ok(tree)
@@ -175,7 +175,7 @@ impl Tree {
     }
 
     /// Changes the metadata of an inode.
-    pub fn change(&mut self, id: InodeId, change: impl FnOnce(&mut Metadata)) -> Result<(), BuildError> {
+    pub fn change(&mut self, id: InodeId, change: impl FnOnce(&mut Metadata)) -> Result<()> {
         let mut metadata = self.metadata(id);
         change(&mut metadata);
         let xattrs = self.attributes.number_of_set(&metadata.xattrs)?;
@@ -185,7 +185,7 @@ impl Tree {
     }
 
     /// Changes the metadata of all inodes.
-    pub fn change_metadata(&mut self, mut change: impl FnMut(&mut Metadata)) -> Result<(), BuildError> {
+    pub fn change_metadata(&mut self, mut change: impl FnMut(&mut Metadata)) -> Result<()> {
         (0..self.inodes.len()).try_for_each(|index| self.change(InodeId::at(index), &mut change))
     }
 
@@ -215,13 +215,7 @@ impl Tree {
     }
 
     /// Adds an inode under `name`. An inode that had this name before loses it.
-    pub fn add(
-        &mut self,
-        parent: InodeId,
-        name: &[u8],
-        metadata: Metadata,
-        body: Body,
-    ) -> Result<InodeId, BuildError> {
+    pub fn add(&mut self, parent: InodeId, name: &[u8], metadata: Metadata, body: Body) -> Result<InodeId> {
         check(name, &body)?;
         // The name comes last: an inode without one does no harm if it cannot be entered.
         let id = self.add_nameless(metadata, body)?;
@@ -232,7 +226,7 @@ impl Tree {
     }
 
     /// Adds an inode without a name, which is not in the image unless [`link`](Self::link) gives it one.
-    pub(super) fn add_nameless(&mut self, metadata: Metadata, body: Body) -> Result<InodeId, BuildError> {
+    pub(super) fn add_nameless(&mut self, metadata: Metadata, body: Body) -> Result<InodeId> {
         let id = u32::try_from(self.inodes.len())
             .map(InodeId)
             .map_err(|_| BuildError::TooLarge { what: "2^32 inodes".into() })?;
@@ -243,7 +237,7 @@ impl Tree {
     }
 
     /// Gives an inode, which is no directory, a further name.
-    pub fn link(&mut self, parent: InodeId, name: &[u8], id: InodeId) -> Result<(), BuildError> {
+    pub fn link(&mut self, parent: InodeId, name: &[u8], id: InodeId) -> Result<()> {
         check_name(name)?;
         if self.is_directory(id) {
             return Err(BuildError::refused(name, "a hard link to a directory"));
@@ -269,7 +263,7 @@ impl Tree {
     }
 
     /// Stores bytes beside the names of the tree, at most 64 KiB; [`name`](Self::name) returns them.
-    pub(super) fn add_name(&mut self, bytes: &[u8]) -> Result<Name, BuildError> {
+    pub(super) fn add_name(&mut self, bytes: &[u8]) -> Result<Name> {
         self.names.add(bytes)
     }
 
@@ -298,7 +292,7 @@ impl Tree {
         &self.own_contents[(number - OWN_CONTENT) as usize]
     }
 
-    fn detail(&mut self, body: Body) -> Result<Detail, BuildError> {
+    fn detail(&mut self, body: Body) -> Result<Detail> {
         if let Some(detail) = Detail::of(&body) {
             return Ok(detail);
         }
@@ -313,7 +307,7 @@ impl Tree {
         })
     }
 
-    fn enter(&mut self, parent: InodeId, name: &[u8], id: InodeId) -> Result<Name, BuildError> {
+    fn enter(&mut self, parent: InodeId, name: &[u8], id: InodeId) -> Result<Name> {
         let Some(root) = self.root_node(parent) else {
             return Err(BuildError::refused(name, "its parent is no directory"));
         };

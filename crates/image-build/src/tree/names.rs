@@ -7,8 +7,8 @@
 //! Nodes of entries that are removed are not used again.
 
 use super::InodeId;
-use crate::BuildError;
 use crate::table::{Spill, Table};
+use crate::{BuildError, Result};
 use std::cmp::Ordering;
 use std::hash::{BuildHasher, RandomState};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -21,7 +21,7 @@ pub const NO_NODE: u32 = u32::MAX;
 #[repr(transparent)]
 pub struct Name(u64);
 
-/// An entry, and the trees of the entries before and behind it.
+/// An entry, and the trees of the entries before and after it.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 struct Node {
@@ -55,7 +55,7 @@ impl Names {
     }
 
     /// Stores bytes, fewer than 64 KiB: a name, or the target of a link.
-    pub fn add(&mut self, bytes: &[u8]) -> Result<Name, BuildError> {
+    pub fn add(&mut self, bytes: &[u8]) -> Result<Name> {
         debug_assert!(bytes.len() <= usize::from(u16::MAX));
         let at = if bytes.is_empty() { 0 } else { self.bytes.append_run(bytes)? };
         Ok(Name(at << 16 | bytes.len() as u64))
@@ -72,7 +72,7 @@ impl Names {
     }
 
     /// Enters a name into the tree `root`, or gives it another inode. Returns the root, and the name.
-    pub fn enter(&mut self, root: u32, name: &[u8], id: InodeId) -> Result<(u32, Name), BuildError> {
+    pub fn enter(&mut self, root: u32, name: &[u8], id: InodeId) -> Result<(u32, Name)> {
         if let Some((_, at)) = self.find_node(root, name) {
             let node = Node { id, ..self.nodes.get(at as usize) };
             self.nodes.set(at as usize, node);
@@ -96,7 +96,7 @@ impl Names {
             };
         }
         self.set_link(link, new, &mut root);
-        // The tree that was there is divided into the names before and behind the new one.
+        // The tree that was there is divided into the names before and after the new one.
         let (mut before, mut behind) = (Link::Left(new), Link::Right(new));
         while at != NO_NODE {
             let node = self.nodes.get(at as usize);

@@ -2,9 +2,9 @@
 
 use super::{Body, InodeId, Metadata, Name, Tree};
 use crate::content::Bytes;
-use crate::error::BuildError;
 use crate::rules::Pattern;
 use crate::table::Table;
+use crate::{BuildError, Result};
 use std::sync::Arc;
 
 impl Tree {
@@ -30,7 +30,7 @@ impl Tree {
     }
 
     /// Removes the names that match a pattern, with all below them.
-    pub fn exclude(&mut self, patterns: &[Pattern]) -> Result<(), BuildError> {
+    pub fn exclude(&mut self, patterns: &[Pattern]) -> Result<()> {
         if patterns.is_empty() {
             return Ok(());
         }
@@ -61,7 +61,7 @@ impl Tree {
 
     /// Returns the directory at `path`, and makes the directories that are missing with this metadata. A name that
     /// another type of file has is an error. Empty names and `.` are passed over; `..` is refused.
-    pub fn make_directories(&mut self, path: &[u8], metadata: &Metadata) -> Result<InodeId, BuildError> {
+    pub fn make_directories(&mut self, path: &[u8], metadata: &Metadata) -> Result<InodeId> {
         let mut id = InodeId::ROOT;
         for name in names(path) {
             id = match self.child(id, name) {
@@ -79,7 +79,7 @@ impl Tree {
     }
 
     /// Adds a regular file at `path`, from memory, and the directories that are missing.
-    pub fn add_bytes(&mut self, path: &[u8], contents: impl Into<Arc<[u8]>>) -> Result<InodeId, BuildError> {
+    pub fn add_bytes(&mut self, path: &[u8], contents: impl Into<Arc<[u8]>>) -> Result<InodeId> {
         let (parent, name) = split(path)?;
         let parent = self.make_directories(parent, &Metadata::default())?;
         let metadata = Metadata { permissions: 0o644, ..Metadata::default() };
@@ -93,7 +93,7 @@ fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
 }
 
 /// Splits a path into its directory and its last name.
-pub fn split(path: &[u8]) -> Result<(&[u8], &[u8]), BuildError> {
+pub fn split(path: &[u8]) -> Result<(&[u8], &[u8])> {
     let end = path.iter().rposition(|&byte| byte != b'/').map_or(0, |last| last + 1);
     let trimmed = &path[..end];
     let cut = trimmed.iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);

@@ -2,7 +2,7 @@
 
 use super::record::InodeTail;
 use super::{BLOCK, OpenFile, Writer};
-use crate::BuildError;
+use crate::Result;
 use crate::compress::index::Index;
 use crate::compress::records::Records;
 use crate::compress::workers;
@@ -19,20 +19,15 @@ use std::ops::Range;
 
 impl Writer<'_> {
     /// Places the inode of a file that is a fragment as a whole, at byte `at` of the packed file.
-    pub fn put_fragment(
-        &mut self,
-        planned: &Planned,
-        len_bytes: u64,
-        compression: Compression,
-        at: u64,
-    ) -> Result<(), BuildError> {
+    pub fn put_fragment(&mut self, planned: &Planned, compression: Compression, at: u64) -> Result<()> {
+        let len_bytes = self.len_bytes(planned);
         self.summary.count(Some(compression), len_bytes, 0);
         self.used.fragments = true;
         let (head_bytes, _) = self.fields(planned, len_bytes, false)?;
         let mut behind = vec![0; (header_place(head_bytes) - head_bytes) as usize];
         behind.extend(MapHeader::of_whole_fragment(at).encode());
         let storage = Storage::count(LAYOUT_COMPRESSED_FULL, 0);
-        self.put_record(planned, len_bytes, storage, behind.as_slice(), 0..0)?;
+        self.put_record(planned, storage, behind.as_slice(), 0..0)?;
         Ok(())
     }
 
@@ -44,7 +39,7 @@ impl Writer<'_> {
         compression: Compression,
         file: &OpenFile,
         directory_blocks: u64,
-    ) -> Result<(), BuildError> {
+    ) -> Result<()> {
         // Without files, what is not directories is prefixes of attribute names.
         let has_files = fragments.files > 0;
         let file_blocks = if has_files { file.blocks - directory_blocks } else { 0 };
@@ -64,7 +59,7 @@ impl Writer<'_> {
         len_bytes: u64,
         compression: Compression,
         file: &OpenFile,
-    ) -> Result<u64, BuildError> {
+    ) -> Result<u64> {
         let epoch = self.plan.epoch;
         let fields = Fields {
             metadata: Metadata { permissions: 0, mtime: epoch, ..Metadata::default() },
@@ -91,22 +86,22 @@ impl Writer<'_> {
     pub(super) fn put_compressed(
         &mut self,
         planned: &Planned,
-        len_bytes: u64,
         compression: Compression,
         file: &mut OpenFile,
-    ) -> Result<Range<u64>, BuildError> {
-        // A file that is stored behind its index as a whole has no block, whatever the next block is.
+    ) -> Result<Range<u64>> {
+        // A file that is stored after its index as a whole has no block, whatever the next block is.
         let end = file.first_block.map_or(0, |block| block + file.blocks);
         if end > ADDRESS_WIDE {
-            return self.put_records(planned, len_bytes, compression, file);
+            return self.put_records(planned, compression, file);
         }
+        let len_bytes = self.len_bytes(planned);
         let (head_bytes, _) = self.fields(planned, len_bytes, false)?;
         let (storage, behind) = self.index_of(head_bytes, len_bytes, compression, file);
         let tail = behind.len_bytes() - file.tail.len() as u64..behind.len_bytes();
-        self.put_record(planned, len_bytes, storage, &behind, tail)
+        self.put_record(planned, storage, &behind, tail)
     }
 
-    /// Returns how the inode of a compressed file refers to its index, and what stands behind the inode and its attributes,
+    /// Returns how the inode of a compressed file refers to its index, and what stands after the inode and its attributes,
     /// which take `head_bytes`.
     fn index_of<'f>(
         &mut self,
@@ -139,16 +134,16 @@ impl Writer<'_> {
     fn put_records(
         &mut self,
         planned: &Planned,
-        len_bytes: u64,
         compression: Compression,
         file: &mut OpenFile,
-    ) -> Result<Range<u64>, BuildError> {
+    ) -> Result<Range<u64>> {
         let tail_bytes = file.tail.len();
         if tail_bytes > 0 {
             self.out.append_padded(std::mem::take(&mut file.tail))?;
             file.blocks += 1;
         }
         let storage = Storage::count(LAYOUT_COMPRESSED_FULL, file.blocks);
+        let len_bytes = self.len_bytes(planned);
         let (head_bytes, _) = self.fields(planned, len_bytes, storage.is_wide)?;
         let (extents, first_block) = (&file.extents, file.first_block.unwrap_or(0));
         let algorithm = compression.method.algorithm() as u8;
@@ -157,11 +152,11 @@ impl Writer<'_> {
         let behind = CompressedTail { head_bytes, header, index, tail: &[] };
         self.used.formats.insert(algorithm, workers::format(compression, self.options));
         self.used.big_clusters |= self.options.cluster_bytes > BLOCK_BYTES;
-        self.put_record(planned, len_bytes, storage, &behind, 0..0)
+        self.put_record(planned, storage, &behind, 0..0)
     }
 }
 
-/// The index of a compressed file, and the end of the file that stands behind it.
+/// The index of a compressed file, and the end of the file that stands after it.
 struct CompressedTail<'f> {
     /// Bytes of the inode with its attributes.
     head_bytes: u64,
@@ -198,7 +193,7 @@ impl InodeTail for CompressedTail<'_> {
     }
 }
 
-/// The offset of the header of an index behind an inode that takes `head_bytes` with its attributes.
+/// The offset of the header of an index after an inode that takes `head_bytes` with its attributes.
 fn header_place(head_bytes: u64) -> u64 {
     head_bytes.next_multiple_of(HEADER_BYTES)
 }

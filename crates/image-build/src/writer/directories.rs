@@ -1,108 +1,21 @@
 //! Directories, which are placed first and filled in last, when all inodes have their numbers.
 //!
-//! Their blocks lie behind all contents of files, and an end that is short behind the inode. Compressed directories are
-//! fragments as a whole, one behind the other at the end of the packed file; so the numbers of inodes must be known before
+//! Their blocks lie after all contents of files, and an end that is short after the inode. Compressed directories are
+//! fragments as a whole, one after the other at the end of the packed file; so the numbers of inodes must be known before
 //! the packed file ends. They count from the beginning of the area of inodes, so they are, unless the image may have 16
 //! TiB: the superblock may not be able to say where that area begins then.
 
-use super::metabox::Position;
+use super::placed::{Numbers, PlacedDirectory};
 use super::{BLOCK, Writer};
-use crate::BuildError;
+use crate::Result;
 use crate::compress::stored::INLINE_BYTES_MAX;
-use crate::metadata::directory::{self, Blocks, Entry, with_dots};
+use crate::metadata::directory::{self, with_dots};
 use crate::metadata::inode::Storage;
-use crate::options::Options;
 use crate::plan::Planned;
-use crate::table::{Spill, Table};
-use crate::tree::{InodeId, Tree};
-use pagefold_image::format::inode::{
-    LAYOUT_COMPRESSED_FULL, LAYOUT_FLAT_INLINE, LAYOUT_FLAT_PLAIN, NID_METABOX, SLOT_LEN,
-};
+use crate::table::Table;
+use crate::tree::InodeId;
+use pagefold_image::format::inode::{LAYOUT_COMPRESSED_FULL, LAYOUT_FLAT_INLINE, LAYOUT_FLAT_PLAIN};
 use pagefold_image::format::zmap::{HEADER_BYTES, MapHeader};
-use zerocopy::{FromBytes, Immutable, IntoBytes};
-
-/// The directories of an image.
-pub(super) struct Directories {
-    placed: Table<PlacedDirectory>,
-    /// Whether they lie in the packed file.
-    is_packed: bool,
-    /// Position of the first one in the packed file, bytes; known when the contents of files are written.
-    packed_at: u64,
-}
-
-/// A directory that is placed but not filled in.
-#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
-#[repr(C)]
-struct PlacedDirectory {
-    len_bytes: u64,
-    /// The first of its blocks, counted from the first block of directories; in the packed file the first of its bytes,
-    /// counted from the first byte of directories.
-    start: u64,
-    /// Not 0: the last block lies behind the inode.
-    inline: u32,
-    /// Not 0: the inode has room for an address of 48 bits.
-    is_wide: u32,
-}
-
-impl PlacedDirectory {
-    /// Blocks of a directory that is not in the packed file, without one behind the inode.
-    fn blocks(&self) -> u64 {
-        if self.inline != 0 { self.len_bytes / BLOCK } else { self.len_bytes.div_ceil(BLOCK) }
-    }
-}
-
-impl Directories {
-    /// Begins the directories of an image of so many inodes.
-    pub(super) fn new(options: &Options, inodes: usize, is_large: bool, spill: &Spill) -> Self {
-        let has_packed_file = options.fragments && options.compression.is_some() && !is_large;
-        let is_worth = inodes > 1 && inodes >= options.metadata_inodes_min;
-        let is_packed = options.compress_directories && has_packed_file && is_worth;
-        Directories { placed: Table::new(spill), is_packed, packed_at: 0 }
-    }
-
-    /// Blocks that directories have by themselves.
-    pub(super) fn blocks(&self) -> u64 {
-        if self.is_packed { 0 } else { self.placed.iter().map(|placed| placed.blocks()).sum() }
-    }
-}
-
-/// The places of inodes, and their numbers.
-pub struct Numbers {
-    places: Table<Position>,
-    /// Number of an inode at the beginning of the area that is not compressed; known when contents are written.
-    pub(super) first: u64,
-}
-
-impl Numbers {
-    pub(super) fn new(tree: &Tree) -> Result<Self, BuildError> {
-        Ok(Numbers { places: Table::filled(tree.spill(), tree.len(), Position::plain(0))?, first: 0 })
-    }
-
-    pub(super) fn set(&mut self, id: InodeId, place: Position) {
-        self.places.set(id.index(), place);
-    }
-
-    fn place(&self, id: InodeId) -> Position {
-        self.places.get(id.index())
-    }
-
-    /// The number of an inode in the image.
-    pub(super) fn of(&self, id: InodeId) -> u64 {
-        let place = self.place(id);
-        let slot = place.at() / SLOT_LEN;
-        if place.is_in_metabox() { NID_METABOX | slot } else { self.first + slot }
-    }
-
-    /// The blocks of a directory, all of whose inodes have their places.
-    pub fn blocks<'a>(
-        &'a self,
-        tree: &'a Tree,
-        planned: &Planned,
-    ) -> Blocks<'a, impl Iterator<Item = Entry<'a>>> {
-        let names = with_dots(tree.entries(planned.id), planned.id, planned.parent);
-        Blocks::new(names.map(|(name, id)| Entry { name, nid: self.of(id), kind: tree.kind(id) }))
-    }
-}
 
 impl Writer<'_> {
     /// Whether directories lie in the packed file.
@@ -123,7 +36,7 @@ impl Writer<'_> {
     }
 
     /// Places all directories: the root first.
-    pub(super) fn place_directories(&mut self) -> Result<(), BuildError> {
+    pub(super) fn place_directories(&mut self) -> Result<()> {
         let plan = self.plan;
         let mut next = 0;
         for planned in plan.directories.iter() {
@@ -139,12 +52,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    fn place_packed(
-        &mut self,
-        planned: &Planned,
-        len_bytes: u64,
-        start: u64,
-    ) -> Result<PlacedDirectory, BuildError> {
+    fn place_packed(&mut self, planned: &Planned, len_bytes: u64, start: u64) -> Result<PlacedDirectory> {
         let (head_bytes, _) = self.fields(planned, len_bytes, false)?;
         let end = head_bytes.next_multiple_of(HEADER_BYTES) + HEADER_BYTES;
         let place = self.reserve(end, end..end, planned.id == InodeId::ROOT)?;
@@ -152,12 +60,7 @@ impl Writer<'_> {
         Ok(PlacedDirectory { len_bytes, start, inline: 0, is_wide: 0 })
     }
 
-    fn place_blocks(
-        &mut self,
-        planned: &Planned,
-        len_bytes: u64,
-        start: u64,
-    ) -> Result<PlacedDirectory, BuildError> {
+    fn place_blocks(&mut self, planned: &Planned, len_bytes: u64, start: u64) -> Result<PlacedDirectory> {
         let tail = len_bytes % BLOCK;
         let inline = tail != 0 && tail <= INLINE_BYTES_MAX as u64;
         let tail = if inline { tail } else { 0 };
@@ -170,7 +73,7 @@ impl Writer<'_> {
     }
 
     /// Fills in all directories, the first of which has its blocks at `first_block`.
-    pub(super) fn put_directories(&mut self, first_block: u64) -> Result<(), BuildError> {
+    pub(super) fn put_directories(&mut self, first_block: u64) -> Result<()> {
         let plan = self.plan;
         for (at, planned) in plan.directories.iter().enumerate() {
             let placed = self.directories.placed.get(at);
@@ -183,11 +86,7 @@ impl Writer<'_> {
     }
 
     /// Writes the inode of a directory in the packed file.
-    fn put_packed_directory(
-        &mut self,
-        planned: &Planned,
-        placed: &PlacedDirectory,
-    ) -> Result<(), BuildError> {
+    fn put_packed_directory(&mut self, planned: &Planned, placed: &PlacedDirectory) -> Result<()> {
         self.used.fragments = true;
         let (head_bytes, xattrs) = self.fields(planned, placed.len_bytes, false)?;
         let place = self.numbers.place(planned.id);
@@ -198,12 +97,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    fn put_directory(
-        &mut self,
-        planned: &Planned,
-        placed: &PlacedDirectory,
-        first_block: u64,
-    ) -> Result<(), BuildError> {
+    fn put_directory(&mut self, planned: &Planned, placed: &PlacedDirectory, first_block: u64) -> Result<()> {
         let is_wide = placed.is_wide != 0;
         let mut blocks = self.numbers.blocks(self.tree, planned);
         let (mut tail, mut left) = (Vec::new(), placed.blocks());

@@ -1,15 +1,15 @@
 //! The end of an image: directories, shared attributes, inodes, and the superblock.
 
 use super::{BLOCK, Writer};
-use crate::BuildError;
 use crate::progress::Summary;
 use crate::superblock::{Head, Prefixes};
 use crate::tree::InodeId;
+use crate::{BuildError, Result};
 use pagefold_image::format::inode::SLOT_LEN;
 
 impl Writer<'_> {
     /// Appends directories, shared attributes and inodes, and writes the superblock.
-    pub(super) fn finish(mut self) -> Result<Summary, BuildError> {
+    pub(super) fn finish(mut self) -> Result<Summary> {
         let first_block = self.out.next_block();
         // All inodes may have to stay outside. Then a metabox has nothing but the prefixes of attribute names, if there are any.
         self.metabox = self.metabox.take().filter(|metabox| !metabox.is_empty());
@@ -63,7 +63,7 @@ impl Writer<'_> {
     }
 
     /// Appends the attributes that several inodes share.
-    pub(super) fn put_shared_attributes(&mut self) -> Result<(), BuildError> {
+    pub(super) fn put_shared_attributes(&mut self) -> Result<()> {
         self.xattr_block = self.out.next_block();
         self.out.append_table(self.pool.bytes())
     }

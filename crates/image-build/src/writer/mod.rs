@@ -7,8 +7,9 @@
 //! numbers are known. Compressed directories lie in the packed file, the last of all contents.
 //!
 //! `contents` reads files and passes them to the compressing threads; this module places what comes back. `open_file` is a
-//! file while its segments come, `originals` has files whose contents others share, `record` places an inode and what stands behind it, `compressed` has the inodes with an
-//! index, `directories` the directories, and `finish` the end of the image.
+//! file while its segments come, `references` has what it shares with others, and `originals` the files whose contents
+//! others share. `record` places an inode and what stands after it, and `compressed` has the inodes with an index.
+//! `placed` and `directories` have the directories, `metabox` and `inodes` all inodes, and `finish` the end of the image.
 //!
 //! An image of 16 TiB and more has addresses of 48 bits: directories and files that need such an address are extended
 //! inodes, chunks have wide entries, and indexes consist of records. The numbers of shared attributes count from a
@@ -17,12 +18,14 @@
 mod compressed;
 mod directories;
 mod finish;
+mod inodes;
 mod metabox;
 mod open_file;
 mod originals;
+mod placed;
 mod record;
+mod references;
 
-use super::BuildError;
 use super::compress::buffers::Buffer;
 use super::compress::stored::{INLINE_BYTES_MAX, Segment};
 use super::compression::Compression;
@@ -30,25 +33,26 @@ use super::content::Content;
 use super::metadata::inode::Storage;
 use super::metadata::space::Space;
 use super::metadata::xattr::Pool;
-use super::options::{BLOCK_BYTES, Options};
+use super::options::Options;
 use super::output::Output;
 use super::plan::{Plan, Planned};
 use super::progress::{OnProgress, Phase, Progress, Summary};
 use super::superblock::{PREFIX_BYTES_MAX, Used};
 use super::tree::{InodeId, Tree};
-use directories::{Directories, Numbers};
+use crate::{BuildError, Result};
 use metabox::Metabox;
+use open_file::BLOCK;
 use originals::Originals;
 use pagefold_image::format::features::incompat;
 use pagefold_image::format::inode::{LAYOUT_FLAT_INLINE, LAYOUT_FLAT_PLAIN};
 use pagefold_image::read::FileKind;
+use placed::{Directories, Numbers};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use open_file::OpenFile;
 
-const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Contents of more bytes may make an image of 16 TiB: neither padding nor metadata, which is in memory, doubles them.
 const LARGE_BYTES: u64 = 8 << 40;
 
@@ -87,7 +91,7 @@ impl<'a> Writer<'a> {
         options: &'a Options,
         out: Output<'a>,
         on_progress: &'a mut OnProgress<'a>,
-    ) -> Result<Self, BuildError> {
+    ) -> Result<Self> {
         let spill = tree.spill();
         let has_prefixes = options.target.has(incompat::XATTR_PREFIXES);
         let prefix_bytes = if has_prefixes { PREFIX_BYTES_MAX } else { 0 };
@@ -118,10 +122,7 @@ impl<'a> Writer<'a> {
     }
 
     /// Writes everything; `fill` appends the contents of all inodes that are no directories.
-    pub fn write(
-        mut self,
-        fill: impl FnOnce(&mut Self) -> Result<(), BuildError>,
-    ) -> Result<Summary, BuildError> {
+    pub fn write(mut self, fill: impl FnOnce(&mut Self) -> Result<()>) -> Result<Summary> {
         self.place_directories()?;
         if self.is_large {
             self.put_shared_attributes()?;
@@ -156,8 +157,14 @@ impl<'a> Writer<'a> {
         !self.is_large
     }
 
+    /// The length of an inode that is no directory.
+    fn len_bytes(&self, planned: &Planned) -> u64 {
+        let target = self.tree.link_target(planned.id);
+        target.map_or_else(|| self.tree.content_bytes(planned.id), |target| target.len() as u64)
+    }
+
     /// Appends an inode that has no contents in blocks: a link, a device, a pipe, a socket, or an empty file.
-    pub fn put_bare(&mut self, planned: &Planned) -> Result<(), BuildError> {
+    pub fn put_bare(&mut self, planned: &Planned) -> Result<()> {
         let tree = self.tree;
         match (tree.link_target(planned.id), tree.device(planned.id), tree.kind(planned.id)) {
             (Some(target), ..) => {
@@ -168,13 +175,13 @@ impl<'a> Writer<'a> {
                     file.add_blocks(self.out.next_block(), 1);
                     self.out.append_padded(target.to_vec())?;
                 }
-                self.put_plain(planned, target.len() as u64, &file)?;
+                self.put_plain(planned, &file)?;
             }
             (None, _, FileKind::Regular | FileKind::Directory) => {
-                self.put_plain(planned, 0, &OpenFile::default())?;
+                self.put_plain(planned, &OpenFile::default())?;
             }
             (None, number, _) => {
-                self.put_record(planned, 0, Storage::device(number), [].as_slice(), 0..0)?;
+                self.put_record(planned, Storage::device(number), [].as_slice(), 0..0)?;
             }
         }
         Ok(())
@@ -186,7 +193,7 @@ impl<'a> Writer<'a> {
         file: &mut OpenFile,
         segment: Segment,
         elapsed: Duration,
-    ) -> Result<Buffer, BuildError> {
+    ) -> Result<Buffer> {
         let block = self.out.next_block();
         self.out.append(&segment.blocks)?;
         file.add_segment(segment, block, elapsed)
@@ -196,20 +203,20 @@ impl<'a> Writer<'a> {
     pub fn put_file(
         &mut self,
         planned: &Planned,
-        len_bytes: u64,
         compression: Option<Compression>,
         mut file: OpenFile,
         is_original: bool,
-    ) -> Result<(), BuildError> {
+    ) -> Result<()> {
         self.summary.count_time(|| planned.path(self.tree), file.elapsed);
-        let stored_bytes = file.blocks * BLOCK + file.tail.len() as u64;
+        let (len_bytes, stored_bytes) =
+            (self.len_bytes(planned), file.blocks * BLOCK + file.tail.len() as u64);
         let needs_index = file.is_cut || file.shared_bytes > 0 || file.extents.needs_index();
         let compression = compression.filter(|_| needs_index);
         self.summary.count(compression, len_bytes, stored_bytes);
         if file.shared_bytes > 0 {
             self.summary.shared_parts.add(file.shared_bytes, 0);
         }
-        let tail = self.put_stored(planned, len_bytes, compression, &mut file)?;
+        let tail = self.put_stored(planned, compression, &mut file)?;
         if is_original {
             self.originals.add(planned.id, compression, &file, tail)?;
         }
@@ -217,12 +224,7 @@ impl<'a> Writer<'a> {
     }
 
     /// Ends a file with the contents of `original`, which [`put_file`](Self::put_file) ended as one.
-    pub fn put_duplicate(
-        &mut self,
-        planned: &Planned,
-        len_bytes: u64,
-        original: InodeId,
-    ) -> Result<(), BuildError> {
+    pub fn put_duplicate(&mut self, planned: &Planned, original: InodeId) -> Result<()> {
         let Some(original) = self.originals.get(original) else {
             // Only if its holes changed between two readings.
             let path = super::error::path_of(&planned.path(self.tree));
@@ -230,11 +232,11 @@ impl<'a> Writer<'a> {
         };
         let compression = original.compression();
         let mut file = original.open_file(self.space.read(original.tail()))?;
-        let stored_bytes = file.tail.len() as u64;
+        let (len_bytes, stored_bytes) = (self.len_bytes(planned), file.tail.len() as u64);
         self.summary.count(compression, len_bytes, stored_bytes);
         self.summary.duplicates.add(len_bytes, stored_bytes);
         self.used.shared_clusters |= compression.is_some() && (file.blocks > 0 || file.shared_bytes > 0);
-        self.put_stored(planned, len_bytes, compression, &mut file)?;
+        self.put_stored(planned, compression, &mut file)?;
         Ok(())
     }
 
@@ -242,15 +244,14 @@ impl<'a> Writer<'a> {
     fn put_stored(
         &mut self,
         planned: &Planned,
-        len_bytes: u64,
         compression: Option<Compression>,
         file: &mut OpenFile,
-    ) -> Result<Range<u64>, BuildError> {
+    ) -> Result<Range<u64>> {
         match compression {
-            Some(compression) => self.put_compressed(planned, len_bytes, compression, file),
+            Some(compression) => self.put_compressed(planned, compression, file),
             None => {
                 self.append_long_tail(file)?;
-                self.put_plain(planned, len_bytes, file)
+                self.put_plain(planned, file)
             }
         }
     }
@@ -260,52 +261,52 @@ impl<'a> Writer<'a> {
     pub fn put_chunks(
         &mut self,
         planned: &Planned,
-        len_bytes: u64,
         format: u16,
         (entries, entry_bytes): (&[u8], usize),
         stored_bytes: u64,
-    ) -> Result<(), BuildError> {
+    ) -> Result<()> {
         self.used.chunks = true;
+        let len_bytes = self.len_bytes(planned);
         self.summary.count(None, len_bytes, stored_bytes);
         let (head_bytes, _) = self.fields(planned, len_bytes, false)?;
         let gap = (head_bytes as usize).next_multiple_of(entry_bytes) - head_bytes as usize;
         let mut behind = vec![0; gap];
         behind.extend(entries);
-        self.put_record(planned, len_bytes, Storage::chunks(format), behind.as_slice(), 0..0)?;
+        self.put_record(planned, Storage::chunks(format), behind.as_slice(), 0..0)?;
         Ok(())
     }
 
     /// Remembers the hash of a file's contents.
-    pub fn add_digest(&mut self, planned: &Planned, digest: Option<u128>) -> Result<(), BuildError> {
+    pub fn add_digest(&mut self, planned: &Planned, digest: Option<u128>) -> Result<()> {
         digest.map_or(Ok(()), |digest| self.summary.digests.insert(planned.id, digest))
     }
 
     /// Remembers that a file has the contents of `original`.
-    pub fn copy_digest(&mut self, planned: &Planned, original: InodeId) -> Result<(), BuildError> {
+    pub fn copy_digest(&mut self, planned: &Planned, original: InodeId) -> Result<()> {
         self.add_digest(planned, self.summary.digests.get(original))
     }
 
     /// Tells the caller how far the builder is, which has written further bytes of contents.
-    pub fn report(&mut self, further_bytes: u64) -> Result<(), BuildError> {
+    pub fn report(&mut self, further_bytes: u64) -> Result<()> {
         self.progress.done_bytes += further_bytes;
         self.progress.image_bytes = self.out.next_block() * BLOCK;
         self.call_back(self.progress)
     }
 
     /// Tells the caller how many bytes of contents were looked at before they are written.
-    pub fn report_scan(&mut self, done_bytes: u64, total_bytes: u64) -> Result<(), BuildError> {
+    pub fn report_scan(&mut self, done_bytes: u64, total_bytes: u64) -> Result<()> {
         self.call_back(Progress { phase: Phase::Scanning, done_bytes, total_bytes, ..self.progress })
     }
 
-    fn call_back(&mut self, progress: Progress) -> Result<(), BuildError> {
+    fn call_back(&mut self, progress: Progress) -> Result<()> {
         match (self.on_progress)(progress) {
             std::ops::ControlFlow::Continue(()) => Ok(()),
             std::ops::ControlFlow::Break(()) => Err(BuildError::Interrupted),
         }
     }
 
-    /// Appends a tail that is too long to stand behind the inode.
-    fn append_long_tail(&mut self, file: &mut OpenFile) -> Result<(), BuildError> {
+    /// Appends a tail that is too long to stand after the inode.
+    fn append_long_tail(&mut self, file: &mut OpenFile) -> Result<()> {
         if file.tail.len() > INLINE_BYTES_MAX {
             file.add_blocks(self.out.next_block(), 1);
             self.out.append_padded(std::mem::take(&mut file.tail))?;
@@ -313,15 +314,10 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Places the inode of a file of consecutive blocks, and what is shorter than a block behind it.
-    fn put_plain(
-        &mut self,
-        planned: &Planned,
-        len_bytes: u64,
-        file: &OpenFile,
-    ) -> Result<Range<u64>, BuildError> {
+    /// Places the inode of a file of consecutive blocks, and what is shorter than a block after it.
+    fn put_plain(&mut self, planned: &Planned, file: &OpenFile) -> Result<Range<u64>> {
         let layout = if file.tail.is_empty() { LAYOUT_FLAT_PLAIN } else { LAYOUT_FLAT_INLINE };
         let storage = Storage::blocks(layout, file.first_block);
-        self.put_record(planned, len_bytes, storage, file.tail.as_slice(), 0..file.tail.len() as u64)
+        self.put_record(planned, storage, file.tail.as_slice(), 0..file.tail.len() as u64)
     }
 }

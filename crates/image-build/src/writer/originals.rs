@@ -3,7 +3,7 @@
 //! There may be as many as the tree has files, so they lie in tables that may spill.
 
 use super::open_file::OpenFile;
-use crate::BuildError;
+use crate::Result;
 use crate::compress::extents::{ExtentTable, Extents, StoredExtent};
 use crate::compression::Compression;
 use crate::table::{Spill, Table};
@@ -64,7 +64,7 @@ impl Originals {
         compression: Option<Compression>,
         file: &OpenFile,
         tail: Range<u64>,
-    ) -> Result<(), BuildError> {
+    ) -> Result<()> {
         let first = self.extents.len() as u64;
         for extent in file.extents.all().iter() {
             self.extents.push(StoredExtent::of(&extent))?;
@@ -114,7 +114,7 @@ impl Original<'_> {
     }
 
     /// The file with all extents, and this tail.
-    pub(super) fn open_file(&self, tail: Vec<u8>) -> Result<OpenFile, BuildError> {
+    pub(super) fn open_file(&self, tail: Vec<u8>) -> Result<OpenFile> {
         let known = |number: u64| (number != NONE).then_some(number);
         let mut extents = ExtentTable::new(self.originals.extents.spill());
         for extent in self.extents().iter() {

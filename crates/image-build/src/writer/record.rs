@@ -1,8 +1,8 @@
-//! Placing inodes, with their attributes and what stands behind them.
+//! Placing inodes, with their attributes and what stands after them.
 
 use super::Writer;
 use super::metabox::Position;
-use crate::BuildError;
+use crate::Result;
 use crate::metadata::inode::{Fields, Storage};
 use crate::plan::Planned;
 use pagefold_image::read::FileKind;
@@ -32,11 +32,11 @@ impl Writer<'_> {
     pub(super) fn put_record(
         &mut self,
         planned: &Planned,
-        len_bytes: u64,
         storage: Storage,
         tail: &(impl InodeTail + ?Sized),
         inline: Range<u64>,
-    ) -> Result<Range<u64>, BuildError> {
+    ) -> Result<Range<u64>> {
+        let len_bytes = self.len_bytes(planned);
         let (head_bytes, xattrs) = self.fields(planned, len_bytes, storage.is_wide)?;
         let inline = head_bytes + inline.start..head_bytes + inline.end;
         let is_regular = self.tree.kind(planned.id) == FileKind::Regular;
@@ -74,12 +74,7 @@ impl Writer<'_> {
     }
 
     /// Returns the bytes of an inode with its attributes, and the attributes.
-    pub(super) fn fields(
-        &self,
-        planned: &Planned,
-        len_bytes: u64,
-        is_wide: bool,
-    ) -> Result<(u64, Vec<u8>), BuildError> {
+    pub(super) fn fields(&self, planned: &Planned, len_bytes: u64, is_wide: bool) -> Result<(u64, Vec<u8>)> {
         let xattrs = self.pool.encode(self.tree, planned)?;
         Ok((self.raw_fields(planned, len_bytes, &xattrs, is_wide).head_bytes(self.plan.epoch), xattrs))
     }

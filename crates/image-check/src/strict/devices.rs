@@ -1,12 +1,13 @@
 //! Rules of the device table.
 
-use super::{Faults, Kind, Strict};
+use super::context::Strict;
+use super::spaces::Kind;
 use pagefold_image::format::device::RawDeviceSlot;
 use pagefold_image::format::features::incompat;
-use pagefold_image::{Address, ImageError, rules};
+use pagefold_image::{Address, Result, rules};
 
 /// Judges the slots. Their ranges of the shared space are compared in ascending order.
-pub(super) fn check(strict: &mut Strict<'_>, faults: &mut Faults<'_>) -> Result<(), ImageError> {
+pub(super) fn check(strict: &mut Strict<'_>) -> Result<()> {
     if !strict.has_incompat(incompat::DEVICE_TABLE) {
         return Ok(());
     }
@@ -19,7 +20,7 @@ pub(super) fn check(strict: &mut Strict<'_>, faults: &mut Faults<'_>) -> Result<
         let long = |hi: u16, lo: u32| u64::from(hi) << 32 | u64::from(lo);
         if slot.reserved.iter().any(|byte| *byte != 0) {
             let what = format!("reserved bytes in the slot of device {}", number + 1);
-            faults.add(&rules::SB_RESERVED, at, what);
+            strict.fault(&rules::SB_RESERVED, at, what);
         }
         let start = long(slot.uniaddr_hi.get(), slot.uniaddr_lo.get());
         if start != 0 {
@@ -32,10 +33,10 @@ pub(super) fn check(strict: &mut Strict<'_>, faults: &mut Faults<'_>) -> Result<
         if start.saturating_add(blocks) > next {
             let what =
                 format!("blocks from {next} on are also in the range of {blocks} blocks from {start} on");
-            faults.add(&rules::DEVICE_OVERLAP, at, what);
+            strict.fault(&rules::DEVICE_OVERLAP, at, what);
         }
     }
     let bytes = u64::from(strict.raw.extra_devices.get()) * len;
-    strict.claim(Kind::Metadata, table, bytes, faults);
+    strict.claim(Kind::Metadata, table, bytes);
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Rules of the blocks of directories. Order, `.`, `..` and types are checked by the walk.
 
-use super::{Faults, Strict};
+use super::context::Strict;
 use pagefold_image::format::dirent::RawDirent;
 use pagefold_image::{Address, Nid, rules};
 
@@ -8,7 +8,7 @@ use pagefold_image::{Address, Nid, rules};
 const FAULTY_BLOCKS_MAX: u64 = 64;
 
 /// Judges all blocks of a directory. The reader decodes its contents, if they are compressed.
-pub(super) fn check(strict: &mut Strict<'_>, nid: Nid, faults: &mut Faults<'_>) {
+pub(super) fn check(strict: &mut Strict<'_>, nid: Nid) {
     let Ok(node) = strict.image.node(nid) else { return };
     let at = node.inode().address;
     let (len, block_bytes) = (node.len_bytes(), strict.block_bytes());
@@ -21,20 +21,20 @@ pub(super) fn check(strict: &mut Strict<'_>, nid: Nid, faults: &mut Faults<'_>) 
             strict.has_missed_inodes = true;
             return;
         }
-        let is_in_order = check_block(&block, number, at, node.inode().dot_omitted, faults);
+        let is_in_order = check_block(&block, number, at, node.inode().dot_omitted, strict);
         strict.has_missed_inodes |= !is_in_order;
         faulty += u64::from(!is_in_order);
     }
 }
 
 /// Judges a block; false if the walk cannot find all of its names.
-fn check_block(block: &[u8], number: u64, at: Address, dot_omitted: bool, faults: &mut Faults<'_>) -> bool {
+fn check_block(block: &[u8], number: u64, at: Address, dot_omitted: bool, strict: &Strict<'_>) -> bool {
     let raw = |index: usize| Some(RawDirent::parse(block.get(index * RawDirent::LEN..)?.first_chunk()?));
     let names = raw(0).map_or(0, |first| usize::from(first.nameoff.get()));
     if names == 0 || !names.is_multiple_of(RawDirent::LEN) || names >= block.len() {
         let what =
             format!("the names of block {number}, which has {} bytes, begin at byte {names}", block.len());
-        faults.add(&rules::DIR_BLOCK, at, what);
+        strict.fault(&rules::DIR_BLOCK, at, what);
         return false;
     }
     let count = names / RawDirent::LEN;
@@ -47,24 +47,24 @@ fn check_block(block: &[u8], number: u64, at: Address, dot_omitted: bool, faults
         };
         if usize::from(entry.nameoff.get()) != start || end <= start || end > block.len() {
             let what = format!("entry {index} of block {number} has its name at {start} to {end}");
-            faults.add(&rules::DIR_BLOCK, at, what);
+            strict.fault(&rules::DIR_BLOCK, at, what);
             return false;
         }
         if entry.reserved != 0 {
-            faults.add(
+            strict.fault(
                 &rules::DIR_FILL,
                 at,
                 format!("byte 11 of entry {index} of block {number} is not zero"),
             );
         }
         if dot_omitted && &block[start..end] == b"." {
-            faults.add(&rules::DIR_DOTS, at, "'.' is present, and bit 4 of the inode's format is set");
+            strict.fault(&rules::DIR_DOTS, at, "'.' is present, and bit 4 of the inode's format is set");
         }
         start = end;
     }
     if let Some(first) = block[start..].iter().position(|byte| *byte != 0) {
         let what = format!("block {number} has bytes behind its names, from {} on", start + first);
-        faults.add(&rules::DIR_FILL, at, what);
+        strict.fault(&rules::DIR_FILL, at, what);
     }
     true
 }

@@ -1,10 +1,11 @@
 //! The fields of an inode as they are stored, and the rules for them.
 
-use super::{Faults, Strict};
+use super::context::Strict;
+use super::spaces::Kind;
 use pagefold_image::format::features::incompat;
 use pagefold_image::format::inode::{self as disk, RawCompactInode, RawExtendedInode};
 use pagefold_image::read::FileKind;
-use pagefold_image::{Address, ImageError, Nid, Space, rules};
+use pagefold_image::{Address, ImageError, Nid, Result, Space, rules};
 
 /// The layout of an inode's contents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,7 +33,7 @@ pub(super) struct RawInode {
     pub(super) nb: u16,
     /// Bytes of the attributes.
     pub(super) xattr_bytes: u64,
-    /// The first byte behind the attributes.
+    /// The first byte after the attributes.
     pub(super) tail: Address,
     format: u16,
     ino: u32,
@@ -42,7 +43,7 @@ pub(super) struct RawInode {
 
 impl RawInode {
     /// Reads inode `nid`.
-    pub(super) fn read(strict: &Strict<'_>, nid: Nid) -> Result<Self, ImageError> {
+    pub(super) fn read(strict: &Strict<'_>, nid: Nid) -> Result<Self> {
         let start = u64::from(strict.raw.meta_blkaddr.get()) << strict.block_bits();
         let slot = nid.0 & !disk::NID_METABOX;
         let beyond = || ImageError::corrupt(Address::image(0), "an inode beyond all numbers");
@@ -110,16 +111,21 @@ impl RawInode {
         let high = if self.has_wide_address(strict) { u64::from(self.nb) } else { 0 };
         high << 32 | u64::from(self.u)
     }
+
+    /// Claims the metadata of the inode, from its first byte to `end`.
+    pub(super) fn claim(&self, strict: &mut Strict<'_>, end: u64) {
+        strict.claim(Kind::Metadata, self.at, end.saturating_sub(self.at.offset));
+    }
 }
 
 /// Judges the fields that all inodes have.
-pub(super) fn check(strict: &mut Strict<'_>, inode: &RawInode, faults: &mut Faults<'_>) {
+pub(super) fn check(strict: &mut Strict<'_>, inode: &RawInode) {
     let is_directory = inode.kind == FileKind::Directory;
     if !inode.reserved_is_zero {
-        faults.add(&rules::INODE_RESERVED, inode.at, "reserved bytes of the inode are not zero");
+        strict.fault(&rules::INODE_RESERVED, inode.at, "reserved bytes of the inode are not zero");
     }
     if !inode.has_valid_owner {
-        faults.add(
+        strict.fault(
             &rules::INODE_OWNER,
             inode.at,
             "the owner or the group is 4294967295, which is no valid ID",
@@ -127,28 +133,28 @@ pub(super) fn check(strict: &mut Strict<'_>, inode: &RawInode, faults: &mut Faul
     }
     if inode.format & disk::FORMAT_RESERVED != 0 {
         let what = format!("reserved bits of the inode's format: {:#06x}", inode.format);
-        faults.add(&rules::INODE_RESERVED, inode.at, what);
+        strict.fault(&rules::INODE_RESERVED, inode.at, what);
     }
     if inode.flag() && inode.extended && !is_directory {
-        faults.add(&rules::INODE_RESERVED, inode.at, "bit 4 of the format of an extended inode");
+        strict.fault(&rules::INODE_RESERVED, inode.at, "bit 4 of the format of an extended inode");
     }
     if inode.extended && inode.nb != 0 && !strict.has_incompat(incompat::WIDE_ADDRESSES) {
-        faults.add(&rules::INODE_RESERVED, inode.at, "upper bits of an address, without the feature 48bit");
+        strict.fault(&rules::INODE_RESERVED, inode.at, "upper bits of an address, without the feature 48bit");
     }
     if matches!(inode.kind, FileKind::Fifo | FileKind::Socket) && inode.u != 0 {
-        faults.add(&rules::INODE_RESERVED, inode.at, "i_u of a pipe or a socket is not zero");
+        strict.fault(&rules::INODE_RESERVED, inode.at, "i_u of a pipe or a socket is not zero");
     }
     if inode.flag() && !inode.extended && !is_directory {
-        strict.uses(incompat::WIDE_ADDRESSES, "an inode with upper bits of an address", inode.at, faults);
+        strict.uses(incompat::WIDE_ADDRESSES, "an inode with upper bits of an address", inode.at);
     }
     if inode.flag() && is_directory {
         strict.usage.incompat |= incompat::WIDE_ADDRESSES;
     }
     if inode.at.space == Space::Metabox {
-        strict.uses(incompat::METABOX, "an inode in the metabox", inode.at, faults);
+        strict.uses(incompat::METABOX, "an inode in the metabox", inode.at);
     }
     if inode.ino != 0 && !strict.numbers.insert(inode.ino) {
         let what = format!("another inode has the number {} too", inode.ino);
-        faults.add(&rules::INODE_NUMBER, inode.at, what);
+        strict.fault(&rules::INODE_NUMBER, inode.at, what);
     }
 }

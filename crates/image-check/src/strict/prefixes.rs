@@ -1,13 +1,14 @@
 //! Rules of the table of long prefixes of attribute names.
 
-use super::{Faults, Kind, Strict};
+use super::context::Strict;
+use super::spaces::Kind;
 use pagefold_image::format::features::{compat, incompat};
 use pagefold_image::format::xattr as disk;
 use pagefold_image::read::superblock::PrefixPlace;
-use pagefold_image::{Address, ImageError, Space, rules};
+use pagefold_image::{Address, Result, Space, rules};
 
 /// Judges the table of long prefixes.
-pub(super) fn check(strict: &mut Strict<'_>, faults: &mut Faults<'_>) -> Result<(), ImageError> {
+pub(super) fn check(strict: &mut Strict<'_>) -> Result<()> {
     let table = strict.image.superblock().prefixes;
     let plain = strict.has_compat(compat::PLAIN_XATTR_PFX);
     if plain && table.count > 0 && strict.has_incompat(incompat::XATTR_PREFIXES) {
@@ -30,17 +31,17 @@ pub(super) fn check(strict: &mut Strict<'_>, faults: &mut Faults<'_>) -> Result<
         read(offset, &mut head[..gap + 3])?;
         let at = Address { space, offset: start };
         if head[..gap].iter().any(|byte| *byte != 0) {
-            faults.add(&rules::XATTR_FILL, at, "a long prefix is padded with other bytes than zeroes");
+            strict.fault(&rules::XATTR_FILL, at, "a long prefix is padded with other bytes than zeroes");
         }
         let (len, base) = (u16::from_le_bytes([head[gap], head[gap + 1]]), head[gap + 2]);
         if base != 0 && disk::short_prefix(base).is_none() {
-            faults.add(&rules::XATTR_PREFIX, at, format!("long prefix {number} has the name index {base}"));
+            strict.fault(&rules::XATTR_PREFIX, at, format!("long prefix {number} has the name index {base}"));
         }
         offset = start + 2 + u64::from(len);
     }
     if packed.is_none() && table.count > 0 {
         let at = Address { space, offset: table.offset };
-        strict.claim(Kind::Metadata, at, offset - table.offset, faults);
+        strict.claim(Kind::Metadata, at, offset - table.offset);
     }
     Ok(())
 }

@@ -1,37 +1,16 @@
 //! Rules of the configuration records.
 
-use super::{Faults, Kind, Strict};
+use super::context::Strict;
+use super::spaces::Kind;
 use pagefold_image::format::config::{self, RawDeflateConfig, RawLz4Config, RawLzmaConfig, RawZstdConfig};
 use pagefold_image::format::features::incompat;
 use pagefold_image::format::superblock::{self as disk, RawSuperblock};
 use pagefold_image::read::Algorithm;
 use pagefold_image::read::superblock::algorithm;
-use pagefold_image::{Address, ImageError, rules};
-
-/// The limits of clusters in the records.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Limits {
-    /// Window of LZ4, bytes.
-    pub(super) lz4_window: u64,
-    /// Longest LZ4 cluster, bytes.
-    pub(super) lz4_cluster: u64,
-    /// Window of deflate, bytes.
-    pub(super) deflate_window: u64,
-    /// Window of zstd, bytes.
-    pub(super) zstd_window: u64,
-    /// Bit `n` is set for the algorithm of number `n`.
-    pub(super) algorithms: u16,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        let lz4_window = config::LZ4_WINDOW_BYTES_DEFAULT.into();
-        Limits { lz4_window, lz4_cluster: 1 << 20, deflate_window: 1 << 15, zstd_window: 0, algorithms: 1 }
-    }
-}
+use pagefold_image::{Address, Result, rules};
 
 /// Judges the records, and sets the limits of `strict`.
-pub(super) fn check(strict: &mut Strict<'_>, faults: &mut Faults<'_>) -> Result<(), ImageError> {
+pub(super) fn check(strict: &mut Strict<'_>) -> Result<()> {
     let raw = strict.raw;
     let mut at = disk::OFFSET + RawSuperblock::LEN as u64 + u64::from(raw.sb_extslots) * disk::EXTSLOT_LEN;
     let begin = at;
@@ -52,16 +31,16 @@ pub(super) fn check(strict: &mut Strict<'_>, faults: &mut Faults<'_>) -> Result<
         if len != wanted as u64 || !rest_is_zero || !gap_is_zero {
             let what =
                 format!("the record of {algorithm:?} has {len} bytes instead of {wanted}, or bytes not zero");
-            faults.add(&rules::CFG_RECORD, body, what);
+            strict.fault(&rules::CFG_RECORD, body, what);
         }
         at = start + 2 + len;
     }
-    strict.claim(Kind::Metadata, Address::image(begin), at - begin, faults);
+    strict.claim(Kind::Metadata, Address::image(begin), at - begin);
     Ok(())
 }
 
 /// Reads one record; returns its right length, and whether its reserved bytes are zero.
-fn record(strict: &mut Strict<'_>, algorithm: Algorithm, at: Address) -> Result<(usize, bool), ImageError> {
+fn record(strict: &mut Strict<'_>, algorithm: Algorithm, at: Address) -> Result<(usize, bool)> {
     let is_zero = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
     Ok(match algorithm {
         Algorithm::Lz4 => {

@@ -5,7 +5,7 @@
 
 use pagefold_image::Address;
 use pagefold_image::account::{Account, TableAccount};
-use pagefold_image::byte_runs::{ByteRuns, RUN_BYTES};
+use pagefold_image::byte_runs::ChargedRuns;
 use std::collections::HashMap;
 
 /// The use of a range.
@@ -52,9 +52,7 @@ pub(super) enum Claim {
 
 /// The uses of an image's bytes.
 pub(super) struct Spaces {
-    account: Account,
-    charged_runs: u64,
-    runs: [ByteRuns; 4],
+    runs: ChargedRuns<4>,
     /// The length of each cluster and shared attribute, by its address.
     clusters: HashMap<Address, u32>,
     clusters_account: TableAccount,
@@ -64,9 +62,7 @@ pub(super) struct Spaces {
 impl Spaces {
     pub(super) fn new(account: &Account) -> Self {
         Spaces {
-            account: account.clone(),
-            charged_runs: 0,
-            runs: Default::default(),
+            runs: ChargedRuns::new(account),
             clusters: HashMap::new(),
             clusters_account: TableAccount::new::<(Address, u32)>(account),
             is_over_budget: false,
@@ -75,7 +71,7 @@ impl Spaces {
 
     /// Whether a range could not be recorded for want of memory. Then overlaps are no longer found.
     pub(super) fn is_over_budget(&self) -> bool {
-        self.is_over_budget
+        self.is_over_budget || self.runs.is_over_budget()
     }
 
     /// Records that a range, which is not empty, has this use, and returns whether it may.
@@ -86,7 +82,7 @@ impl Spaces {
         }
         let found = Kind::ALL.into_iter().find_map(|other| {
             let may_share = kind == Kind::Plain && other == Kind::Plain;
-            let from = self.runs[other as usize].overlap(at, end)?;
+            let from = self.runs.overlap(other as usize, at, end)?;
             Some(if may_share { Claim::Shared } else { Claim::Overlaps(other, from) })
         });
         self.record(kind, at, end, len_bytes);
@@ -94,29 +90,13 @@ impl Spaces {
     }
 
     fn record(&mut self, kind: Kind, at: Address, end: u64, len_bytes: u32) {
-        let runs: usize = self.runs.iter().map(ByteRuns::count).sum();
-        if runs as u64 >= self.charged_runs {
-            let more = (self.charged_runs / 2).max(64);
-            if self.is_over_budget || !self.account.try_charge(more * RUN_BYTES) {
-                self.is_over_budget = true;
-                return;
-            }
-            self.charged_runs += more;
-        }
-        self.runs[kind as usize].insert(at, end);
-        if !kind.is_shared_whole() {
+        if self.runs.insert(kind as usize, at, end).is_none() || !kind.is_shared_whole() {
             return;
         }
         match self.clusters_account.reserve_one(self.clusters.len(), self.clusters.capacity()) {
             true => _ = self.clusters.insert(at, len_bytes),
             false => self.is_over_budget = true,
         }
-    }
-}
-
-impl Drop for Spaces {
-    fn drop(&mut self) {
-        self.account.uncharge(self.charged_runs * RUN_BYTES);
     }
 }
 
@@ -141,7 +121,7 @@ mod tests {
         assert_eq!(claim(Kind::Plain, 400, 600), Claim::Shared);
         assert_eq!(claim(Kind::Plain, 310, 400), Claim::New);
         assert_eq!(claim(Kind::Metadata, 50, 101), Claim::Overlaps(Kind::Metadata, 100));
-        assert_eq!(spaces.runs.each_ref().map(ByteRuns::count), [1, 1, 0, 1]);
+        assert_eq!([0, 1, 2, 3].map(|kind| spaces.runs.count(kind)), [1, 1, 0, 1]);
         let elsewhere = Address { space: Space::Metabox, offset: 100 };
         assert_eq!(spaces.claim(Kind::Metadata, elsewhere, 200), Claim::New);
     }

@@ -1,15 +1,10 @@
 //! Rules of the superblock's fields.
 
-use super::{Faults, Kind, Strict};
+use super::context::Strict;
+use super::spaces::Kind;
 use pagefold_image::format::features::{compat, incompat};
 use pagefold_image::format::superblock::{self as disk, RawMetaboxSlot, RawSuperblock};
-use pagefold_image::{Address, Image, ImageError, rules};
-
-/// Reads the superblock again, as it is stored.
-pub(super) fn read(image: &Image) -> Result<RawSuperblock, ImageError> {
-    let at = Address::image(disk::OFFSET);
-    Ok(RawSuperblock::parse(&pagefold_image::read::bytes::array_at(image.metadata(), at)?))
-}
+use pagefold_image::{Address, Result, rules};
 
 /// Address of the superblock's byte `offset`.
 fn field(offset: u64) -> Address {
@@ -17,25 +12,25 @@ fn field(offset: u64) -> Address {
 }
 
 /// Judges the fields of the superblock and its extension slots.
-pub(super) fn check(strict: &mut Strict<'_>, faults: &mut Faults<'_>) {
+pub(super) fn check(strict: &mut Strict<'_>) {
     let raw = strict.raw;
     if raw.reserved1.get() != 0 || raw.reserved2.get() != 0 {
-        faults.add(&rules::SB_RESERVED, field(0x6a), "reserved bytes of the superblock are not zero");
+        strict.fault(&rules::SB_RESERVED, field(0x6a), "reserved bytes of the superblock are not zero");
     }
     let text_len = raw.volume_name.iter().position(|byte| *byte == 0);
     let is_terminated = text_len.is_some_and(|len| raw.volume_name[len..].iter().all(|byte| *byte == 0));
     if !is_terminated {
-        faults.add(&rules::SB_NAME, field(0x40), "the volume's name has no NUL, or bytes behind it");
+        strict.fault(&rules::SB_NAME, field(0x40), "the volume's name has no NUL, or bytes behind it");
     }
-    check_fields(strict, faults);
+    check_fields(strict);
     let slots = u64::from(raw.sb_extslots) * disk::EXTSLOT_LEN;
     let end = disk::OFFSET + RawSuperblock::LEN as u64 + slots;
-    let _ = check_slots(strict, slots, faults);
-    strict.claim(Kind::Metadata, field(0), end - disk::OFFSET, faults);
+    let _ = check_slots(strict, slots);
+    strict.claim(Kind::Metadata, field(0), end - disk::OFFSET);
 }
 
 /// Judges the fields of features that the image does not have.
-fn check_fields(strict: &mut Strict<'_>, faults: &mut Faults<'_>) {
+fn check_fields(strict: &mut Strict<'_>) {
     let raw = strict.raw;
     let has = |bit| raw.feature_incompat.get() & bit != 0;
     let has_compat = |bit| raw.feature_compat.get() & bit != 0;
@@ -57,7 +52,7 @@ fn check_fields(strict: &mut Strict<'_>, faults: &mut Faults<'_>) {
     for (name, offset, allowed, value) in fields {
         if !allowed && value != 0 {
             let what = format!("{name} is {value}, and the feature that it belongs to is not set");
-            faults.add(&rules::SB_FIELD, field(offset), what);
+            strict.fault(&rules::SB_FIELD, field(offset), what);
         }
     }
     let usage = &mut strict.usage;
@@ -75,25 +70,25 @@ fn check_fields(strict: &mut Strict<'_>, faults: &mut Faults<'_>) {
     }
     if has_compat(compat::ISHARE_XATTRS) && raw.ishare_xattr_prefix_id >= raw.xattr_prefix_count {
         let what = format!("long prefix {} of {}", raw.ishare_xattr_prefix_id, raw.xattr_prefix_count);
-        faults.add(&rules::XATTR_PREFIX, field(0x69), what);
+        strict.fault(&rules::XATTR_PREFIX, field(0x69), what);
     }
 }
 
 /// Judges the extension slots, of which only the first has fields.
-fn check_slots(strict: &Strict<'_>, slots: u64, faults: &mut Faults<'_>) -> Result<(), ImageError> {
+fn check_slots(strict: &Strict<'_>, slots: u64) -> Result<()> {
     let known = if strict.has_incompat(incompat::METABOX) { RawMetaboxSlot::LEN as u64 / 2 } else { 0 };
     let at = field(RawSuperblock::LEN as u64 + known);
     if slots > known && !strict.is_zero(at, slots - known)? {
-        faults.add(&rules::SB_RESERVED, at, "reserved bytes of the extension slots are not zero");
+        strict.fault(&rules::SB_RESERVED, at, "reserved bytes of the extension slots are not zero");
     }
     Ok(())
 }
 
 /// Judges the number of inodes.
-pub(super) fn check_inodes(strict: &Strict<'_>, found: u64, faults: &mut Faults<'_>) {
+pub(super) fn check_inodes(strict: &Strict<'_>, found: u64) {
     let inos = strict.raw.inos.get();
     if inos != 0 && inos != found {
         let what = format!("the number of inodes is {inos}, and the image has {found}");
-        faults.add(&rules::SB_INODES, field(0x10), what);
+        strict.fault(&rules::SB_INODES, field(0x10), what);
     }
 }

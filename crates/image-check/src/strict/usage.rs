@@ -1,26 +1,13 @@
 //! The features and algorithms that an image uses, compared with its bits.
 
-use super::{Faults, Strict};
+use super::context::Strict;
 use pagefold_image::format::features::{compat, incompat};
 use pagefold_image::format::superblock as disk;
 use pagefold_image::read::superblock::algorithm;
 use pagefold_image::{Address, rules};
 
-/// The features and algorithms that an image uses.
-#[derive(Debug, Default)]
-pub(super) struct Usage {
-    /// Bits of incompatible features.
-    pub(super) incompat: u32,
-    /// Bits of compatible features.
-    pub(super) compat: u32,
-    /// Bit `n` is set for the algorithm of number `n`.
-    pub(super) algorithms: u16,
-    /// Whether any file is compressed.
-    pub(super) compressed: bool,
-}
-
 /// Reports bits that nothing uses, once the whole image was read.
-pub(super) fn check(strict: &mut Strict<'_>, faults: &mut Faults<'_>) {
+pub(super) fn check(strict: &mut Strict<'_>) {
     let at = |offset| Address::image(disk::OFFSET + offset);
     let raw = strict.raw;
     let unused = |table: &[pagefold_image::format::features::Feature], bits: u32| {
@@ -36,7 +23,7 @@ pub(super) fn check(strict: &mut Strict<'_>, faults: &mut Faults<'_>) {
     if bits != 0 || compat_bits != 0 {
         let names = [unused(&incompat::ALL, bits), unused(&compat::ALL, compat_bits)];
         let names = names.iter().filter(|names| !names.is_empty()).cloned().collect::<Vec<_>>().join(", ");
-        faults.add(&rules::FEATURE_UNUSED, at(0x50), format!("features without use: {names}"));
+        strict.fault(&rules::FEATURE_UNUSED, at(0x50), format!("features without use: {names}"));
     }
     let has_records = strict.has_incompat(incompat::COMPR_CFGS);
     let idle = if has_records { raw.u1.get() & !strict.usage.algorithms } else { 0 };
@@ -45,9 +32,9 @@ pub(super) fn check(strict: &mut Strict<'_>, faults: &mut Faults<'_>) {
     if idle != 0 && !is_needed {
         let names = (0..16).filter(|n| idle & 1 << n != 0).filter_map(algorithm);
         let names = names.map(|algorithm| format!("{algorithm:?}")).collect::<Vec<_>>().join(", ");
-        faults.add(&rules::ALGORITHM_UNUSED, at(0x54), format!("algorithms without use: {names}"));
+        strict.fault(&rules::ALGORITHM_UNUSED, at(0x54), format!("algorithms without use: {names}"));
     }
     if strict.usage.compressed && raw.u1.get() == 0 {
-        faults.add(&rules::SB_WINDOW, at(0x54), "u1 is 0, and there are compressed files");
+        strict.fault(&rules::SB_WINDOW, at(0x54), "u1 is 0, and there are compressed files");
     }
 }

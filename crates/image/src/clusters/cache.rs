@@ -242,9 +242,9 @@ impl CacheState {
         self.next_ghost += 1;
         self.ghost_worth.insert(key, (worth, number));
         self.ghosts.push_back((key, number));
-        let room = self.pieces.len().clamp(MIN_GHOSTS, MAX_GHOSTS);
+        let ghosts_max = self.pieces.len().clamp(MIN_GHOSTS, MAX_GHOSTS);
         // Entries without a ghost count too, so that the queue has a limit.
-        while self.ghost_worth.len() > room || self.ghosts.len() > 2 * room {
+        while self.ghost_worth.len() > ghosts_max || self.ghosts.len() > 2 * ghosts_max {
             let Some((oldest, number)) = self.ghosts.pop_front() else { break };
             if self.ghost_worth.get(&oldest).is_some_and(|(_, current)| *current == number) {
                 self.ghost_worth.remove(&oldest);

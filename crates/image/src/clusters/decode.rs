@@ -8,20 +8,21 @@
 //! One of the first two is tried, without waiting: direct if the reader wants everything and nothing is to be cached,
 //! otherwise to cache. If there is no room for it, or if caching the cluster is not worth it, the third follows, which
 //! waits for its grant. That is so small that the budget's reserve always covers it. It follows too if one of the
-//! first two finds the cluster damaged: it stops at the end of the range, so the damage may lie behind that.
+//! first two finds the cluster damaged: it stops at the end of the range, so the damage may lie after that.
 //!
 //! In the first two ways LZ4 is decoded in place where that is safe: the compressed bytes lie at the end of the buffer
-//! that receives the output, a margin behind the output's end (`docs/formats/erofs.md`). Otherwise decoding is
+//! that receives the output, a margin after the output's end (`docs/formats/erofs.md`). Otherwise decoding is
 //! bounced: a buffer of the grant takes the compressed bytes.
 
 use super::cache::Piece;
-use super::decoders::state_bytes;
-use super::{ClusterExtent, Clusters};
+use super::decoders::{DecoderPool, Formats, state_bytes};
+use super::stats::Counters;
 use crate::read::{Algorithm, Bytes, Cluster};
-use crate::{Address, ImageError};
+use crate::{Address, ImageError, Result};
 use pagefold_backing::{Budget, Buffer, Demand, Grant, GrantError};
 use pagefold_codec::CodecError;
 use pagefold_codec::cluster::{self, Format, Input, RangeError, Want};
+use std::ops::Range;
 
 /// Compressed bytes that the windowed way reads per request.
 const PIECE_BYTES: usize = 16 << 10;
@@ -44,12 +45,58 @@ impl Cluster {
     }
 
     /// Returns the compressed stream within the cluster's stored bytes, without the padding before it.
-    fn stream<'a>(&self, stored: &'a [u8]) -> Result<&'a [u8], ImageError> {
+    fn stream<'a>(&self, stored: &'a [u8]) -> Result<&'a [u8]> {
         let padding = if self.zero_padded { stored.iter().take_while(|&&b| b == 0).count() } else { 0 };
         match stored.get(padding..) {
             Some(stream) if !stream.is_empty() => Ok(stream),
             _ => Err(ImageError::corrupt(self.at, "a cluster of nothing but zeroes")),
         }
+    }
+}
+
+/// A cluster, and the length of the extent that begins its output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ClusterExtent {
+    pub(crate) cluster: Cluster,
+    pub(crate) decoded_bytes: u64,
+}
+
+/// The bytes of an extent or file that one read wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ReadRange {
+    /// The first byte, counted from the start of the extent or file.
+    pub(crate) from: u64,
+    /// Length in bytes; the range ends inside the extent or file.
+    pub(crate) len_bytes: usize,
+    /// Whether the reader will probably read on from the end of the range.
+    pub(crate) more_follows: bool,
+}
+
+/// A read of a part of a cluster.
+pub(super) struct Read<'r> {
+    pub(super) stored: &'r dyn Bytes,
+    pub(super) extent: &'r ClusterExtent,
+    pub(super) range: ReadRange,
+    /// The wanted bytes, and scratch after them.
+    pub(super) dst: &'r mut [u8],
+}
+
+impl Read<'_> {
+    /// The wanted bytes in the output of the cluster.
+    pub(super) fn wanted(&self) -> Range<usize> {
+        let from = self.range.from as usize;
+        from..from + self.range.len_bytes
+    }
+
+    /// Whether a piece serves for the wanted bytes.
+    pub(super) fn is_served_by(&self, piece: &Piece) -> bool {
+        self.extent.is_served_by(piece, self.wanted().end)
+    }
+
+    /// Copies the wanted bytes out of a piece that serves for them.
+    pub(super) fn copy_out(&mut self, piece: &Piece) {
+        let wanted = &piece.bytes()[self.wanted()];
+        self.dst[..wanted.len()].copy_from_slice(wanted);
     }
 }
 
@@ -71,29 +118,38 @@ impl ClusterExtent {
     }
 }
 
-impl Clusters {
+/// The memory, decoders and counters of decoding.
+pub(crate) struct Decoding {
+    pub(crate) budget: Budget,
+    pub(crate) counters: Counters,
+    pub(super) decoders: DecoderPool,
+    formats: Formats,
+}
+
+impl Decoding {
+    /// Decodes clusters of these formats. All memory is charged to `budget`.
+    pub(super) fn new(budget: Budget, formats: Formats) -> Self {
+        Decoding { budget, counters: Counters::default(), decoders: DecoderPool::default(), formats }
+    }
+
     /// Decodes all of the output into the beginning of `dst`; the rest of `dst` is scratch. Returns false if the
     /// budget has no room.
-    pub(super) fn decode_direct(
-        &self,
-        stored: &dyn Bytes,
-        extent: &ClusterExtent,
-        dst: &mut [u8],
-    ) -> Result<bool, ImageError> {
+    pub(super) fn decode_direct(&self, read: &mut Read<'_>) -> Result<bool> {
+        let Read { stored, extent, dst, .. } = read;
         let cluster = &extent.cluster;
         let out_len = extent.decoded_bytes as usize;
         let want = extent.want(extent.decoded_bytes);
         if cluster.algorithm == Algorithm::Lz4 && want == Want::All {
             let work_len = in_place_len(cluster, out_len);
             if let Some(work) = dst.get_mut(..work_len) {
-                self.decode_in_place(stored, cluster, work, out_len)?;
+                self.decode_in_place(*stored, cluster, work, out_len)?;
                 return Ok(true);
             }
         }
         let format = self.formats.of(cluster.algorithm);
         let need_bytes = Budget::footprint(cluster.len()) + state_bytes(format);
         let Some(mut grant) = self.grant(need_bytes, Demand::BestEffort)? else { return Ok(false) };
-        self.decode_bounced(stored, cluster, &mut grant, &mut dst[..out_len], want)?;
+        self.decode_bounced(*stored, cluster, &mut grant, &mut dst[..out_len], want)?;
         Ok(true)
     }
 
@@ -104,7 +160,7 @@ impl Clusters {
         extent: &ClusterExtent,
         len_bytes: u64,
         demand: Demand,
-    ) -> Result<Option<Piece>, ImageError> {
+    ) -> Result<Option<Piece>> {
         let cluster = &extent.cluster;
         let (want, len) = (extent.want(len_bytes), len_bytes as usize);
         let in_place = cluster.algorithm == Algorithm::Lz4 && want == Want::All;
@@ -125,13 +181,9 @@ impl Clusters {
     }
 
     /// Fills `dst` with output from byte `from` on, through a window. Waits for room in the budget.
-    pub(super) fn decode_windowed(
-        &self,
-        stored: &dyn Bytes,
-        extent: &ClusterExtent,
-        from: u64,
-        dst: &mut [u8],
-    ) -> Result<(), ImageError> {
+    pub(super) fn decode_windowed(&self, read: &mut Read<'_>) -> Result<()> {
+        let Read { stored, extent, range: ReadRange { from, len_bytes, .. }, .. } = *read;
+        let dst = &mut read.dst[..len_bytes];
         let cluster = &extent.cluster;
         let format = self.formats.of(cluster.algorithm);
         let ring_len = cluster::ring_bytes(format);
@@ -162,7 +214,7 @@ impl Clusters {
         cluster: &Cluster,
         work: &mut [u8],
         out_len: usize,
-    ) -> Result<(), ImageError> {
+    ) -> Result<()> {
         let Some(stored_at) = work.len().checked_sub(cluster.len()) else {
             return Err(ImageError::corrupt(
                 cluster.at,
@@ -185,7 +237,7 @@ impl Clusters {
         grant: &mut Grant,
         dst: &mut [u8],
         want: Want,
-    ) -> Result<(), ImageError> {
+    ) -> Result<()> {
         let mut bounce = buffer(grant, cluster.len())?;
         stored.read_at(cluster.at, &mut bounce)?;
         self.counters.compressed_bytes.add(u64::from(cluster.len_bytes));
@@ -197,7 +249,7 @@ impl Clusters {
     }
 
     /// Takes a grant from the budget; `None` if there is no room and `demand` is best effort.
-    fn grant(&self, need_bytes: u64, demand: Demand) -> Result<Option<Grant>, ImageError> {
+    fn grant(&self, need_bytes: u64, demand: Demand) -> Result<Option<Grant>> {
         match self.budget.grant(need_bytes, demand) {
             Ok(grant) => Ok(Some(grant)),
             Err(GrantError::NoRoom { .. }) => Ok(None),
@@ -209,7 +261,7 @@ impl Clusters {
 }
 
 /// Takes a buffer from a grant whose size includes it.
-fn buffer(grant: &mut Grant, len: usize) -> Result<Buffer, ImageError> {
+fn buffer(grant: &mut Grant, len: usize) -> Result<Buffer> {
     let left_bytes = grant.left_bytes();
     grant.buffer(len).ok_or_else(|| too_little(Budget::footprint(len), left_bytes))
 }
@@ -235,7 +287,7 @@ struct ClusterInput<'a> {
 impl Input for ClusterInput<'_> {
     type Error = ImageError;
 
-    fn read(&mut self, buf: &mut [u8]) -> Result<usize, ImageError> {
+    fn read(&mut self, buf: &mut [u8]) -> Result<usize> {
         loop {
             let left_bytes = u64::from(self.cluster.len_bytes) - self.done_bytes;
             let len = usize::try_from(left_bytes).unwrap_or(buf.len()).min(buf.len());

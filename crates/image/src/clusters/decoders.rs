@@ -4,8 +4,8 @@
 //! are freed when the budget needs the memory. One mutex guards the list of idle states; a state in use belongs to one
 //! thread.
 
-use crate::ImageError;
 use crate::read::{Algorithm, Cluster};
+use crate::{ImageError, Result};
 use pagefold_backing::{Charge, Grant};
 use pagefold_codec::cluster::{Decoder, Format};
 use std::ops::{Deref, DerefMut};
@@ -65,7 +65,7 @@ impl DecoderPool {
         format: Format,
         cluster: &Cluster,
         grant: &mut Grant,
-    ) -> Result<DecoderGuard<'_>, ImageError> {
+    ) -> Result<DecoderGuard<'_>> {
         let mut idle = self.idle();
         let found = idle.iter().position(|i| i.format == format).map(|at| idle.swap_remove(at));
         drop(idle);

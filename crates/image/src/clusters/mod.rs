@@ -27,56 +27,34 @@ mod stats;
 
 use cache::Worth;
 pub(crate) use cache::{Cache, Key, Piece};
-pub(crate) use decode::least_bytes;
+pub(crate) use decode::{ClusterExtent, ReadRange, least_bytes};
 pub(crate) use decoders::Formats;
 pub(crate) use prefetch::Prefetcher;
-pub(crate) use stats::Counters;
 pub use stats::ReadStats;
 
-use crate::ImageError;
-use crate::read::{Bytes, Cluster};
-use decoders::DecoderPool;
+use crate::read::Bytes;
+use crate::{ImageError, Result};
+use decode::{Decoding, Read};
 use pagefold_backing::{Budget, Demand, Reclaim};
 use pagefold_codec::cluster::Want;
 use pagefold_page::latency::LatencyCounters;
 use single_flight::{Completion, Leader, Role, SingleFlight};
 use std::sync::Arc;
 
-/// A cluster, and the length of the extent that begins its output.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ClusterExtent {
-    pub(crate) cluster: Cluster,
-    pub(crate) decoded_bytes: u64,
-}
-
-/// The bytes of an extent or file that one read wants.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ReadRange {
-    /// The first byte, counted from the start of the extent or file.
-    pub(crate) from: u64,
-    /// Length in bytes; the range ends inside the extent or file.
-    pub(crate) len_bytes: usize,
-    /// Whether the reader will probably read on from the end of the range.
-    pub(crate) more_follows: bool,
-}
-
-/// The result of decoding in a way that needs room in the budget.
+/// The result of decoding in a way that takes memory of the budget.
 enum Decoded {
     /// The range is decoded; with the piece that followers can share, if there is one.
     Done(Option<Arc<Piece>>),
-    /// The budget has no room, or nothing is to be cached.
-    NoRoom,
+    /// The budget does not allow it, or nothing is to be cached.
+    NoMemory,
 }
 
 /// The state shared by all readers of one image's clusters.
 pub(crate) struct Clusters {
-    pub(crate) budget: Budget,
+    pub(crate) decoding: Decoding,
     pub(crate) cache: Cache,
-    pub(crate) counters: Counters,
     pub(crate) latency: LatencyCounters,
     single_flight: SingleFlight,
-    decoders: DecoderPool,
-    formats: Formats,
     /// Whether output that a reader wants in full is cached too: for readers that have no cache above this one.
     cache_full_reads: bool,
 }
@@ -86,17 +64,14 @@ impl Clusters {
     /// room.
     pub(crate) fn new(budget: Budget, formats: Formats, cache_full_reads: bool) -> Arc<Self> {
         let clusters = Arc::new(Clusters {
-            budget,
+            decoding: Decoding::new(budget, formats),
             cache: Cache::default(),
-            counters: Counters::default(),
             latency: LatencyCounters::default(),
             single_flight: SingleFlight::default(),
-            decoders: DecoderPool::default(),
-            formats,
             cache_full_reads,
         });
         let holder: Arc<dyn Reclaim> = clusters.clone();
-        clusters.budget.reclaim_with(Arc::downgrade(&holder));
+        clusters.decoding.budget.reclaim_with(Arc::downgrade(&holder));
         clusters
     }
 
@@ -110,22 +85,19 @@ impl Clusters {
         extent: &ClusterExtent,
         range: ReadRange,
         dst: &mut [u8],
-    ) -> Result<(), ImageError> {
-        let key = Key::from(&extent.cluster);
-        let (from, end) = (range.from as usize, range.from as usize + range.len_bytes);
+    ) -> Result<()> {
+        let (key, mut read) = (Key::from(&extent.cluster), Read { stored, extent, range, dst });
         loop {
-            if let Some(piece) = self.cache.get(&key, from..end)
-                && extent.is_served_by(&piece, end)
-            {
-                self.counters.hit_bytes.add(range.len_bytes as u64);
-                copy_out(&piece, range, dst);
+            if let Some(piece) = self.cached(&key, &read) {
+                self.decoding.counters.hit_bytes.add(range.len_bytes as u64);
+                read.copy_out(&piece);
                 return Ok(());
             }
             match self.single_flight.enter(key, Demand::Required) {
-                Role::Leader(leader) => return self.decode_as_leader(stored, extent, range, dst, leader),
-                Role::Follower(Completion::Piece(piece)) if extent.is_served_by(&piece, end) => {
-                    self.counters.joined.add(1);
-                    copy_out(&piece, range, dst);
+                Role::Leader(leader) => return self.decode_as_leader(&mut read, leader),
+                Role::Follower(Completion::Piece(piece)) if read.is_served_by(&piece) => {
+                    self.decoding.counters.joined.add(1);
+                    read.copy_out(&piece);
                     return Ok(());
                 }
                 // The leader shared too little, or failed: perhaps at bytes that this reader does not want. Try again.
@@ -134,81 +106,57 @@ impl Clusters {
         }
     }
 
-    fn decode_as_leader(
-        &self,
-        stored: &dyn Bytes,
-        extent: &ClusterExtent,
-        range: ReadRange,
-        dst: &mut [u8],
-        leader: Leader<'_>,
-    ) -> Result<(), ImageError> {
+    fn cached(&self, key: &Key, read: &Read<'_>) -> Option<Arc<Piece>> {
+        self.cache.get(key, read.wanted()).filter(|piece| read.is_served_by(piece))
+    }
+
+    fn decode_as_leader(&self, read: &mut Read<'_>, leader: Leader<'_>) -> Result<()> {
         // An earlier leader may have filled the cache after our lookup and before `enter`: look again.
-        let (from, end) = (range.from as usize, range.from as usize + range.len_bytes);
-        let cached = self.cache.get(&leader.key(), from..end);
-        let result = match cached.filter(|piece| extent.is_served_by(piece, end)) {
+        let shared = match self.cached(&leader.key(), read) {
             Some(piece) => {
-                copy_out(&piece, range, dst);
-                Ok(Some(piece))
+                read.copy_out(&piece);
+                Some(piece)
             }
-            None => self.choose_and_decode(stored, extent, range, dst, &leader),
+            None => self.choose_and_decode(read, &leader)?,
         };
-        match result {
-            Ok(Some(piece)) => leader.complete(Completion::Piece(piece)),
-            Ok(None) => leader.complete(Completion::Nothing),
-            Err(error) => {
-                leader.complete(Completion::Nothing);
-                return Err(error);
-            }
-        }
+        leader.complete(shared.map_or(Completion::Nothing, Completion::Piece));
         Ok(())
     }
 
     /// Decodes in one of the three ways of [`decode`], and returns the piece that followers can share, if there is one.
     ///
-    /// The first two ways may decode more than the range. If a cluster is damaged behind the range, they fail where the
+    /// The first two ways may decode more than the range. If a cluster is damaged after the range, they fail where the
     /// third succeeds, and the budget decides which way is tried. So the third has the last word: a read gets the bytes
     /// before the damage, whatever the budget is.
-    fn choose_and_decode(
-        &self,
-        stored: &dyn Bytes,
-        extent: &ClusterExtent,
-        range: ReadRange,
-        dst: &mut [u8],
-        leader: &Leader<'_>,
-    ) -> Result<Option<Arc<Piece>>, ImageError> {
-        match self.decode_with_room(stored, extent, range, dst, leader) {
+    fn choose_and_decode(&self, read: &mut Read<'_>, leader: &Leader<'_>) -> Result<Option<Arc<Piece>>> {
+        match self.decode_within_budget(read, leader) {
             Ok(Decoded::Done(shared)) => return Ok(shared),
-            Ok(Decoded::NoRoom) => {}
+            Ok(Decoded::NoMemory) => {}
             Err(error) if error.is_damage() => self.cache.note_damage(leader.key()),
             Err(error) => return Err(error),
         }
-        self.decode_windowed(stored, extent, range.from, &mut dst[..range.len_bytes])?;
+        self.decoding.decode_windowed(read)?;
         Ok(None)
     }
 
     /// Decodes in the first or the second way, if the budget has room for it.
-    fn decode_with_room(
-        &self,
-        stored: &dyn Bytes,
-        extent: &ClusterExtent,
-        range: ReadRange,
-        dst: &mut [u8],
-        leader: &Leader<'_>,
-    ) -> Result<Decoded, ImageError> {
+    fn decode_within_budget(&self, read: &mut Read<'_>, leader: &Leader<'_>) -> Result<Decoded> {
+        let (extent, range) = (read.extent, read.range);
         let wants_all = range.from == 0 && range.len_bytes as u64 == extent.decoded_bytes;
         if wants_all && !self.cache_full_reads {
-            if !self.decode_direct(stored, extent, dst)? {
-                return Ok(Decoded::NoRoom);
+            if !self.decoding.decode_direct(read)? {
+                return Ok(Decoded::NoMemory);
             }
-            let shared = leader.has_followers().then(|| self.copy_to_cache(extent, &dst[..range.len_bytes]));
+            let output = &read.dst[..range.len_bytes];
+            let shared = leader.has_followers().then(|| self.copy_to_cache(extent, output));
             return Ok(Decoded::Done(shared.flatten()));
         }
-        let Some(len_bytes) = self.len_to_cache(extent, range) else { return Ok(Decoded::NoRoom) };
-        let decoded = self.decode_to_cache(stored, extent, len_bytes, Demand::BestEffort)?;
-        let Some(piece) = decoded else { return Ok(Decoded::NoRoom) };
-        self.counters.temporary_pages.add((len_bytes - range.len_bytes as u64).div_ceil(4096));
+        let Some(len_bytes) = self.len_to_cache(extent, range) else { return Ok(Decoded::NoMemory) };
+        let decoded = self.decoding.decode_to_cache(read.stored, extent, len_bytes, Demand::BestEffort)?;
+        let Some(piece) = decoded else { return Ok(Decoded::NoMemory) };
+        self.decoding.counters.temporary_pages.add((len_bytes - range.len_bytes as u64).div_ceil(4096));
         let piece = self.insert_cluster(extent, piece);
-        copy_out(&piece, range, dst);
+        read.copy_out(&piece);
         Ok(Decoded::Done(Some(piece)))
     }
 
@@ -236,13 +184,14 @@ impl Clusters {
     pub(crate) fn insert(&self, key: Key, piece: Piece) -> Arc<Piece> {
         let piece = Arc::new(piece);
         self.cache.insert(key, piece.clone());
-        self.budget.wake();
+        self.decoding.budget.wake();
         piece
     }
 
     /// Copies output into the cache for followers; `None` if the budget has no room.
     fn copy_to_cache(&self, extent: &ClusterExtent, output: &[u8]) -> Option<Arc<Piece>> {
-        let mut grant = self.budget.grant(Budget::footprint(output.len()), Demand::BestEffort).ok()?;
+        let mut grant =
+            self.decoding.budget.grant(Budget::footprint(output.len()), Demand::BestEffort).ok()?;
         let mut buffer = grant.buffer(output.len())?;
         buffer.copy_from_slice(output);
         let is_whole = extent.want(extent.decoded_bytes) == Want::All;
@@ -259,8 +208,8 @@ impl Clusters {
             return true;
         }
         let Role::Leader(leader) = self.single_flight.enter(key, Demand::BestEffort) else { return true };
-        self.counters.readahead_issued.add(1);
-        match self.decode_to_cache(stored, extent, extent.decoded_bytes, demand) {
+        self.decoding.counters.readahead_issued.add(1);
+        match self.decoding.decode_to_cache(stored, extent, extent.decoded_bytes, demand) {
             Ok(Some(piece)) => {
                 leader.complete(Completion::Piece(self.insert_cluster(extent, piece)));
                 true
@@ -280,16 +229,10 @@ impl Clusters {
 impl Reclaim for Clusters {
     fn reclaim(&self, len_bytes: u64) -> u64 {
         match self.cache.reclaim(len_bytes) {
-            0 => self.decoders.free_idle(),
+            0 => self.decoding.decoders.free_idle(),
             freed => freed,
         }
     }
-}
-
-/// Copies `range` to the beginning of `dst`. The caller has checked that the piece reaches to the end of the range.
-fn copy_out(piece: &Piece, range: ReadRange, dst: &mut [u8]) {
-    let from = range.from as usize;
-    dst[..range.len_bytes].copy_from_slice(&piece.bytes()[from..from + range.len_bytes]);
 }
 
 #[cfg(test)]

@@ -64,7 +64,7 @@ impl Prefetcher {
             let work = move || {
                 while let Some(extent) = shared.queue.next() {
                     if !clusters.prefetch(&*source, &extent, demand) {
-                        clusters.counters.readahead_dropped.add(1 + shared.pause() as u64);
+                        clusters.decoding.counters.readahead_dropped.add(1 + shared.pause() as u64);
                     }
                 }
             };

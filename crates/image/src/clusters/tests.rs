@@ -3,7 +3,8 @@
 
 use super::*;
 use crate::Address;
-use crate::read::Algorithm;
+use crate::Result;
+use crate::read::{Algorithm, Cluster};
 use pagefold_backing::BackingError;
 
 /// Bytes of each cluster's output.
@@ -14,7 +15,7 @@ const CLUSTERS: usize = 2;
 /// How often all of each cluster is read.
 const ROUNDS: usize = 4;
 
-/// A medium of clusters, one behind the other.
+/// A medium of clusters, one after the other.
 struct Stored {
     clusters: Vec<Vec<u8>>,
 }
@@ -52,7 +53,7 @@ impl Stored {
 }
 
 impl Bytes for Stored {
-    fn read_at(&self, at: Address, buf: &mut [u8]) -> Result<(), ImageError> {
+    fn read_at(&self, at: Address, buf: &mut [u8]) -> Result<()> {
         let (n, from) =
             (at.offset as usize / self.clusters[0].len(), at.offset as usize % self.clusters[0].len());
         buf.copy_from_slice(&self.clusters[n][from..from + buf.len()]);
@@ -76,7 +77,7 @@ fn temporary_pages(room_bytes: u64) -> Result<u64, BackingError> {
             assert!(dst[..READ_LEN] == contents(n)[from..from + READ_LEN], "{from} of {n}");
         }
     }
-    Ok(clusters.counters.snapshot().temporary_pages)
+    Ok(clusters.decoding.counters.snapshot().temporary_pages)
 }
 
 #[test]
@@ -121,7 +122,7 @@ impl Stream {
 }
 
 impl Bytes for Stream {
-    fn read_at(&self, at: Address, buf: &mut [u8]) -> Result<(), ImageError> {
+    fn read_at(&self, at: Address, buf: &mut [u8]) -> Result<()> {
         buf.copy_from_slice(&self.bytes[at.offset as usize..][..buf.len()]);
         Ok(())
     }
@@ -237,6 +238,6 @@ fn a_damaged_cluster_is_decoded_beyond_the_range_once() {
         let range = ReadRange { from: (at * READ_LEN) as u64, len_bytes: READ_LEN, more_follows: true };
         clusters.read(&stream, &stream.extent(), range, &mut dst).unwrap();
     }
-    let decoded = clusters.counters.snapshot();
+    let decoded = clusters.decoding.counters.snapshot();
     assert_eq!((decoded.windowed, decoded.clusters), (reads as u64, reads as u64 + 1));
 }

@@ -9,7 +9,7 @@ use crate::read::bytes::advance;
 use crate::read::inode::{Inode, Layout};
 use crate::read::{Bytes, Cluster, Cursor, Extent, FileKind, Mapping};
 use crate::work::WorkLimit;
-use crate::{Address, ImageError, Space};
+use crate::{Address, ImageError, Result, Space};
 
 impl Core {
     /// Fills `dst` with the contents at `offset`; the range must end inside the file. `more_follows`: the reader will
@@ -21,7 +21,7 @@ impl Core {
         dst: &mut [u8],
         more_follows: bool,
         work: &WorkLimit,
-    ) -> Result<(), ImageError> {
+    ) -> Result<()> {
         let range = ReadRange { from: offset, len_bytes: dst.len(), more_follows };
         self.read_with_scratch(contents, range, dst, work)
     }
@@ -33,14 +33,14 @@ impl Core {
         range: ReadRange,
         dst: &mut [u8],
         work: &WorkLimit,
-    ) -> Result<(), ImageError> {
+    ) -> Result<()> {
         let (mut done, mut cursor) = (0, Cursor::default());
         while done < range.len_bytes {
             let at = range.from + done as u64;
             let extent = self.extent_near(contents, at, &mut cursor, work)?;
             let (within, left) = (at - extent.start, extent.end() - at);
             let len = usize::try_from(left).unwrap_or(usize::MAX).min(range.len_bytes - done);
-            // The buffer behind these `len` bytes is scratch for decoding in place: later extents fill it.
+            // The buffer after these `len` bytes is scratch for decoding in place: later extents fill it.
             let here = ReadRange { from: within, len_bytes: len, ..range };
             self.read_extent(contents, &extent, here, &mut dst[done..], work)?;
             done += len;
@@ -55,7 +55,7 @@ impl Core {
         range: ReadRange,
         dst: &mut [u8],
         work: &WorkLimit,
-    ) -> Result<(), ImageError> {
+    ) -> Result<()> {
         let here = &mut dst[..range.len_bytes];
         match extent.mapping {
             Mapping::Hole => here.fill(0),
@@ -80,7 +80,7 @@ impl Core {
         range: ReadRange,
         dst: &mut [u8],
         work: &WorkLimit,
-    ) -> Result<(), ImageError> {
+    ) -> Result<()> {
         let packed = self.packed_for(inode)?;
         let start = offset.checked_add(range.from);
         let end = start.and_then(|start| start.checked_add(range.len_bytes as u64));
@@ -94,13 +94,7 @@ impl Core {
 
     /// Reads uncompressed bytes. Directories, links and tails lie among metadata, so they are read through the
     /// metadata cache.
-    fn read_plain(
-        &self,
-        contents: &Contents,
-        extent: &Extent,
-        at: Address,
-        here: &mut [u8],
-    ) -> Result<(), ImageError> {
+    fn read_plain(&self, contents: &Contents, extent: &Extent, at: Address, here: &mut [u8]) -> Result<()> {
         let inode = &contents.inode;
         let is_tail = matches!(inode.layout, Layout::Inline { .. })
             && extent.end() == inode.size
@@ -109,7 +103,7 @@ impl Core {
         if at.space == Space::Metabox || (own && (is_tail || inode.kind != FileKind::Regular)) {
             return self.read_at(at, here);
         }
-        self.clusters.counters.plain_bytes.add(here.len() as u64);
+        self.clusters.decoding.counters.plain_bytes.add(here.len() as u64);
         self.source.read_at(at, here)
     }
 
@@ -120,12 +114,12 @@ impl Core {
         at: Address,
         len_bytes: u64,
         mut here: &mut [u8],
-    ) -> Result<(), ImageError> {
+    ) -> Result<()> {
         while !here.is_empty() {
             let within = position % len_bytes;
             let len = here.len().min((len_bytes - within) as usize);
             let (now, rest) = here.split_at_mut(len);
-            self.clusters.counters.plain_bytes.add(len as u64);
+            self.clusters.decoding.counters.plain_bytes.add(len as u64);
             match at.space {
                 Space::Metabox => self.read_at(advance(at, within)?, now)?,
                 Space::Device(_) => self.source.read_at(advance(at, within)?, now)?,
@@ -141,7 +135,7 @@ impl Core {
         cluster: Cluster,
         range: ReadRange,
         dst: &mut [u8],
-    ) -> Result<(), ImageError> {
+    ) -> Result<()> {
         let cluster_extent = ClusterExtent { cluster, decoded_bytes: extent.len_bytes };
         match cluster.at.space {
             Space::Device(_) => self.clusters.read(&*self.source, &cluster_extent, range, dst),
@@ -163,7 +157,7 @@ struct Stored<'a> {
 }
 
 impl Bytes for Stored<'_> {
-    fn read_at(&self, at: Address, buf: &mut [u8]) -> Result<(), ImageError> {
+    fn read_at(&self, at: Address, buf: &mut [u8]) -> Result<()> {
         let start = at.offset.checked_sub(self.at.offset).and_then(|start| usize::try_from(start).ok());
         let found = start.and_then(|start| self.bytes.get(start..start.checked_add(buf.len())?));
         match found {

@@ -7,7 +7,7 @@ use super::{Contents, Core};
 use crate::read::bytes::advance;
 use crate::read::{Cursor, Extent, Layout, Mapping};
 use crate::work::WorkLimit;
-use crate::{Address, ImageError};
+use crate::{Address, ImageError, Result};
 
 /// Bytes of metabox for each stored byte of the image at most. Metadata compresses to a tenth, and DEFLATE cannot make
 /// anything shorter than a 1032nd.
@@ -15,7 +15,7 @@ const METABOX_BYTES_PER_STORED_BYTE: u64 = 1024;
 
 impl Core {
     /// Fails if the metabox has holes, or is larger than the image can hold.
-    pub(super) fn check_metabox(&self) -> Result<(), ImageError> {
+    pub(super) fn check_metabox(&self) -> Result<()> {
         let Some(metabox) = &self.metabox else { return Ok(()) };
         let (size, stored_bytes) = (metabox.inode.size, self.stored_bytes());
         if size > stored_bytes.saturating_mul(METABOX_BYTES_PER_STORED_BYTE) {
@@ -37,12 +37,7 @@ impl Core {
         Ok(())
     }
 
-    fn check_metabox_extent(
-        &self,
-        metabox: &Contents,
-        extent: &Extent,
-        work: &WorkLimit,
-    ) -> Result<(), ImageError> {
+    fn check_metabox_extent(&self, metabox: &Contents, extent: &Extent, work: &WorkLimit) -> Result<()> {
         let hole = |start| {
             let what = format!("a hole in the metabox, at its byte {start}");
             Err(ImageError::corrupt(metabox.inode.address, what))
@@ -67,9 +62,9 @@ impl Core {
         }
     }
 
-    /// Fails if plain bytes lie behind the end of their device.
-    fn check_stored(&self, at: Address, len_bytes: u64) -> Result<(), ImageError> {
-        match self.room_at(at)? < len_bytes {
+    /// Fails if plain bytes lie after the end of their device.
+    fn check_stored(&self, at: Address, len_bytes: u64) -> Result<()> {
+        match self.bytes_left_at(at)? < len_bytes {
             // The error of reading the last byte has the end of the device.
             true => self.source.read_at(advance(at, len_bytes - 1)?, &mut [0]),
             false => Ok(()),

@@ -9,21 +9,21 @@ use crate::read::Bytes;
 use crate::read::bytes::advance;
 use crate::source::Source;
 use crate::work::WorkLimit;
-use crate::{Address, ImageError, Space};
+use crate::{Address, ImageError, Result, Space};
 use pagefold_backing::{Budget, Demand};
 
 /// Bytes of a cached block of metadata.
 const META_BLOCK_BYTES: u64 = 16 << 10;
 
 impl Bytes for Source {
-    fn read_at(&self, at: Address, buf: &mut [u8]) -> Result<(), ImageError> {
+    fn read_at(&self, at: Address, buf: &mut [u8]) -> Result<()> {
         Source::read_at(self, at, buf)
     }
 }
 
 /// Reads metadata through the cache.
 impl Bytes for Core {
-    fn read_at(&self, mut at: Address, mut buf: &mut [u8]) -> Result<(), ImageError> {
+    fn read_at(&self, mut at: Address, mut buf: &mut [u8]) -> Result<()> {
         while !buf.is_empty() {
             let within = at.offset % META_BLOCK_BYTES;
             let len = buf.len().min((META_BLOCK_BYTES - within) as usize);
@@ -38,7 +38,7 @@ impl Bytes for Core {
 
 impl Core {
     /// Fills `dst` from byte `within` of a cached block, which is read into the cache first if it is not there.
-    fn read_block(&self, block: Address, within: usize, dst: &mut [u8]) -> Result<(), ImageError> {
+    fn read_block(&self, block: Address, within: usize, dst: &mut [u8]) -> Result<()> {
         let end = within + dst.len();
         let key = Key::Meta(block);
         if let Some(piece) = self.clusters.cache.get(&key, within..end) {
@@ -60,7 +60,7 @@ impl Core {
             }
             Space::Device(_) => None,
         };
-        let grant = self.clusters.budget.grant(Budget::footprint(len), Demand::BestEffort);
+        let grant = self.clusters.decoding.budget.grant(Budget::footprint(len), Demand::BestEffort);
         let buffer = grant.ok().and_then(|mut grant| grant.buffer(len));
         match (buffer, beforehand) {
             (None, None) => return self.read_uncached(at, dst),
@@ -77,7 +77,7 @@ impl Core {
         Ok(())
     }
 
-    fn read_uncached(&self, at: Address, buf: &mut [u8]) -> Result<(), ImageError> {
+    fn read_uncached(&self, at: Address, buf: &mut [u8]) -> Result<()> {
         match (at.space, &self.metabox) {
             (Space::Metabox, Some(metabox)) => {
                 // The contents of the metabox are stored outside of it, and a block of it has so many bytes at most.
@@ -88,21 +88,21 @@ impl Core {
                 Err(ImageError::corrupt(at, "an address in the metabox, but the image has no metabox"))
             }
             (Space::Device(device), _) => {
-                self.clusters.counters.metadata_bytes.add(buf.len() as u64);
+                self.clusters.decoding.counters.metadata_bytes.add(buf.len() as u64);
                 self.source.read_own(device, at.offset, buf)
             }
         }
     }
 
     /// Returns the number of bytes from `at` to the end of its device or of the metabox.
-    pub(crate) fn room_at(&self, at: Address) -> Result<u64, ImageError> {
+    pub(crate) fn bytes_left_at(&self, at: Address) -> Result<u64> {
         match at.space {
             Space::Metabox => Ok(self.space_end(at.space)?.saturating_sub(at.offset)),
-            Space::Device(_) => self.source.room_at(at),
+            Space::Device(_) => self.source.bytes_left_at(at),
         }
     }
 
-    fn space_end(&self, space: Space) -> Result<u64, ImageError> {
+    fn space_end(&self, space: Space) -> Result<u64> {
         match (space, &self.metabox) {
             (Space::Metabox, Some(metabox)) => Ok(metabox.inode.size),
             (Space::Metabox, None) => Err(ImageError::corrupt(

@@ -22,7 +22,7 @@ use crate::read::zmap::{IndexForm, ZContext, ZMap};
 use crate::read::{Cursor, Extent, FileKind, Mapping, chunk, flat};
 use crate::source::Source;
 use crate::work::WorkLimit;
-use crate::{Address, ImageError};
+use crate::{Address, ImageError, Result};
 use std::sync::Arc;
 
 /// Records of an index that cost a step of work where a lookup sums them up: as many as are read at once.
@@ -58,7 +58,7 @@ impl Contents {
         Address { offset: end.unwrap_or(tail.offset), ..tail }
     }
 
-    /// The part of the contents that is stored behind the inode: the position in the file, and the stored length, bytes.
+    /// The part of the contents that is stored after the inode: the position in the file, and the stored length, bytes.
     pub(crate) fn inline_part(&self) -> Option<(u64, u64)> {
         let size = self.inode.size;
         match (&self.index, self.inode.layout) {
@@ -81,11 +81,7 @@ impl Contents {
 
 impl Core {
     /// Opens the packed file and the metabox, and reads the table of long attribute prefixes.
-    pub(crate) fn new(
-        source: Arc<Source>,
-        superblock: Superblock,
-        clusters: Arc<Clusters>,
-    ) -> Result<Self, ImageError> {
+    pub(crate) fn new(source: Arc<Source>, superblock: Superblock, clusters: Arc<Clusters>) -> Result<Self> {
         let (metabox_nid, packed_nid) = (superblock.metabox_nid, superblock.packed_nid);
         let prefixes = Prefixes::default();
         let stored_bytes = stored_bytes(&source, &superblock);
@@ -113,7 +109,7 @@ impl Core {
         self.stored_bytes
     }
 
-    fn read_prefixes(&self) -> Result<Prefixes, ImageError> {
+    fn read_prefixes(&self) -> Result<Prefixes> {
         let table = &self.superblock.prefixes;
         match (table.place, &self.packed) {
             (PrefixPlace::Packed, Some(packed)) => {
@@ -132,7 +128,7 @@ impl Core {
     }
 
     /// Reads the header of the index of `inode`, if it has one, so that its contents can be read.
-    pub(crate) fn contents(&self, inode: Inode) -> Result<Contents, ImageError> {
+    pub(crate) fn contents(&self, inode: Inode) -> Result<Contents> {
         let form = match inode.layout {
             Layout::CompressedFull => IndexForm::Full,
             Layout::CompressedCompact => IndexForm::Compact,
@@ -159,12 +155,7 @@ impl Core {
     }
 
     /// Finds the extent that contains byte `offset` of a file; `offset` is less than the file's size.
-    pub(crate) fn extent_at(
-        &self,
-        contents: &Contents,
-        offset: u64,
-        work: &WorkLimit,
-    ) -> Result<Extent, ImageError> {
+    pub(crate) fn extent_at(&self, contents: &Contents, offset: u64, work: &WorkLimit) -> Result<Extent> {
         self.extent_near(contents, offset, &mut Cursor::default(), work)
     }
 
@@ -176,7 +167,7 @@ impl Core {
         offset: u64,
         cursor: &mut Cursor,
         work: &WorkLimit,
-    ) -> Result<Extent, ImageError> {
+    ) -> Result<Extent> {
         let inode = &contents.inode;
         work.step()?;
         match (&contents.index, inode.layout) {
@@ -192,12 +183,7 @@ impl Core {
     }
 
     /// Finds the extent of the packed file that contains byte `offset`, which belongs to a fragment of `inode`.
-    pub(crate) fn packed_extent_at(
-        &self,
-        inode: &Inode,
-        offset: u64,
-        work: &WorkLimit,
-    ) -> Result<Extent, ImageError> {
+    pub(crate) fn packed_extent_at(&self, inode: &Inode, offset: u64, work: &WorkLimit) -> Result<Extent> {
         let packed = self.packed_for(inode)?;
         match offset < packed.inode.size {
             true => self.extent_at(packed, offset, work),
@@ -215,7 +201,7 @@ impl Core {
     }
 
     /// Returns the packed file for a fragment of `inode`. Fails if `inode` is the packed file itself.
-    fn packed_for(&self, inode: &Inode) -> Result<&Contents, ImageError> {
+    fn packed_for(&self, inode: &Inode) -> Result<&Contents> {
         self.packed.as_ref().filter(|packed| packed.inode.nid != inode.nid).ok_or_else(|| {
             ImageError::corrupt(inode.address, "a fragment, but there is no packed file that may hold it")
         })

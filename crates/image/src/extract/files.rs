@@ -16,6 +16,7 @@ use crate::read::Cursor;
 use crate::work::WorkLimit;
 use crate::{Finding, Node, pieces};
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -98,94 +99,92 @@ pub(super) fn queue(threads: usize) -> Queue<Task> {
 
 /// Runs tasks until the queue is closed and empty. A worker thread runs this.
 pub(super) fn run_worker(queue: &Queue<Task>, shared: &Shared<'_>) {
-    let (mut buffer, work) = (buffer(), shared.work.limit());
+    let work = shared.work.limit();
+    let mut worker = Worker::new(shared, &work);
     while let Some(task) = queue.next() {
-        run_task(task, &mut buffer, &work, shared);
+        worker.run(task);
     }
 }
 
-/// The buffer of one worker.
-pub(super) fn buffer() -> Vec<u8> {
-    vec![0; BUFFER_BYTES]
+/// Writes the contents of files, in one thread.
+pub(super) struct Worker<'a> {
+    shared: &'a Shared<'a>,
+    work: &'a WorkLimit,
+    buffer: Vec<u8>,
 }
 
-/// Runs a task. After a stop, only releases the task's references.
-pub(super) fn run_task(task: Task, buffer: &mut [u8], work: &WorkLimit, shared: &Shared<'_>) {
-    match task {
-        Task::Whole { dir, name, node } => {
-            if !shared.stopped()
-                && let Err(what) = write_whole(&dir, &name, &node, buffer, work, shared)
-            {
-                shared.finding(Finding::of_file_error(&dir.path_of(&name), what));
+impl<'a> Worker<'a> {
+    /// A worker within a limit of work.
+    pub(super) fn new(shared: &'a Shared<'a>, work: &'a WorkLimit) -> Self {
+        Worker { shared, work, buffer: vec![0; BUFFER_BYTES] }
+    }
+
+    /// Runs a task. After a stop, only releases the task's references.
+    pub(super) fn run(&mut self, task: Task) {
+        let shared = self.shared;
+        match task {
+            Task::Whole { dir, name, node } => {
+                if !shared.stopped()
+                    && let Err(what) = self.write_whole(&dir, &name, &node)
+                {
+                    shared.finding(Finding::of_file_error(&dir.path_of(&name), what));
+                }
+                dir.release(shared);
             }
-            dir.release(shared);
-        }
-        Task::Range { file, start, end } => {
-            if let Err(what) = write_range(&file.file, &file.node, start..end, buffer, work, shared)
-                && !file.failed.swap(true, Ordering::Relaxed)
-                && !shared.stopped()
-            {
-                shared.finding(Finding::of_file_error(&file.dir.path_of(&file.name), what));
-            }
-            file.release(shared);
-        }
-    }
-}
-
-fn write_whole(
-    dir: &PendingDir,
-    name: &[u8],
-    node: &Node,
-    buffer: &mut [u8],
-    work: &WorkLimit,
-    shared: &Shared<'_>,
-) -> Result<(), FileError> {
-    let folder = dir.folder()?;
-    let made = folder.make_file(name, metadata::creation_mode(node))?;
-    shared.files.fetch_add(1, Ordering::Relaxed);
-    let filled = write_range(&made, node, 0..node.len_bytes(), buffer, work, shared);
-    if let Err(what) = filled {
-        shared.files.fetch_sub(1, Ordering::Relaxed);
-        // An incomplete file must not remain.
-        let _ = folder.remove(name);
-        return if shared.stopped() { Ok(()) } else { Err(what) };
-    }
-    metadata::apply_to_file(&made, node, shared)
-}
-
-/// Writes a range of a file's contents, but skips holes and long runs of zeroes. If the end of the file is skipped,
-/// sets the file's length.
-fn write_range(
-    file: &File,
-    node: &Node,
-    range: std::ops::Range<u64>,
-    buffer: &mut [u8],
-    work: &WorkLimit,
-    shared: &Shared<'_>,
-) -> Result<(), FileError> {
-    let (mut at, mut written_to, mut cursor) = (range.start, 0, Cursor::default());
-    while at < range.end {
-        if shared.stopped() {
-            return Err(FileError::outside("interrupted"));
-        }
-        let piece = pieces::next(node, (at, range.end), buffer.len() as u64, &mut cursor, work)?;
-        if !piece.hole {
-            let bytes = &mut buffer[..(piece.end - at) as usize];
-            let n = node.read_within(at, bytes, work)?;
-            let bytes = &bytes[..n];
-            for data in zeroes::data(at, bytes) {
-                written_to = at + data.end as u64;
-                write_data(file, &bytes[data.clone()], at + data.start as u64, shared)?;
+            Task::Range { file, start, end } => {
+                if let Err(what) = self.write_range(&file.file, &file.node, start..end)
+                    && !file.failed.swap(true, Ordering::Relaxed)
+                    && !shared.stopped()
+                {
+                    shared.finding(Finding::of_file_error(&file.dir.path_of(&file.name), what));
+                }
+                file.release(shared);
             }
         }
-        shared.content_bytes.fetch_add(piece.end - at, Ordering::Relaxed);
-        at = piece.end;
     }
-    let len = node.len_bytes();
-    if range.end == len && written_to < len {
-        file.set_len(len).map_err(|e| FileError::outside(format!("setting its length: {e}")))?;
+
+    fn write_whole(&mut self, dir: &PendingDir, name: &[u8], node: &Node) -> Result<(), FileError> {
+        let shared = self.shared;
+        let folder = dir.folder()?;
+        let made = folder.make_file(name, metadata::creation_mode(node))?;
+        shared.files.fetch_add(1, Ordering::Relaxed);
+        if let Err(what) = self.write_range(&made, node, 0..node.len_bytes()) {
+            shared.files.fetch_sub(1, Ordering::Relaxed);
+            // An incomplete file must not remain.
+            let _ = folder.remove(name);
+            return if shared.stopped() { Ok(()) } else { Err(what) };
+        }
+        metadata::apply_to_file(&made, node, shared)
     }
-    Ok(())
+
+    /// Writes a range of a file's contents, but skips holes and long runs of zeroes. If the end of the file is skipped,
+    /// sets the file's length.
+    fn write_range(&mut self, file: &File, node: &Node, range: Range<u64>) -> Result<(), FileError> {
+        let (shared, buffer) = (self.shared, &mut self.buffer);
+        let (mut at, mut written_to, mut cursor) = (range.start, 0, Cursor::default());
+        while at < range.end {
+            if shared.stopped() {
+                return Err(FileError::outside("interrupted"));
+            }
+            let piece = pieces::next(node, (at, range.end), buffer.len() as u64, &mut cursor, self.work)?;
+            if !piece.hole {
+                let bytes = &mut buffer[..(piece.end - at) as usize];
+                let n = node.read_within(at, bytes, self.work)?;
+                let bytes = &bytes[..n];
+                for data in zeroes::data(at, bytes) {
+                    written_to = at + data.end as u64;
+                    write_data(file, &bytes[data.clone()], at + data.start as u64, shared)?;
+                }
+            }
+            shared.content_bytes.fetch_add(piece.end - at, Ordering::Relaxed);
+            at = piece.end;
+        }
+        let len = node.len_bytes();
+        if range.end == len && written_to < len {
+            file.set_len(len).map_err(|e| FileError::outside(format!("setting its length: {e}")))?;
+        }
+        Ok(())
+    }
 }
 
 fn write_data(file: &File, data: &[u8], at: u64, shared: &Shared<'_>) -> Result<(), FileError> {

@@ -19,9 +19,9 @@ pub(super) struct ExtractLimits {
 }
 
 impl ExtractLimits {
-    pub(super) fn new(options: &ExtractOptions, room: FreeSpace) -> Self {
-        let max_bytes = options.max_bytes.unwrap_or(room.free_bytes / 10 * 9);
-        let max_files = room.free_files.map_or(options.max_inodes, |free| free.min(options.max_inodes));
+    pub(super) fn new(options: &ExtractOptions, space: FreeSpace) -> Self {
+        let max_bytes = options.max_bytes.unwrap_or(space.free_bytes / 10 * 9);
+        let max_files = space.free_files.map_or(options.max_inodes, |free| free.min(options.max_inodes));
         ExtractLimits {
             bytes: AtomicU64::new(max_bytes),
             files: AtomicU64::new(max_files),

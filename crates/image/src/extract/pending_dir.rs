@@ -81,14 +81,8 @@ impl PendingDir {
         let identity = folder.identity()?;
         let descriptors =
             parent.as_ref().map_or_else(Descriptors::of_process, |parent| parent.descriptors.clone());
-        let dir = PendingDir {
-            folder_slot: Mutex::default(),
-            descriptors,
-            identity,
-            name: name.into(),
-            parent,
-            node,
-        };
+        let (folder_slot, name) = (Mutex::default(), name.into());
+        let dir = PendingDir { folder_slot, descriptors, identity, name, parent, node };
         dir.set_open(Arc::new(folder));
         Ok(Arc::new(dir))
     }

@@ -3,7 +3,7 @@
 //! It runs in the calling thread. When the queue is full, it runs the task itself; when the walk is over, it helps to
 //! empty the queue.
 
-use super::files::{self, Completion, OpenFile, PART_BYTES, Task};
+use super::files::{Completion, OpenFile, PART_BYTES, Task, Worker};
 use super::metadata;
 use super::options::Progress;
 use super::pending_dir::PendingDir;
@@ -59,7 +59,7 @@ pub(super) struct TreeWriter<'a> {
     unfinished: HashMap<Nid, Arc<Completion>>,
     counts: WalkCounts,
     last_report: Instant,
-    buffer: Vec<u8>,
+    worker: Worker<'a>,
     work: &'a WorkLimit,
 }
 
@@ -73,21 +73,18 @@ impl<'a> TreeWriter<'a> {
         work: &'a WorkLimit,
         progress: &'a dyn Fn(Progress),
     ) -> Self {
-        let of_files = image.superblock().inos;
-        let (counts, last_report, buffer) = (WalkCounts::default(), Instant::now(), files::buffer());
-        let (stack, deferred, unfinished) = (vec![root], Vec::new(), HashMap::new());
         TreeWriter {
             shared,
             queue,
             paths,
             progress,
-            of_files,
-            stack,
-            deferred,
-            unfinished,
-            counts,
-            last_report,
-            buffer,
+            of_files: image.superblock().inos,
+            stack: vec![root],
+            deferred: Vec::new(),
+            unfinished: HashMap::new(),
+            counts: WalkCounts::default(),
+            last_report: Instant::now(),
+            worker: Worker::new(shared, work),
             work,
         }
     }
@@ -98,7 +95,7 @@ impl<'a> TreeWriter<'a> {
             dir.release(self.shared);
         }
         while let Some(task) = self.queue.try_next() {
-            files::run_task(task, &mut self.buffer, self.work, self.shared);
+            self.worker.run(task);
             self.report_progress();
         }
         self.counts
@@ -129,7 +126,7 @@ impl<'a> TreeWriter<'a> {
     /// Enqueues a task, or runs it if the queue is full.
     fn enqueue(&mut self, task: Task) {
         if let Some(task) = self.queue.push(task) {
-            files::run_task(task, &mut self.buffer, self.work, self.shared);
+            self.worker.run(task);
             self.report_progress();
         }
     }
@@ -151,7 +148,7 @@ impl<'a> TreeWriter<'a> {
         let Some(completion) = self.unfinished.remove(&nid) else { return };
         while !completion.is_done() {
             match self.queue.try_next() {
-                Some(task) => files::run_task(task, &mut self.buffer, self.work, self.shared),
+                Some(task) => self.worker.run(task),
                 None => completion.wait(),
             }
             self.report_progress();

@@ -1,4 +1,4 @@
-//! Chunk-based files: the format word in the inode, and the entries behind it.
+//! Chunk-based files: the format word in the inode, and the entries after it.
 
 use super::le::{Le16, Le32, on_disk};
 

@@ -48,9 +48,9 @@ const fn feature(bit: u32, name: &'static str, major: u8, minor: u8) -> Feature 
 pub mod incompat {
     use super::{Feature, feature};
 
-    /// Compressed streams stand at the end of their cluster, behind zeroes.
+    /// Compressed streams stand at the end of their cluster, after zeroes.
     pub const ZERO_PADDING: u32 = 0x001;
-    /// Configuration records of algorithms behind the superblock.
+    /// Configuration records of algorithms after the superblock.
     pub const COMPR_CFGS: u32 = 0x002;
     /// Clusters of more than a block.
     pub const BIG_PCLUSTER: u32 = 0x002;

@@ -23,7 +23,7 @@ pub const FORMAT_RESERVED: u16 = !0x1f;
 pub const LAYOUT_FLAT_PLAIN: u16 = 0;
 /// Data layout: compressed, with index entries of 8 bytes.
 pub const LAYOUT_COMPRESSED_FULL: u16 = 1;
-/// Data layout: consecutive blocks, and the rest behind the inode.
+/// Data layout: consecutive blocks, and the rest after the inode.
 pub const LAYOUT_FLAT_INLINE: u16 = 2;
 /// Data layout: compressed, with a packed index.
 pub const LAYOUT_COMPRESSED_COMPACT: u16 = 3;
@@ -93,7 +93,7 @@ on_disk! {
     }
 }
 
-/// Returns the bytes of attributes behind an inode whose `i_xattr_icount` is `icount`.
+/// Returns the bytes of attributes after an inode whose `i_xattr_icount` is `icount`.
 pub const fn xattr_area_len(icount: u16) -> u32 {
     match icount {
         0 => 0,

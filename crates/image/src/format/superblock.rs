@@ -18,13 +18,13 @@ on_disk! {
     pub struct RawSuperblock: 128 {
         /// [`MAGIC`].
         pub magic: Le32,
-        /// CRC-32C without the final inversion, of the block behind byte 1024 with this field zero.
+        /// CRC-32C without the final inversion, of the block after byte 1024 with this field zero.
         pub checksum: Le32,
         /// Bits that a reader may ignore.
         pub feature_compat: Le32,
         /// log2 of the block size.
         pub blkszbits: u8,
-        /// Extension slots behind this structure.
+        /// Extension slots after this structure.
         pub sb_extslots: u8,
         /// Root inode; with 48-bit addresses bits 32 to 47 of the number of blocks.
         pub rootnid_2b: Le16,

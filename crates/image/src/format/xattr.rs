@@ -1,14 +1,14 @@
-//! Extended attributes: the structures behind an inode, and the hash of the name filter.
+//! Extended attributes: the structures after an inode, and the hash of the name filter.
 
 use super::le::{Le16, Le32, on_disk};
 use twox_hash::XxHash32;
 
 on_disk! {
-    /// The header of the attributes behind an inode.
+    /// The header of the attributes after an inode.
     pub struct RawXattrHeader: 12 {
         /// A Bloom filter of names: bit `n` is set if no name has hash `n`.
         pub name_filter: Le32,
-        /// Count of the numbers of shared attributes behind the header, 4 bytes each.
+        /// Count of the numbers of shared attributes after the header, 4 bytes each.
         pub shared_count: u8,
         /// Zero.
         pub reserved: [u8; 7],
@@ -37,7 +37,7 @@ pub const LONG_PREFIX_COUNT_MAX: u8 = 128;
 /// Bytes of the length, a `u16`, before a long prefix.
 pub const LONG_PREFIX_HEADER_LEN: usize = 2;
 
-/// Most bytes of attributes behind an inode.
+/// Most bytes of attributes after an inode.
 pub const fn xattr_area_len_max() -> u64 {
     super::inode::xattr_area_len(u16::MAX) as u64
 }

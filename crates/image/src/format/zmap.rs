@@ -22,7 +22,7 @@ pub mod advise {
     pub const BIG_CLUSTER_1: u16 = 0x02;
     /// Second-algorithm and plain clusters may have more than one block.
     pub const BIG_CLUSTER_2: u16 = 0x04;
-    /// The last extent lies in the metadata, behind the index.
+    /// The last extent lies in the metadata, after the index.
     pub const INLINE: u16 = 0x08;
     /// Plain blocks are rotated.
     pub const INTERLACED: u16 = 0x10;
@@ -306,7 +306,7 @@ impl StoredLength {
 }
 
 on_disk! {
-    /// The fields of an extent record, as they are stored; records of 32 bytes have padding behind them.
+    /// The fields of an extent record, as they are stored; records of 32 bytes have padding after them.
     pub struct RawExtentRecord: 20 {
         /// The length word; see [`StoredLength`].
         pub plen: Le32,

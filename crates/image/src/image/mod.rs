@@ -15,7 +15,7 @@ use crate::read::xattr::Prefixes;
 use crate::read::{Algorithm, Bytes, FileKind};
 use crate::source::{Source, UnifiedRange};
 use crate::streams::Streams;
-use crate::{Address, ImageError, Nid};
+use crate::{Address, ImageError, Nid, Result};
 use pagefold_backing::{Budget, BufferStats, ByteSource, Demand, FileBacking};
 use pagefold_page::latency::Latency;
 use std::fmt;
@@ -138,7 +138,7 @@ impl Image {
     /// Reads the superblock and the inodes of the packed file and the metabox. Fails if the medium holds no EROFS
     /// image, if the image uses unknown features, if the number of devices differs from its table, or if the budget is
     /// smaller than the most that one read may need.
-    pub fn open(source: Arc<dyn ByteSource>, options: Options) -> Result<Self, ImageError> {
+    pub fn open(source: Arc<dyn ByteSource>, options: Options) -> Result<Self> {
         let source = Source::new(source);
         let superblock = Superblock::read(&source)?;
         let needed = superblock.devices.len();
@@ -184,7 +184,7 @@ impl Image {
     }
 
     /// Opens the image in a file or on a block device.
-    pub fn open_file(path: &Path, options: Options) -> Result<Self, ImageError> {
+    pub fn open_file(path: &Path, options: Options) -> Result<Self> {
         let failed = |source| ImageError::Medium { path: path.to_path_buf(), source: Arc::new(source) };
         let file = pagefold_backing::open_for_reading(path).map_err(|e| failed(e.into()))?;
         Self::open(Arc::new(FileBacking::for_reading(file).map_err(failed)?), options)
@@ -196,7 +196,7 @@ impl Image {
     }
 
     /// Returns the root directory. Fails if the root inode is not a directory.
-    pub fn root(&self) -> Result<Node, ImageError> {
+    pub fn root(&self) -> Result<Node> {
         let root = self.node(self.superblock().root_nid)?;
         match root.kind() {
             FileKind::Directory => Ok(root),
@@ -208,12 +208,12 @@ impl Image {
     }
 
     /// Reads the inode with this number, as found in directory entries.
-    pub fn node(&self, nid: Nid) -> Result<Node, ImageError> {
+    pub fn node(&self, nid: Nid) -> Result<Node> {
         Node::open(self, nid)
     }
 
     /// Finds the inode at this path from the root. Symbolic links are not followed; see [`Image::resolve`].
-    pub fn find(&self, path: &[u8]) -> Result<Node, ImageError> {
+    pub fn find(&self, path: &[u8]) -> Result<Node> {
         let mut names = path.split(|&b| b == b'/').filter(|name| !name.is_empty() && *name != b".");
         names.try_fold(self.root()?, |node, name| node.lookup(name))
     }
@@ -222,8 +222,8 @@ impl Image {
     pub fn stats(&self) -> ImageStats {
         let core = &self.0.core;
         ImageStats {
-            reads: core.clusters.counters.snapshot(),
-            budget: core.clusters.budget.stats(),
+            reads: core.clusters.decoding.counters.snapshot(),
+            budget: core.clusters.decoding.budget.stats(),
             cached_bytes: core.clusters.cache.held_bytes(),
             read_bytes: core.source.read_bytes(),
             latency: core.clusters.latency.snapshot(),
@@ -251,8 +251,8 @@ impl Image {
     }
 
     /// Returns the number of bytes from `at` to the end of its device or of the metabox.
-    pub fn room_at(&self, at: Address) -> Result<u64, ImageError> {
-        self.0.core.room_at(at)
+    pub fn bytes_left_at(&self, at: Address) -> Result<u64> {
+        self.0.core.bytes_left_at(at)
     }
 
     /// Whether an address belongs to the device that it names, and not to a device mapped into its address space.
@@ -292,7 +292,7 @@ impl Image {
     /// deadlock. Memory that is [reserved](Budget::reserve) only makes the budget smaller, and may be held while
     /// reading.
     pub fn budget(&self) -> &Budget {
-        &self.0.core.clusters.budget
+        &self.0.core.clusters.decoding.budget
     }
 }
 

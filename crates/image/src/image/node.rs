@@ -5,10 +5,10 @@ use crate::clusters::{ClusterExtent, ReadRange};
 use crate::core::Contents;
 use crate::read::dir::{Directory, Entry};
 use crate::read::inode::Inode;
-use crate::read::xattr::{self, Xattr};
+use crate::read::xattr::{Xattr, Xattrs};
 use crate::read::{Cursor, Extent, FileKind, Mapping};
 use crate::work::{CountedBytes, WorkLimit};
-use crate::{ImageError, Nid, Space};
+use crate::{ImageError, Nid, Result, Space};
 use std::collections::VecDeque;
 use std::ops::{ControlFlow, Range};
 use std::time::Instant;
@@ -32,7 +32,7 @@ pub struct Node {
 }
 
 impl Node {
-    pub(crate) fn open(image: &Image, nid: Nid) -> Result<Self, ImageError> {
+    pub(crate) fn open(image: &Image, nid: Nid) -> Result<Self> {
         let core = &image.0.core;
         let inode = Inode::read(core, &core.superblock, nid)?;
         let contents = core.contents(inode)?;
@@ -78,12 +78,12 @@ impl Node {
     /// length of `buf` only at the end of the file. The rest of `buf` is undefined then.
     ///
     /// Waits for memory if the budget is used up. If any of the bytes cannot be read, the whole read fails.
-    pub fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize, ImageError> {
+    pub fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.read_within(offset, buf, &self.work_of_call())
     }
 
     /// As [`Node::read_at`], within the limit of a longer piece of work.
-    pub fn read_within(&self, offset: u64, buf: &mut [u8], work: &WorkLimit) -> Result<usize, ImageError> {
+    pub fn read_within(&self, offset: u64, buf: &mut [u8], work: &WorkLimit) -> Result<usize> {
         self.read_with_scratch(offset, buf.len(), buf, work)
     }
 
@@ -137,7 +137,7 @@ impl Node {
         len: usize,
         buf: &mut [u8],
         work: &WorkLimit,
-    ) -> Result<usize, ImageError> {
+    ) -> Result<usize> {
         let left = self.len_bytes().saturating_sub(offset);
         let len = usize::try_from(left).unwrap_or(usize::MAX).min(len);
         if len == 0 {
@@ -150,7 +150,7 @@ impl Node {
         let hint =
             self.image.0.streams.record_read(self.nid(), offset..offset + len as u64, self.len_bytes());
         self.read_ahead(hint.ahead);
-        let counters = &core.clusters.counters;
+        let counters = &core.clusters.decoding.counters;
         counters.reads.add(1);
         let range = ReadRange { from: offset, len_bytes: len, more_follows: hint.more_follows };
         let read = core.read_with_scratch(&self.contents, range, buf, work);
@@ -175,18 +175,18 @@ impl Node {
             let Mapping::Compressed(cluster) = extent.mapping else { continue };
             let cluster_extent = ClusterExtent { cluster, decoded_bytes: extent.len_bytes };
             if cluster.at.space != Space::Metabox && !prefetcher.push(cluster_extent) {
-                core.clusters.counters.readahead_dropped.add(1);
+                core.clusters.decoding.counters.readahead_dropped.add(1);
             }
         }
     }
 
-    /// Finds the extent that contains byte `offset`; `None` at or behind the end of the file.
-    pub fn extent_at(&self, offset: u64) -> Result<Option<Extent>, ImageError> {
+    /// Finds the extent that contains byte `offset`; `None` at or after the end of the file.
+    pub fn extent_at(&self, offset: u64) -> Result<Option<Extent>> {
         self.extent_within(offset, &self.work_of_call())
     }
 
     /// As [`Node::extent_at`], within the limit of a longer piece of work.
-    pub fn extent_within(&self, offset: u64, work: &WorkLimit) -> Result<Option<Extent>, ImageError> {
+    pub fn extent_within(&self, offset: u64, work: &WorkLimit) -> Result<Option<Extent>> {
         self.extent_near(offset, &mut Cursor::default(), work)
     }
 
@@ -196,7 +196,7 @@ impl Node {
         offset: u64,
         cursor: &mut Cursor,
         work: &WorkLimit,
-    ) -> Result<Option<Extent>, ImageError> {
+    ) -> Result<Option<Extent>> {
         match self.kind().has_contents() && offset < self.len_bytes() {
             true => self.image.0.core.extent_near(&self.contents, offset, cursor, work).map(Some),
             false => Ok(None),
@@ -222,7 +222,7 @@ impl Node {
     }
 
     /// Reads the target of a symbolic link.
-    pub fn read_link(&self) -> Result<Vec<u8>, ImageError> {
+    pub fn read_link(&self) -> Result<Vec<u8>> {
         if self.kind() != FileKind::Symlink {
             return Err(ImageError::NoContents { nid: self.nid(), kind: self.kind().name() });
         }
@@ -236,7 +236,7 @@ impl Node {
     }
 
     /// Finds the inode of this name in a directory.
-    pub fn lookup(&self, name: &[u8]) -> Result<Node, ImageError> {
+    pub fn lookup(&self, name: &[u8]) -> Result<Node> {
         match self.lookup_nid(name, &self.work_of_call())? {
             Some(nid) => self.image.node(nid),
             None => Err(ImageError::NotFound { name: name.to_vec() }),
@@ -244,7 +244,7 @@ impl Node {
     }
 
     /// Finds the number of the inode of this name in a directory; `None` if there is no such entry.
-    pub(crate) fn lookup_nid(&self, name: &[u8], work: &WorkLimit) -> Result<Option<Nid>, ImageError> {
+    pub(crate) fn lookup_nid(&self, name: &[u8], work: &WorkLimit) -> Result<Option<Nid>> {
         let directory = Directory::of(self.image.superblock(), self.inode())?;
         let mut read = |number, block: &mut [u8]| self.read_block(number, block, work);
         let found = directory.lookup(name, &mut Vec::new(), &mut read)?;
@@ -252,15 +252,15 @@ impl Node {
     }
 
     /// Calls `visit` for each entry of a directory from `position` on (0: all), in stored order and with `.` and `..`,
-    /// until `visit` breaks. `visit` gets the position behind the entry and the entry.
+    /// until `visit` breaks. `visit` gets the position after the entry and the entry.
     ///
     /// A corrupt entry is passed as an error, and the walk goes on. A corrupt block ends the walk with an error, after
     /// the entries before it were visited.
     pub fn visit_entries(
         &self,
         position: u64,
-        visit: impl FnMut(u64, Result<Entry<'_>, ImageError>) -> ControlFlow<()>,
-    ) -> Result<(), ImageError> {
+        visit: impl FnMut(u64, Result<Entry<'_>>) -> ControlFlow<()>,
+    ) -> Result<()> {
         self.visit_entries_within(position, &self.work_of_call(), visit)
     }
 
@@ -269,8 +269,8 @@ impl Node {
         &self,
         position: u64,
         work: &WorkLimit,
-        mut visit: impl FnMut(u64, Result<Entry<'_>, ImageError>) -> ControlFlow<()>,
-    ) -> Result<(), ImageError> {
+        mut visit: impl FnMut(u64, Result<Entry<'_>>) -> ControlFlow<()>,
+    ) -> Result<()> {
         let directory = Directory::of(self.image.superblock(), self.inode())?;
         let (first_block, mut index) = (position >> INDEX_BITS, (position & INDEX_MASK) as usize);
         let mut buffer = Vec::new();
@@ -295,54 +295,57 @@ impl Node {
     }
 
     /// Iterates over the entries of a directory, without `.` and `..`, with one block in memory at a time.
-    pub fn entries(&self) -> Result<Entries<'_>, ImageError> {
+    pub fn entries(&self) -> Result<Entries<'_>> {
         Directory::of(self.image.superblock(), self.inode())?;
         Ok(Entries { node: self, position: Some(0), ready: VecDeque::new(), work: self.work_of_call() })
     }
 
     /// Fills `block`, which has the right length, with block `number` of the directory.
-    pub fn read_block(&self, number: u64, block: &mut [u8], work: &WorkLimit) -> Result<(), ImageError> {
+    pub fn read_block(&self, number: u64, block: &mut [u8], work: &WorkLimit) -> Result<()> {
         let start = number * u64::from(self.image.superblock().block_bytes());
         self.image.0.core.read(&self.contents, start, block, true, work)
     }
 
     /// Reads all extended attributes.
-    pub fn xattrs(&self) -> Result<Vec<Xattr>, ImageError> {
-        let (core, work) = (&self.image.0.core, self.work_of_call());
-        let bytes = CountedBytes { bytes: core, work: &work };
-        xattr::list(&bytes, &core.superblock, &core.prefixes, &self.contents.inode)
+    pub fn xattrs(&self) -> Result<Vec<Xattr>> {
+        self.with_xattrs(&self.work_of_call(), |xattrs| xattrs.list())
     }
 
     /// Calls `visit` for each extended attribute, with whether the inode's name filter wrongly excludes it: a lookup
     /// by name does not find such an attribute.
-    pub fn visit_xattrs(&self, work: &WorkLimit, visit: impl FnMut(Xattr, bool)) -> Result<(), ImageError> {
-        let core = &self.image.0.core;
-        let bytes = CountedBytes { bytes: core, work };
-        xattr::visit_filtered(&bytes, &core.superblock, &core.prefixes, &self.contents.inode, visit)
+    pub fn visit_xattrs(&self, work: &WorkLimit, visit: impl FnMut(Xattr, bool)) -> Result<()> {
+        self.with_xattrs(work, |xattrs| xattrs.visit(visit))
     }
 
     /// Reads the names of all extended attributes, in the order of [`Node::xattrs`].
-    pub fn xattr_names(&self) -> Result<Vec<Vec<u8>>, ImageError> {
+    pub fn xattr_names(&self) -> Result<Vec<Vec<u8>>> {
         self.xattr_names_within(&self.work_of_call())
     }
 
     /// As [`Node::xattr_names`], within the limit of a longer piece of work.
-    pub(crate) fn xattr_names_within(&self, work: &WorkLimit) -> Result<Vec<Vec<u8>>, ImageError> {
-        let core = &self.image.0.core;
-        let bytes = CountedBytes { bytes: core, work };
-        xattr::names(&bytes, &core.superblock, &core.prefixes, &self.contents.inode)
+    pub(crate) fn xattr_names_within(&self, work: &WorkLimit) -> Result<Vec<Vec<u8>>> {
+        self.with_xattrs(work, |xattrs| xattrs.names())
     }
 
     /// Reads the value of one extended attribute; `None` if there is none of that name.
-    pub fn xattr(&self, name: &[u8]) -> Result<Option<Vec<u8>>, ImageError> {
+    pub fn xattr(&self, name: &[u8]) -> Result<Option<Vec<u8>>> {
         self.xattr_within(name, &self.work_of_call())
     }
 
     /// As [`Node::xattr`], within the limit of a longer piece of work.
-    pub(crate) fn xattr_within(&self, name: &[u8], work: &WorkLimit) -> Result<Option<Vec<u8>>, ImageError> {
+    pub(crate) fn xattr_within(&self, name: &[u8], work: &WorkLimit) -> Result<Option<Vec<u8>>> {
+        self.with_xattrs(work, |xattrs| xattrs.get(name))
+    }
+
+    /// Calls `read` with the extended attributes.
+    pub(crate) fn with_xattrs<T>(
+        &self,
+        work: &WorkLimit,
+        read: impl FnOnce(&Xattrs<'_>) -> Result<T>,
+    ) -> Result<T> {
         let core = &self.image.0.core;
         let bytes = CountedBytes { bytes: core, work };
-        xattr::get(&bytes, &core.superblock, &core.prefixes, &self.contents.inode, name)
+        read(&Xattrs::open(&bytes, &core.superblock, &core.prefixes, &self.contents.inode)?)
     }
 }
 
@@ -382,7 +385,7 @@ impl Work<'_> {
 }
 
 impl Iterator for Extents<'_> {
-    type Item = Result<Extent, ImageError>;
+    type Item = Result<Extent>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.at >= self.end {
@@ -400,12 +403,12 @@ impl Iterator for Extents<'_> {
 pub struct Entries<'a> {
     node: &'a Node,
     position: Option<u64>,
-    ready: VecDeque<Result<DirEntry, ImageError>>,
+    ready: VecDeque<Result<DirEntry>>,
     work: WorkLimit,
 }
 
 impl Entries<'_> {
-    fn read_block(&mut self, position: u64) -> Result<(), ImageError> {
+    fn read_block(&mut self, position: u64) -> Result<()> {
         let block = position >> INDEX_BITS;
         self.position = None;
         let (ready, next_position) = (&mut self.ready, &mut self.position);
@@ -427,7 +430,7 @@ impl Entries<'_> {
 }
 
 impl Iterator for Entries<'_> {
-    type Item = Result<DirEntry, ImageError>;
+    type Item = Result<DirEntry>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {

@@ -14,7 +14,7 @@ use crate::read::inode::Inode;
 use crate::read::{FileKind, Superblock};
 use crate::startup::Recorder;
 use crate::work::WorkLimit;
-use crate::{Image, ImageError, Nid, Node};
+use crate::{Image, ImageError, Nid, Node, Result};
 use pagefold_backing::DeadlineScope;
 use pagefold_fuse::{
     Attr, CachedAttr, Entries, Entry, Errno, FOREVER, Features, FileSystem, Handle, Inode as Number, Offer,
@@ -120,17 +120,17 @@ impl ImageFs {
         attr::nid(number, self.superblock().root_nid)
     }
 
-    fn node(&self, number: Number) -> Result<Node, ImageError> {
+    fn node(&self, number: Number) -> Result<Node> {
         self.nodes.get(self.nid(number))
     }
 
     /// Reads attributes from the inode alone, without the index of a compressed file.
-    fn inode_attr(&self, nid: Nid) -> Result<Attr, ImageError> {
+    fn inode_attr(&self, nid: Nid) -> Result<Attr> {
         let core = &self.nodes.image().0.core;
         Ok(attr::attr(&Inode::read(core, self.superblock(), nid)?, self.superblock()))
     }
 
-    fn find(&self, parent: Number, name: &OsStr) -> Result<Option<Attr>, ImageError> {
+    fn find(&self, parent: Number, name: &OsStr) -> Result<Option<Attr>> {
         // The kernel looks up `.`, in files too, to resolve the file handles of network clients (NFS export).
         let found = match name.as_bytes() {
             b"." => Some(self.nid(parent)),
@@ -164,7 +164,7 @@ impl ImageFs {
         let visited = node.visit_entries_within(position, &work, |next, entry| {
             let entry = match entry {
                 Ok(entry) => entry,
-                // The kernel's EROFS fails here too. Nothing says whether the entries behind are any.
+                // The kernel's EROFS fails here too. Nothing says whether the entries after are any.
                 Err(error) if !matches!(error, ImageError::UnusableName { .. }) => {
                     bogus = Some(error);
                     return ControlFlow::Break(());
@@ -172,7 +172,7 @@ impl ImageFs {
                 // Here, it fails as well. But no path leads to such a name, and one bad name should not hide the
                 // names of all other files: the entry is only counted.
                 Err(_) => {
-                    self.nodes.image().0.core.clusters.counters.errors.add(1);
+                    self.nodes.image().0.core.clusters.decoding.counters.errors.add(1);
                     return ControlFlow::Continue(());
                 }
             };
@@ -202,7 +202,7 @@ impl ImageFs {
 
     /// Returns the names of extended attributes, each with a NUL. `trusted.` names, which only root may read, are
     /// listed for root only.
-    fn names(&self, number: Number, is_root: bool) -> Result<Vec<u8>, ImageError> {
+    fn names(&self, number: Number, is_root: bool) -> Result<Vec<u8>> {
         let mut names = self.node(number)?.xattr_names_within(&self.work())?;
         names.retain(|name| is_root || !name.starts_with(b"trusted."));
         let mut list = names.join(&0);

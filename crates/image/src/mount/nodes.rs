@@ -3,7 +3,7 @@
 //! Each slot has a mutex, held to copy a node in or out. The number of slots bounds the memory: a new node replaces
 //! the one in its slot.
 
-use crate::{Image, ImageError, Nid, Node};
+use crate::{Image, Nid, Node, Result};
 use std::sync::{Mutex, PoisonError};
 
 /// Slots of the cache. A node has a few hundred bytes.
@@ -25,7 +25,7 @@ impl NodeCache {
     }
 
     /// Returns a node from the cache, or reads it.
-    pub(super) fn get(&self, nid: Nid) -> Result<Node, ImageError> {
+    pub(super) fn get(&self, nid: Nid) -> Result<Node> {
         // Numbers of neighbouring inodes differ by the inode's length in steps of 32 bytes: their low bits alone would
         // leave slots empty.
         let hash = nid.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56;

@@ -1,11 +1,11 @@
-//! The mapping of chunk-based files: an array behind the attributes, with one entry per chunk.
+//! The mapping of chunk-based files: an array after the attributes, with one entry per chunk.
 
 use super::bytes::advance;
 use super::extent::{Extent, Mapping};
 use super::inode::Layout;
 use super::{Bytes, Inode, Superblock};
 use crate::format::chunk::{self as disk, RawChunkIndex};
-use crate::{Address, ImageError, Space};
+use crate::{Address, ImageError, Result, Space};
 
 /// Entries that one lookup reads at most.
 pub const JOINED_MAX: u64 = 64;
@@ -24,12 +24,7 @@ struct Chunks {
 /// The extent begins with the chunk that contains `offset`, and includes the following chunks that are stored
 /// contiguously, up to [`JOINED_MAX`] chunks in all. Chunks that may be on different devices are never joined: those
 /// of device 0 are not if any device is mapped into the shared address space.
-pub fn extent_at(
-    bytes: &dyn Bytes,
-    sb: &Superblock,
-    inode: &Inode,
-    offset: u64,
-) -> Result<Extent, ImageError> {
+pub fn extent_at(bytes: &dyn Bytes, sb: &Superblock, inode: &Inode, offset: u64) -> Result<Extent> {
     let Layout::Chunks { chunk_bits, indexed, wide } = inode.layout else {
         return Err(ImageError::corrupt(inode.address, format!("inode {} is not in chunks", inode.nid)));
     };
@@ -70,7 +65,7 @@ pub(crate) fn array_end(inode: &Inode) -> Option<u64> {
     chunks.array(inode).ok()?.offset.checked_add(count.checked_mul(chunks.entry_len() as u64)?)
 }
 
-/// Whether `next` begins `len_bytes` behind the beginning of `mapping`, on the same device.
+/// Whether `next` begins `len_bytes` after the beginning of `mapping`, on the same device.
 fn continues(sb: &Superblock, mapping: Mapping, next: Mapping, len_bytes: u64) -> bool {
     match (mapping, next) {
         (Mapping::Hole, Mapping::Hole) => true,
@@ -89,14 +84,14 @@ impl Chunks {
     }
 
     /// Address of the array, which is aligned to the length of an entry.
-    fn array(&self, inode: &Inode) -> Result<Address, ImageError> {
+    fn array(&self, inode: &Inode) -> Result<Address> {
         let offset = inode.tail.offset.checked_next_multiple_of(self.entry_len() as u64);
         let beyond = || ImageError::corrupt(inode.address, "chunks beyond all numbers");
         Ok(Address { offset: offset.ok_or_else(beyond)?, ..inode.tail })
     }
 
     /// Decodes an entry. `at` is the address of the entries, for errors.
-    fn mapping(&self, sb: &Superblock, at: Address, entry: &[u8]) -> Result<Mapping, ImageError> {
+    fn mapping(&self, sb: &Superblock, at: Address, entry: &[u8]) -> Result<Mapping> {
         let (block, hole, device) = match entry.as_array() {
             Some(entry) if self.indexed => {
                 let raw = RawChunkIndex::parse(entry);

@@ -6,7 +6,7 @@
 
 use super::{FileKind, Inode, Superblock};
 use crate::format::dirent::{NAME_LEN_MAX, RawDirent};
-use crate::{Address, ImageError, Nid};
+use crate::{Address, ImageError, Nid, Result};
 use std::cmp::Ordering;
 use std::ops::Range;
 
@@ -52,7 +52,7 @@ pub struct DirBlock<'a> {
 impl<'a> DirBlock<'a> {
     /// Parses the header of a block; the last block of a directory may be shorter. `at` is the address for errors:
     /// that of the block or of the directory's inode.
-    pub fn parse(bytes: &'a [u8], at: Address) -> Result<Self, ImageError> {
+    pub fn parse(bytes: &'a [u8], at: Address) -> Result<Self> {
         let corrupt = |what: String| Err(ImageError::corrupt(at, format!("a directory block {what}")));
         let Some(first) = bytes.first_chunk().map(RawDirent::parse) else {
             return corrupt(format!("of {} bytes, too few for an entry", bytes.len()));
@@ -69,8 +69,8 @@ impl<'a> DirBlock<'a> {
         self.count
     }
 
-    /// Returns entry `index`, counted from 0. An index behind the last entry is an error.
-    pub fn entry(&self, index: usize) -> Result<Entry<'a>, ImageError> {
+    /// Returns entry `index`, counted from 0. An index after the last entry is an error.
+    pub fn entry(&self, index: usize) -> Result<Entry<'a>> {
         let corrupt = |what: &str| {
             ImageError::corrupt(self.at, format!("entry {index} of a directory block has {what}"))
         };
@@ -93,7 +93,7 @@ impl<'a> DirBlock<'a> {
     }
 
     /// Iterates over the entries. A corrupt entry is an error, and the iteration goes on.
-    pub fn entries(self) -> impl ExactSizeIterator<Item = Result<Entry<'a>, ImageError>> {
+    pub fn entries(self) -> impl ExactSizeIterator<Item = Result<Entry<'a>>> {
         (0..self.count).map(move |index| self.entry(index))
     }
 
@@ -115,7 +115,7 @@ impl<'a> DirBlock<'a> {
     }
 
     /// Returns the first valid entry, or the error of the first one if all are corrupt.
-    fn first(&self) -> Result<Entry<'a>, ImageError> {
+    fn first(&self) -> Result<Entry<'a>> {
         let first = self.entry(0);
         if first.is_ok() { first } else { self.entries().flatten().next().map_or(first, Ok) }
     }
@@ -130,7 +130,7 @@ impl<'a> DirBlock<'a> {
 }
 
 /// Reads a block of a directory: gets its number from 0 and a buffer of its length.
-pub type ReadBlock<'a> = dyn FnMut(u64, &mut [u8]) -> Result<(), ImageError> + 'a;
+pub type ReadBlock<'a> = dyn FnMut(u64, &mut [u8]) -> Result<()> + 'a;
 
 /// The blocks of a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -144,7 +144,7 @@ pub struct Directory {
 
 impl Directory {
     /// Makes the directory of `inode`. Fails if it is another type of file.
-    pub fn of(sb: &Superblock, inode: &Inode) -> Result<Self, ImageError> {
+    pub fn of(sb: &Superblock, inode: &Inode) -> Result<Self> {
         if inode.kind != FileKind::Directory {
             return Err(ImageError::NotADirectory { nid: inode.nid });
         }
@@ -162,7 +162,7 @@ impl Directory {
         self.size.div_ceil(1 << self.block_bits)
     }
 
-    /// Length of block `number`, bytes: shorter for the last one, 0 behind it.
+    /// Length of block `number`, bytes: shorter for the last one, 0 after it.
     pub fn block_len(&self, number: u64) -> usize {
         let block_bytes = 1u64 << self.block_bits;
         let start = number.saturating_mul(block_bytes);
@@ -175,7 +175,7 @@ impl Directory {
         number: u64,
         block: &'b mut Vec<u8>,
         read: &mut ReadBlock<'_>,
-    ) -> Result<DirBlock<'b>, ImageError> {
+    ) -> Result<DirBlock<'b>> {
         block.resize(self.block_len(number), 0);
         read(number, block)?;
         DirBlock::parse(block, self.at)
@@ -188,7 +188,7 @@ impl Directory {
         name: &[u8],
         block: &mut Vec<u8>,
         read: &mut ReadBlock<'_>,
-    ) -> Result<Option<Found>, ImageError> {
+    ) -> Result<Option<Found>> {
         if let Some(found) = self.omitted_dot(name) {
             return Ok(Some(found));
         }
@@ -226,7 +226,7 @@ impl Directory {
         numbers: Range<u64>,
         block: &mut Vec<u8>,
         read: &mut ReadBlock<'_>,
-    ) -> Result<Option<u64>, ImageError> {
+    ) -> Result<Option<u64>> {
         let end = numbers.end.min(numbers.start.saturating_add(MAX_INVALID_BLOCKS));
         for number in numbers.start..end {
             if self.read_block(number, block, read)?.first().is_ok() {
@@ -246,7 +246,7 @@ impl Directory {
         name: &[u8],
         block: &mut Vec<u8>,
         read: &mut ReadBlock<'_>,
-    ) -> Result<Option<Found>, ImageError> {
+    ) -> Result<Option<Found>> {
         for number in 0..self.blocks() {
             for entry in self.read_block(number, block, read)?.entries() {
                 let entry = entry?;

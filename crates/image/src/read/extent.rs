@@ -15,7 +15,7 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// Position of the first byte behind the extent.
+    /// Position of the first byte after the extent.
     pub fn end(&self) -> u64 {
         self.start + self.len_bytes
     }
@@ -57,7 +57,7 @@ pub struct Cluster {
     /// Whether the stream may decode to more than this extent, or its end is unknown (images without zero padding).
     /// Then only a prefix of the output is used, and trailing input is ignored.
     pub prefix_only: bool,
-    /// Whether the stream is at the end of the cluster, behind less than a block of zeroes. Otherwise it begins at the
+    /// Whether the stream is at the end of the cluster, after less than a block of zeroes. Otherwise it begins at the
     /// first byte.
     pub zero_padded: bool,
 }

@@ -4,7 +4,7 @@ use super::bytes::{advance, array_at};
 use super::{Bytes, FileKind, Superblock};
 use crate::format::chunk;
 use crate::format::inode::{self as disk, RawCompactInode, RawExtendedInode};
-use crate::{Address, ImageError, Nid};
+use crate::{Address, ImageError, Nid, Result};
 
 /// A point in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -86,9 +86,9 @@ pub struct Inode {
     pub device: Option<DeviceNumber>,
     /// Whether this is a directory without an entry `.`.
     pub dot_omitted: bool,
-    /// Length of the extended attributes behind the inode, bytes; 0 if there are none.
+    /// Length of the extended attributes after the inode, bytes; 0 if there are none.
     pub xattr_bytes: u32,
-    /// Address behind the extended attributes, where an inline tail, an index or an array of chunks begins.
+    /// Address after the extended attributes, where an inline tail, an index or an array of chunks begins.
     pub tail: Address,
     /// The layout of the contents. Files without contents have `Plain` without a start.
     pub layout: Layout,
@@ -115,7 +115,7 @@ struct Fields {
 
 impl Inode {
     /// Reads inode `nid`.
-    pub fn read(bytes: &dyn Bytes, sb: &Superblock, nid: Nid) -> Result<Self, ImageError> {
+    pub fn read(bytes: &dyn Bytes, sb: &Superblock, nid: Nid) -> Result<Self> {
         let address = sb.inode_address(nid)?;
         let fields = read_fields(bytes, sb, address)?;
         let corrupt = |what: String| ImageError::corrupt(address, format!("inode {nid} has {what}"));
@@ -171,7 +171,7 @@ fn valid_id(id: u32) -> u32 {
     if id == u32::MAX { OVERFLOW_ID } else { id }
 }
 
-fn read_fields(bytes: &dyn Bytes, sb: &Superblock, address: Address) -> Result<Fields, ImageError> {
+fn read_fields(bytes: &dyn Bytes, sb: &Superblock, address: Address) -> Result<Fields> {
     let compact = RawCompactInode::parse(&array_at(bytes, address)?);
     if compact.i_format.get() & disk::FORMAT_EXTENDED != 0 {
         let raw = RawExtendedInode::parse(&array_at(bytes, address)?);

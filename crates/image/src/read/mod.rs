@@ -33,12 +33,12 @@ pub use xattr::Xattr;
 pub use zmap::{Cursor, IndexForm, ZContext, ZMap};
 
 pub use crate::format::config::Algorithm;
-use crate::{Address, ImageError};
+use crate::{Address, Result};
 
 /// Access to bytes of an image by address: those of its devices, or of a file that holds metadata.
 ///
 /// The production implementation caches metadata; tests and fuzz targets use a slice.
 pub trait Bytes {
-    /// Fills `buf` from `at`. A range behind the end is [`ImageError::Truncated`].
-    fn read_at(&self, at: Address, buf: &mut [u8]) -> Result<(), ImageError>;
+    /// Fills `buf` from `at`. A range after the end is [`ImageError::Truncated`].
+    fn read_at(&self, at: Address, buf: &mut [u8]) -> Result<()>;
 }

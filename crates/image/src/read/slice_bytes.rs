@@ -1,14 +1,14 @@
 //! An image in memory, which tests and fuzz targets parse without a medium.
 
 use super::Bytes;
-use crate::{Address, ImageError, Space};
+use crate::{Address, ImageError, Result, Space};
 
 /// An image in memory, with one device and no metabox.
 #[derive(Debug, Clone, Copy)]
 pub struct SliceBytes<'a>(pub &'a [u8]);
 
 impl Bytes for SliceBytes<'_> {
-    fn read_at(&self, at: Address, buf: &mut [u8]) -> Result<(), ImageError> {
+    fn read_at(&self, at: Address, buf: &mut [u8]) -> Result<()> {
         let end = match at.space {
             Space::Device(0) => self.0.len() as u64,
             _ => 0,

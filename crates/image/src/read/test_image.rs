@@ -4,7 +4,7 @@ use super::{SliceBytes, Superblock};
 use crate::format::inode::{RawCompactInode, RawExtendedInode};
 use crate::format::le::{Le16, Le32, Le64};
 use crate::format::superblock::{MAGIC, RawSuperblock};
-use crate::{ImageError, Nid};
+use crate::{Nid, Result};
 
 /// First block of the metadata of a [`TestImage`], where its inodes are.
 pub(crate) const META_BLOCK: u32 = 8;
@@ -49,11 +49,11 @@ impl TestImage {
         image
     }
 
-    pub(crate) fn superblock(&self) -> Result<Superblock, ImageError> {
+    pub(crate) fn superblock(&self) -> Result<Superblock> {
         Superblock::read(&SliceBytes(&self.image()))
     }
 
-    pub(crate) fn inode(&self, nid: u64) -> Result<super::Inode, ImageError> {
+    pub(crate) fn inode(&self, nid: u64) -> Result<super::Inode> {
         super::Inode::read(&SliceBytes(&self.image()), &self.superblock()?, Nid(nid))
     }
 }
@@ -77,6 +77,6 @@ pub(crate) fn extended() -> RawExtendedInode {
 }
 
 /// Returns the message of an error.
-pub(crate) fn message<T: std::fmt::Debug>(result: Result<T, ImageError>) -> String {
+pub(crate) fn message<T: std::fmt::Debug>(result: Result<T>) -> String {
     result.unwrap_err().to_string()
 }

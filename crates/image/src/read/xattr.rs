@@ -1,4 +1,4 @@
-//! Extended attributes: those behind an inode, and those that several inodes share.
+//! Extended attributes: those after an inode, and those that several inodes share.
 //!
 //! Attributes are read one at a time, so memory is bounded: a name and a value have at most 64 KiB each. Attributes
 //! whose prefix Linux does not list (hidden or unknown ones) are skipped.
@@ -7,7 +7,7 @@ use super::bytes::{advance, array_at};
 use super::superblock::{PrefixPlace, PrefixTable};
 use super::{Bytes, Inode, Superblock};
 use crate::format::xattr::{self as disk, RawXattrEntry, RawXattrHeader};
-use crate::{Address, ImageError, Space};
+use crate::{Address, ImageError, Nid, Result, Space};
 
 /// Length of all names of an inode, with a NUL each, that Linux lists at most, bytes.
 pub const NAMES_BYTES_MAX: usize = 64 << 10;
@@ -34,10 +34,7 @@ pub struct Prefixes(Vec<Prefix>);
 
 impl Prefixes {
     /// Reads the table with `read`, which fills a buffer from an offset in the file or space of `table.place`.
-    pub fn read(
-        table: &PrefixTable,
-        mut read: impl FnMut(u64, &mut [u8]) -> Result<(), ImageError>,
-    ) -> Result<Self, ImageError> {
+    pub fn read(table: &PrefixTable, mut read: impl FnMut(u64, &mut [u8]) -> Result<()>) -> Result<Self> {
         let mut prefixes = Vec::new();
         let mut offset = table.offset;
         for number in 0..table.count {
@@ -59,7 +56,7 @@ impl Prefixes {
     }
 
     /// Reads a table that does not lie in the packed file.
-    pub fn read_from(bytes: &dyn Bytes, table: &PrefixTable) -> Result<Self, ImageError> {
+    pub fn read_from(bytes: &dyn Bytes, table: &PrefixTable) -> Result<Self> {
         Prefixes::read(table, |offset, buf| bytes.read_at(table.address(offset), buf))
     }
 
@@ -112,7 +109,7 @@ struct Entry {
 }
 
 impl Entry {
-    fn value(&self, bytes: &dyn Bytes) -> Result<Vec<u8>, ImageError> {
+    fn value(&self, bytes: &dyn Bytes) -> Result<Vec<u8>> {
         let mut value = vec![0; usize::from(self.value_len)];
         bytes.read_at(self.value_at, &mut value)?;
         Ok(value)
@@ -120,10 +117,11 @@ impl Entry {
 }
 
 /// The attributes of one inode.
-struct Area<'a> {
+pub struct Xattrs<'a> {
     bytes: &'a dyn Bytes,
     sb: &'a Superblock,
     prefixes: &'a Prefixes,
+    nid: Nid,
     header: RawXattrHeader,
     /// Address of the numbers of shared attributes.
     shared: Address,
@@ -133,15 +131,19 @@ struct Area<'a> {
     end: u64,
 }
 
-impl<'a> Area<'a> {
-    /// Reads the header; `None` if the inode has no attributes.
-    fn open(
+impl<'a> Xattrs<'a> {
+    /// Reads the header.
+    pub fn open(
         bytes: &'a dyn Bytes,
         sb: &'a Superblock,
         prefixes: &'a Prefixes,
         inode: &Inode,
-    ) -> Result<Option<Self>, ImageError> {
-        let Some(at) = inode.xattr_address() else { return Ok(None) };
+    ) -> Result<Self> {
+        let nid = inode.nid;
+        let Some(at) = inode.xattr_address() else {
+            let (header, none) = (RawXattrHeader::parse(&[0; RawXattrHeader::LEN]), Address::image(0));
+            return Ok(Xattrs { bytes, sb, prefixes, nid, header, shared: none, inline: none, end: 0 });
+        };
         let len = u64::from(inode.xattr_bytes);
         if len <= RawXattrHeader::LEN as u64 {
             return Err(ImageError::corrupt(at, "attributes of which there is only the header"));
@@ -154,11 +156,11 @@ impl<'a> Area<'a> {
             let what = format!("{} shared attributes in {len} bytes", header.shared_count);
             return Err(ImageError::corrupt(at, what));
         }
-        Ok(Some(Area { bytes, sb, prefixes, header, shared, inline, end }))
+        Ok(Xattrs { bytes, sb, prefixes, nid, header, shared, inline, end })
     }
 
     /// Calls `visit` for each listed attribute until it returns true, and returns whether it did.
-    fn any(&self, mut visit: impl FnMut(&Entry) -> Result<bool, ImageError>) -> Result<bool, ImageError> {
+    fn any(&self, mut visit: impl FnMut(&Entry) -> Result<bool>) -> Result<bool> {
         let mut at = self.inline;
         // Bounded: each entry has at least 4 bytes.
         while at.offset < self.end {
@@ -190,7 +192,7 @@ impl<'a> Area<'a> {
 
     /// Reads the attribute at `at`, which lies before `end`. Returns it, unless its prefix is not listed, and the
     /// address of the next one.
-    fn entry(&self, at: Address, end: u64) -> Result<(Option<Entry>, Address), ImageError> {
+    fn entry(&self, at: Address, end: u64) -> Result<(Option<Entry>, Address)> {
         let raw = RawXattrEntry::parse(&array_at(self.bytes, at)?);
         let name_at = advance(at, RawXattrEntry::LEN as u64)?;
         let value_at = advance(name_at, u64::from(raw.name_len))?;
@@ -228,6 +230,64 @@ impl<'a> Area<'a> {
         };
         split_name(name).is_some_and(proven)
     }
+
+    /// Calls `visit` for each attribute, first the inline ones, then the shared ones, and with whether the filter excludes
+    /// its name, so that [`get`](Self::get) does not find it. Memory: one name and one value.
+    pub fn visit(&self, mut visit: impl FnMut(Xattr, bool)) -> Result<()> {
+        self.any(|entry| {
+            let value = entry.value(self.bytes)?;
+            visit(Xattr { name: entry.name.clone(), value }, self.rules_out(&entry.name));
+            Ok(false)
+        })?;
+        Ok(())
+    }
+
+    /// Calls `visit` with the place of each attribute that other inodes may share: address and length, bytes.
+    pub(crate) fn visit_shared_places(&self, mut visit: impl FnMut(Address, u64)) -> Result<()> {
+        for number in 0..self.header.shared_count {
+            let at = advance(self.shared, u64::from(number) * disk::ALIGN)?;
+            let at = self.shared_address(u32::from_le_bytes(array_at(self.bytes, at)?));
+            let (_, next) = self.entry(at, u64::MAX)?;
+            visit(at, next.offset - at.offset);
+        }
+        Ok(())
+    }
+
+    /// Reads all attributes. The format allows 255 shared ones of 64 KiB and 256 KiB of inline ones, whose names long
+    /// prefixes can make 64 times as long: [`visit`](Self::visit) takes less memory.
+    pub fn list(&self) -> Result<Vec<Xattr>> {
+        let mut found = Vec::new();
+        self.visit(|xattr, _| found.push(xattr))?;
+        Ok(found)
+    }
+
+    /// Reads the names; more than [`NAMES_BYTES_MAX`] is an error.
+    pub fn names(&self) -> Result<Vec<Vec<u8>>> {
+        let (mut found, mut total) = (Vec::new(), 0);
+        self.any(|entry| {
+            total += entry.name.len() + 1;
+            if total > NAMES_BYTES_MAX {
+                return Err(ImageError::TooManyNames { nid: self.nid, limit_bytes: NAMES_BYTES_MAX });
+            }
+            found.push(entry.name.clone());
+            Ok(false)
+        })?;
+        Ok(found)
+    }
+
+    /// Reads the value of one attribute; `None` if the inode does not have it. The filter of the inode often proves that
+    /// without a search.
+    pub fn get(&self, name: &[u8]) -> Result<Option<Vec<u8>>> {
+        let mut value = None;
+        if !self.rules_out(name) {
+            self.any(|entry| {
+                let is_wanted = entry.name == name;
+                value = is_wanted.then(|| entry.value(self.bytes)).transpose()?;
+                Ok(is_wanted)
+            })?;
+        }
+        Ok(value)
+    }
 }
 
 /// Splits a name into the index of its short prefix and the rest.
@@ -236,119 +296,6 @@ fn split_name(name: &[u8]) -> Option<(u8, &[u8])> {
         let prefix = disk::short_prefix(*index)?;
         Some((*index, name.strip_prefix(prefix.as_bytes())?))
     })
-}
-
-/// Calls `visit` for each attribute of an inode: first the inline ones, then the shared ones. Memory: one name and one
-/// value.
-pub fn visit(
-    bytes: &dyn Bytes,
-    sb: &Superblock,
-    prefixes: &Prefixes,
-    inode: &Inode,
-    mut visit: impl FnMut(Xattr) -> Result<(), ImageError>,
-) -> Result<(), ImageError> {
-    let Some(area) = Area::open(bytes, sb, prefixes, inode)? else { return Ok(()) };
-    area.any(|entry| {
-        visit(Xattr { name: entry.name.clone(), value: entry.value(bytes)? })?;
-        Ok(false)
-    })?;
-    Ok(())
-}
-
-/// As [`visit`], and passes whether the inode's filter excludes the attribute's name, so that [`get`] does not find it.
-pub(crate) fn visit_filtered(
-    bytes: &dyn Bytes,
-    sb: &Superblock,
-    prefixes: &Prefixes,
-    inode: &Inode,
-    mut visit: impl FnMut(Xattr, bool),
-) -> Result<(), ImageError> {
-    let Some(area) = Area::open(bytes, sb, prefixes, inode)? else { return Ok(()) };
-    area.any(|entry| {
-        let xattr = Xattr { name: entry.name.clone(), value: entry.value(bytes)? };
-        visit(xattr, area.rules_out(&entry.name));
-        Ok(false)
-    })?;
-    Ok(())
-}
-
-/// Calls `visit` with the place of each attribute of an inode that other inodes may share: address and length, bytes.
-pub(crate) fn visit_shared_places(
-    bytes: &dyn Bytes,
-    sb: &Superblock,
-    prefixes: &Prefixes,
-    inode: &Inode,
-    mut visit: impl FnMut(Address, u64),
-) -> Result<(), ImageError> {
-    let Some(area) = Area::open(bytes, sb, prefixes, inode)? else { return Ok(()) };
-    for number in 0..area.header.shared_count {
-        let at = advance(area.shared, u64::from(number) * disk::ALIGN)?;
-        let at = area.shared_address(u32::from_le_bytes(array_at(bytes, at)?));
-        let (_, next) = area.entry(at, u64::MAX)?;
-        visit(at, next.offset - at.offset);
-    }
-    Ok(())
-}
-
-/// Reads all attributes of an inode. The format allows 255 shared ones of 64 KiB and 256 KiB of inline ones, whose
-/// names long prefixes can make 64 times as long: [`visit`] takes less memory.
-pub fn list(
-    bytes: &dyn Bytes,
-    sb: &Superblock,
-    prefixes: &Prefixes,
-    inode: &Inode,
-) -> Result<Vec<Xattr>, ImageError> {
-    let mut found = Vec::new();
-    visit(bytes, sb, prefixes, inode, |xattr| {
-        found.push(xattr);
-        Ok(())
-    })?;
-    Ok(found)
-}
-
-/// Reads the names of an inode's attributes; more than [`NAMES_BYTES_MAX`] is an error.
-pub fn names(
-    bytes: &dyn Bytes,
-    sb: &Superblock,
-    prefixes: &Prefixes,
-    inode: &Inode,
-) -> Result<Vec<Vec<u8>>, ImageError> {
-    let mut found = Vec::new();
-    let mut total = 0;
-    let Some(area) = Area::open(bytes, sb, prefixes, inode)? else { return Ok(found) };
-    area.any(|entry| {
-        total += entry.name.len() + 1;
-        if total > NAMES_BYTES_MAX {
-            return Err(ImageError::TooManyNames { nid: inode.nid, limit_bytes: NAMES_BYTES_MAX });
-        }
-        found.push(entry.name.clone());
-        Ok(false)
-    })?;
-    Ok(found)
-}
-
-/// Reads the value of one attribute; `None` if the inode does not have it. The filter of the inode often proves that
-/// without a search.
-pub fn get(
-    bytes: &dyn Bytes,
-    sb: &Superblock,
-    prefixes: &Prefixes,
-    inode: &Inode,
-    name: &[u8],
-) -> Result<Option<Vec<u8>>, ImageError> {
-    let Some(area) = Area::open(bytes, sb, prefixes, inode)? else { return Ok(None) };
-    if area.rules_out(name) {
-        return Ok(None);
-    }
-    let mut value = None;
-    area.any(|entry| {
-        if entry.name != name {
-            return Ok(false);
-        }
-        value = Some(entry.value(bytes)?);
-        Ok(true)
-    })?;
-    Ok(value)
 }
 
 #[cfg(test)]

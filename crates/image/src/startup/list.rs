@@ -30,7 +30,7 @@ pub struct StartList {
     pub entries: Vec<StartEntry>,
     /// Lines that are none: with another number of fields than one and three, or fields that are no numbers.
     pub malformed: u64,
-    /// Whether the text went on behind the limits of bytes or entries.
+    /// Whether the text went on after the limits of bytes or entries.
     pub is_cut: bool,
 }
 

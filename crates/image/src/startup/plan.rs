@@ -3,7 +3,7 @@
 use crate::core::{Contents, Core};
 use crate::read::{Cursor, Mapping};
 use crate::work::WorkLimit;
-use crate::{Address, ImageError, Space};
+use crate::{Address, Result, Space};
 use std::ops::Range;
 
 /// Most ranges of one entry: a hostile index could have a million for each megabyte.
@@ -24,7 +24,7 @@ pub(super) fn stored_ranges(
     range: Range<u64>,
     ranges: &mut Vec<Stored>,
     work: &WorkLimit,
-) -> Result<(), ImageError> {
+) -> Result<()> {
     let (mut at, mut cursor, most) = (range.start, Cursor::default(), ranges.len() + RANGES_MAX);
     while at < range.end && ranges.len() < most {
         let extent = core.extent_near(contents, at, &mut cursor, work)?;
@@ -53,7 +53,7 @@ fn stored_fragment(
     range: Range<u64>,
     ranges: &mut Vec<Stored>,
     work: &WorkLimit,
-) -> Result<(), ImageError> {
+) -> Result<()> {
     let (mut at, most) = (range.start, ranges.len() + RANGES_MAX);
     while at < range.end && ranges.len() < most {
         let extent = core.packed_extent_at(&contents.inode, at, work)?;
@@ -72,10 +72,11 @@ fn stored_fragment(
 fn push(core: &Core, ranges: &mut Vec<Stored>, at: Address, within: u64, len_bytes: u64) {
     let offset = at.offset.checked_add(within).filter(|_| at.space != Space::Metabox);
     let Some(at) = offset.map(|offset| Address { offset, ..at }) else { return };
-    let (Ok((medium, start)), Ok(room)) = (core.source.own_address(at), core.source.room_at(at)) else {
+    let (Ok((medium, start)), Ok(left_bytes)) = (core.source.own_address(at), core.source.bytes_left_at(at))
+    else {
         return;
     };
-    let end = start.saturating_add(len_bytes.min(room));
+    let end = start.saturating_add(len_bytes.min(left_bytes));
     match ranges.last_mut() {
         // Extents of a cluster, and clusters of a file, follow each other.
         Some(last) if last.medium == medium && (last.range.start..=last.range.end).contains(&start) => {

@@ -11,7 +11,7 @@ use super::list::{StartEntry, StartList};
 use super::plan::{Stored, coalesced, stored_ranges};
 use crate::read::FileKind;
 use crate::work::WorkLimit;
-use crate::{Image, ImageError, Node};
+use crate::{Image, Node, Result};
 use pagefold_backing::Prefetched;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -52,7 +52,7 @@ pub struct PrefetchCounters {
 pub struct PrefetchStats {
     /// Entries of the list that were looked at.
     pub entries: u64,
-    /// Of these, entries that do not fit the image: no such path, an offset behind the end, or an error.
+    /// Of these, entries that do not fit the image: no such path, an offset after the end, or an error.
     pub skipped: u64,
     /// Stored bytes of the entries, bytes between neighbouring ranges included.
     pub planned_bytes: u64,
@@ -144,7 +144,7 @@ impl Planner<'_> {
     }
 
     /// Reads the metadata of an entry, and adds its stored bytes to the window. `false`: the image has no such bytes.
-    fn add(&mut self, entry: &StartEntry) -> Result<bool, ImageError> {
+    fn add(&mut self, entry: &StartEntry) -> Result<bool> {
         let Some(node) = self.find(&entry.path)? else { return Ok(false) };
         let range = match &entry.range {
             Some(range) => range.start..range.end.min(node.len_bytes()),
@@ -164,7 +164,7 @@ impl Planner<'_> {
     }
 
     /// Finds the inode at a path; `None` if a name is missing. Symbolic links are not followed.
-    fn find(&mut self, path: &[u8]) -> Result<Option<Node>, ImageError> {
+    fn find(&mut self, path: &[u8]) -> Result<Option<Node>> {
         let names: Vec<&[u8]> = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).collect();
         let known = self.parents.iter().zip(&names).take_while(|((known, _), name)| known == *name).count();
         self.parents.truncate(known);
@@ -214,7 +214,7 @@ fn planned_bytes(window: &[Stored]) -> u64 {
 }
 
 /// Reads a directory up to byte `end`.
-fn read_directory(node: &Node, end: u64, work: &WorkLimit) -> Result<(), ImageError> {
+fn read_directory(node: &Node, end: u64, work: &WorkLimit) -> Result<()> {
     let block_bytes = u64::from(node.image().superblock().block_bytes());
     let end = end.min(DIRECTORY_BYTES_MAX);
     let mut block = Vec::new();

@@ -263,10 +263,6 @@ impl<W: Write> Visitor for Writer<'_, W> {
         }
     }
 
-    fn leave(&mut self, _visit: &Visit<'_>, _directories: u64) -> ControlFlow<()> {
-        ControlFlow::Continue(())
-    }
-
     fn file(&mut self, visit: &Visit<'_>) -> ControlFlow<()> {
         // The format has no type for sockets.
         if visit.node.kind() == FileKind::Socket {

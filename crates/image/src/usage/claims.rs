@@ -6,7 +6,7 @@
 //! the account of the walk.
 
 use crate::account::Account;
-use crate::byte_runs::{ByteRuns, RUN_BYTES};
+use crate::byte_runs::ChargedRuns;
 use crate::{Address, Image, Space};
 
 /// The answer to a claim.
@@ -33,22 +33,18 @@ impl Claim {
 /// The claims on all devices of an image and on its metabox.
 pub(super) struct Claims {
     image: Image,
-    runs: ByteRuns,
-    account: Account,
-    charged_runs: u64,
-    is_over_budget: bool,
+    runs: ChargedRuns<1>,
 }
 
 impl Claims {
     /// No claims.
     pub(super) fn new(image: &Image, account: &Account) -> Self {
-        let (image, account) = (image.clone(), account.clone());
-        Claims { image, runs: ByteRuns::default(), account, charged_runs: 0, is_over_budget: false }
+        Claims { image: image.clone(), runs: ChargedRuns::new(account) }
     }
 
     /// Whether a claim was lost for want of memory. From then on every claim is answered as if it was the first one.
     pub(super) fn is_over_budget(&self) -> bool {
-        self.is_over_budget
+        self.runs.is_over_budget()
     }
 
     /// Claims bytes of contents, whose address may be in the range of a device that is mapped into the address space
@@ -70,32 +66,13 @@ impl Claims {
     /// Claims bytes of metadata, or bytes whose device is known.
     pub(super) fn metadata(&mut self, at: Address, len_bytes: u64) -> Claim {
         let core = &self.image.0.core;
-        let room = match at.space {
+        let left_bytes = match at.space {
             Space::Device(device) => core.source.len_bytes(device).map(|end| end.saturating_sub(at.offset)),
-            Space::Metabox => core.room_at(at),
+            Space::Metabox => core.bytes_left_at(at),
         };
-        let len_bytes = room.unwrap_or(0).min(len_bytes);
-        if len_bytes == 0 || !self.has_room() {
-            return Claim { len_bytes, new_bytes: len_bytes };
-        }
-        Claim { len_bytes, new_bytes: self.runs.insert(at, at.offset + len_bytes) }
-    }
-
-    /// Charges one more run, if it needs a charge; false if the budget has no room for it.
-    fn has_room(&mut self) -> bool {
-        if self.runs.count() as u64 >= self.charged_runs && !self.is_over_budget {
-            let more = (self.charged_runs / 2).max(64);
-            match self.account.try_charge(more * RUN_BYTES) {
-                true => self.charged_runs += more,
-                false => self.is_over_budget = true,
-            }
-        }
-        !self.is_over_budget
-    }
-}
-
-impl Drop for Claims {
-    fn drop(&mut self) {
-        self.account.uncharge(self.charged_runs * RUN_BYTES);
+        let len_bytes = left_bytes.unwrap_or(0).min(len_bytes);
+        let mut insert = || self.runs.insert(0, at, at.offset + len_bytes);
+        let new_bytes = if len_bytes > 0 { insert() } else { None };
+        Claim { len_bytes, new_bytes: new_bytes.unwrap_or(len_bytes) }
     }
 }

@@ -7,9 +7,10 @@ use crate::account::Account;
 use crate::format::inode::{RawCompactInode, RawExtendedInode, SLOT_LEN};
 use crate::read::inode::Inode;
 use crate::read::superblock::PrefixPlace;
-use crate::read::{Algorithm, Extent, FileKind, Mapping, xattr};
+use crate::read::xattr::Xattrs;
+use crate::read::{Algorithm, Extent, FileKind, Mapping};
 use crate::work::{CountedBytes, WorkLimit};
-use crate::{Address, Image, ImageError, Node, Space};
+use crate::{Address, Image, Node, Result, Space};
 
 /// The owner of contents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,7 +94,7 @@ impl Collector {
     }
 
     /// Attributes the metabox. It comes before everything else.
-    pub(crate) fn metabox(&mut self, work: &WorkLimit) -> Result<(), ImageError> {
+    pub(crate) fn metabox(&mut self, work: &WorkLimit) -> Result<()> {
         let Some(nid) = self.image.superblock().metabox_nid else { return Ok(()) };
         let node = self.image.node(nid)?;
         self.begin(&node, Owner::Metabox, work);
@@ -130,7 +131,8 @@ impl Collector {
         let visit = |at, len_bytes| self.metadata(UsagePart::Xattrs, at, len_bytes);
         // The walk reports attributes that cannot be read.
         let bytes = CountedBytes { bytes: core, work };
-        let _ = xattr::visit_shared_places(&bytes, &core.superblock, &core.prefixes, inode, visit);
+        let xattrs = Xattrs::open(&bytes, &core.superblock, &core.prefixes, inode);
+        let _ = xattrs.and_then(|xattrs| xattrs.visit_shared_places(visit));
     }
 
     /// Attributes the stored bytes of an extent, and returns whether they were before.

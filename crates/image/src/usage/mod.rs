@@ -8,12 +8,12 @@
 //!
 //! - The metabox and the packed file come first, then the files in the order of the walk. Bytes that several files share
 //!   belong to the first of them; the others are charged nothing, and count as saved.
-//! - Plain contents take whole blocks, and clusters their stored length, padding included. Contents behind an inode, and
+//! - Plain contents take whole blocks, and clusters their stored length, padding included. Contents after an inode, and
 //!   plain contents with extent records (which may end inside a block), take their exact length.
 //! - A file is charged for a fragment by its length: the packed file's stored bytes are distributed evenly over its
 //!   contents. So files that share a fragment are each charged for it, and what they saved is an estimate. The part of
 //!   directories in it counts as theirs.
-//! - Contents behind an inode of the metabox are charged in the same way, by the metabox's stored bytes.
+//! - Contents after an inode of the metabox are charged in the same way, by the metabox's stored bytes.
 
 mod claims;
 mod collector;
@@ -40,7 +40,7 @@ pub enum UsagePart {
     Plain,
     /// The packed file, which holds fragments, without the part of directories.
     Fragments,
-    /// Contents behind inodes, compressed or not: ends of files, targets of symbolic links.
+    /// Contents after inodes, compressed or not: ends of files, targets of symbolic links.
     Inline,
     /// Contents of directories. If these are fragments, their part of the packed file.
     Directories,
@@ -79,22 +79,23 @@ impl UsagePart {
 
     /// The name in JSON and in text.
     pub fn name(self) -> &'static str {
-        match self {
-            UsagePart::Lz4 => "lz4",
-            UsagePart::Lzma => "lzma",
-            UsagePart::Deflate => "deflate",
-            UsagePart::Zstd => "zstd",
-            UsagePart::Plain => "plain",
-            UsagePart::Fragments => "fragments",
-            UsagePart::Inline => "inline",
-            UsagePart::Directories => "directories",
-            UsagePart::Inodes => "inodes",
-            UsagePart::Indexes => "indexes",
-            UsagePart::Xattrs => "xattrs",
-            UsagePart::Metabox => "metabox",
-            UsagePart::Superblock => "superblock",
-            UsagePart::Unused => "unused",
-        }
+        const NAMES: [&str; UsagePart::ALL.len()] = [
+            "lz4",
+            "lzma",
+            "deflate",
+            "zstd",
+            "plain",
+            "fragments",
+            "inline",
+            "directories",
+            "inodes",
+            "indexes",
+            "xattrs",
+            "metabox",
+            "superblock",
+            "unused",
+        ];
+        NAMES[self as usize]
     }
 }
 

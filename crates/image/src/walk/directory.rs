@@ -12,13 +12,28 @@ use super::visitor::Visitor;
 use crate::account::{Account, TableAccount};
 use crate::read::FileKind;
 use crate::read::dir::{DirBlock, Directory};
+use crate::rules::Rule;
 use crate::work::WorkLimit;
-use crate::{Finding, ImageError, Nid, Node, rules};
+use crate::{Address, Finding, ImageError, Nid, Node, Result, rules};
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 
 /// Invalid names and blocks of one directory after which the rest of it is skipped.
 const MAX_DIRECTORY_ERRORS: u32 = 64;
+
+/// The path, limit of work and visitor with which a directory is read.
+pub(super) struct Context<'a> {
+    /// The path of the directory, for findings.
+    pub(super) path: &'a [u8],
+    pub(super) work: &'a WorkLimit,
+    pub(super) visitor: &'a mut dyn Visitor,
+}
+
+impl Context<'_> {
+    fn breaks(&mut self, rule: &Rule, at: Address, what: impl Into<String>) {
+        self.visitor.finding(Finding::breaks(rule, self.path, Some(at), what));
+    }
+}
 
 /// A valid name of a directory.
 pub(super) struct Name {
@@ -85,11 +100,8 @@ struct NameHashes {
 
 impl NameHashes {
     fn new(account: &Account) -> Self {
-        NameHashes {
-            hashes: HashSet::new(),
-            table: TableAccount::new::<u64>(account),
-            key: RandomState::new(),
-        }
+        let table = TableAccount::new::<u64>(account);
+        NameHashes { hashes: HashSet::new(), table, key: RandomState::new() }
     }
 
     fn add(&mut self, name: &[u8]) -> Insertion {
@@ -111,7 +123,7 @@ impl DirCursor {
         parent: Option<Nid>,
         parent_path_len: usize,
         account: &Account,
-    ) -> Result<Self, ImageError> {
+    ) -> Result<Self> {
         let directory = Directory::of(node.image().superblock(), node.inode())?;
         let dots = [node.inode().dot_omitted, false];
         Ok(DirCursor {
@@ -130,39 +142,32 @@ impl DirCursor {
         })
     }
 
-    /// Returns the next name; `None` after the last. `path` is the directory's, for findings. Fails only at the limit of
-    /// work.
-    pub(super) fn next(
-        &mut self,
-        path: &[u8],
-        work: &WorkLimit,
-        visitor: &mut dyn Visitor,
-    ) -> Result<Option<Name>, ImageError> {
+    /// Returns the next name; `None` after the last. Fails only at the limit of work.
+    pub(super) fn next(&mut self, context: &mut Context<'_>) -> Result<Option<Name>> {
+        let path = context.path;
         while self.at.0 < self.directory.blocks() {
             if self.errors >= MAX_DIRECTORY_ERRORS {
                 let what = "too many faults in this directory; the rest of it was not checked";
-                visitor.finding(Finding::error(path, Some(self.node.inode().address), what));
+                context.visitor.finding(Finding::error(path, Some(self.node.inode().address), what));
                 self.skip_rest();
                 return Ok(None);
             }
             // A step for each entry, of which each costs one for its inode too; and one for each fault.
-            work.steps(2)?;
-            match self.next_in_block(path, work, visitor) {
+            context.work.steps(2)?;
+            match self.next_in_block(context) {
                 Ok(Some(name)) => return Ok(Some(name)),
                 Ok(None) => {}
                 Err(error @ (ImageError::TooMuchWork { .. } | ImageError::Interrupted)) => return Err(error),
                 Err(error) => {
                     let number = self.at.0;
-                    let finding = Finding::of(path, &error);
-                    visitor.finding(
-                        finding.described(|what| format!("block {number} of the directory: {what}")),
-                    );
+                    let describe = |what: &str| format!("block {number} of the directory: {what}");
+                    context.visitor.finding(Finding::of(path, &error).described(describe));
                     self.errors += 1;
                     self.skip_block();
                 }
             }
         }
-        self.check_dots(path, visitor);
+        self.check_dots(context);
         Ok(None)
     }
 
@@ -186,15 +191,10 @@ impl DirCursor {
 
     /// Takes the next entry of the block; `None` if it is not a name to visit, or the block has ended. An error
     /// concerns the whole block.
-    fn next_in_block(
-        &mut self,
-        path: &[u8],
-        work: &WorkLimit,
-        visitor: &mut dyn Visitor,
-    ) -> Result<Option<Name>, ImageError> {
+    fn next_in_block(&mut self, context: &mut Context<'_>) -> Result<Option<Name>> {
         let address = self.node.inode().address;
         if !self.loaded {
-            let node = &self.node;
+            let (node, work) = (&self.node, context.work);
             let mut read = |number, block: &mut [u8]| node.read_block(number, block, work);
             self.directory.read_block(self.at.0, &mut self.block, &mut read)?;
             self.loaded = true;
@@ -209,28 +209,22 @@ impl DirCursor {
         let entry = match block.entry(index) {
             Ok(entry) => entry,
             Err(error) => {
-                visitor.finding(Finding::of(path, &error));
+                context.visitor.finding(Finding::of(context.path, &error));
                 self.errors += 1;
                 return Ok(None);
             }
         };
         let (name, nid) = (entry.name.to_vec(), entry.nid);
         let (kind, file_type) = (entry.kind, entry.file_type);
-        if !self.is_new(&name, path, work, visitor)? || self.check_if_dot(&name, nid, path, visitor) {
+        if !self.is_new(&name, context)? || self.check_if_dot(&name, nid, context) {
             return Ok(None);
         }
         Ok(Some(Name { name, nid, kind, file_type }))
     }
 
     /// Whether this is the first entry with this name. Reports the first name that is out of order, and each duplicate.
-    fn is_new(
-        &mut self,
-        name: &[u8],
-        path: &[u8],
-        work: &WorkLimit,
-        visitor: &mut dyn Visitor,
-    ) -> Result<bool, ImageError> {
-        let at = Some(self.node.inode().address);
+    fn is_new(&mut self, name: &[u8], context: &mut Context<'_>) -> Result<bool> {
+        let at = self.node.inode().address;
         let insertion = match &mut self.order {
             Order::Sorted(last) if name > last.as_slice() => {
                 last.clear();
@@ -240,9 +234,9 @@ impl DirCursor {
             Order::Sorted(last) if name == last.as_slice() => Insertion::Known,
             Order::Sorted(_) => {
                 let what = format!("names are not in order, from '{}' on", name.escape_ascii());
-                visitor.finding(Finding::breaks(&rules::DIR_ORDER, path, at, what));
+                context.breaks(&rules::DIR_ORDER, at, what);
                 let mut names = NameHashes::new(&self.account);
-                let insertion = match self.add_earlier_names(&mut names, work)? {
+                let insertion = match self.add_earlier_names(&mut names, context.work)? {
                     Insertion::OverBudget => Insertion::OverBudget,
                     _ => names.add(name),
                 };
@@ -255,14 +249,14 @@ impl DirCursor {
             Insertion::New => true,
             Insertion::Known => {
                 let what = format!("the name '{}' occurs twice", name.escape_ascii());
-                visitor.finding(Finding::breaks(&rules::DIR_ORDER, path, at, what));
+                context.breaks(&rules::DIR_ORDER, at, what);
                 self.errors += 1;
                 false
             }
             Insertion::OverBudget => {
                 let what = "too little memory to find duplicate names in this directory; the rest of it was not \
                             checked: raise it with --memory";
-                visitor.finding(Finding { at, ..Finding::failure(path, what) });
+                context.visitor.finding(Finding { at: Some(at), ..Finding::failure(context.path, what) });
                 self.skip_rest();
                 false
             }
@@ -271,7 +265,7 @@ impl DirCursor {
 
     /// Reads the directory again and adds the names before the current one. Blocks that cannot be read are skipped:
     /// they had no names the first time either.
-    fn add_earlier_names(&self, names: &mut NameHashes, work: &WorkLimit) -> Result<Insertion, ImageError> {
+    fn add_earlier_names(&self, names: &mut NameHashes, work: &WorkLimit) -> Result<Insertion> {
         let mut bytes = Vec::new();
         let mut read = |number, block: &mut [u8]| self.node.read_block(number, block, work);
         for number in 0..=self.at.0 {
@@ -288,7 +282,7 @@ impl DirCursor {
     }
 
     /// Whether the name is `.` or `..`. If so, reports an inode that it should not name.
-    fn check_if_dot(&mut self, name: &[u8], nid: Nid, path: &[u8], visitor: &mut dyn Visitor) -> bool {
+    fn check_if_dot(&mut self, name: &[u8], nid: Nid, context: &mut Context<'_>) -> bool {
         let (which, wanted) = match name {
             b"." => (0, Some(self.node.nid())),
             b".." => (1, self.parent),
@@ -298,17 +292,15 @@ impl DirCursor {
         if let Some(wanted) = wanted.filter(|wanted| *wanted != nid) {
             let name = name.escape_ascii();
             let what = format!("'{name}' is inode {nid}, and should be {wanted}");
-            visitor.finding(Finding::breaks(&rules::DIR_DOTS, path, Some(self.node.inode().address), what));
+            context.breaks(&rules::DIR_DOTS, self.node.inode().address, what);
         }
         true
     }
 
-    fn check_dots(&mut self, path: &[u8], visitor: &mut dyn Visitor) {
+    fn check_dots(&mut self, context: &mut Context<'_>) {
         for (there, name) in self.dots.into_iter().zip([".", ".."]) {
             if !there {
-                let what = format!("'{name}' is missing");
-                let at = Some(self.node.inode().address);
-                visitor.finding(Finding::breaks(&rules::DIR_DOTS, path, at, what));
+                context.breaks(&rules::DIR_DOTS, self.node.inode().address, format!("'{name}' is missing"));
             }
         }
         self.dots = [true; 2];

@@ -22,8 +22,8 @@ mod visitor;
 use crate::account::Account;
 use crate::read::FileKind;
 use crate::work::WorkLimit;
-use crate::{Finding, Image, ImageError, Nid, Node, rules};
-use directory::{DirCursor, Name};
+use crate::{Finding, Image, Nid, Node, Result, rules};
+use directory::{Context, DirCursor, Name};
 use links::LinkTracker;
 use std::ops::ControlFlow;
 pub use visitor::{Link, Visit, Visitor};
@@ -73,7 +73,7 @@ pub fn is_among(path: &[u8], wanted: &[Vec<u8>]) -> bool {
 }
 
 /// Walks over the whole image, from its root.
-pub fn walk(image: &Image, limits: &Limits, visitor: &mut dyn Visitor) -> Result<WalkSummary, ImageError> {
+pub fn walk(image: &Image, limits: &Limits, visitor: &mut dyn Visitor) -> Result<WalkSummary> {
     walk_from(&image.root()?, b"/", limits, visitor)
 }
 
@@ -84,7 +84,7 @@ pub fn walk_from(
     path: &[u8],
     limits: &Limits,
     visitor: &mut dyn Visitor,
-) -> Result<WalkSummary, ImageError> {
+) -> Result<WalkSummary> {
     walk_within(node, path, limits, &WorkLimit::of_image(node.image().stored_bytes()), visitor)
 }
 
@@ -95,7 +95,7 @@ pub fn walk_within(
     limits: &Limits,
     work: &WorkLimit,
     visitor: &mut dyn Visitor,
-) -> Result<WalkSummary, ImageError> {
+) -> Result<WalkSummary> {
     let account = Account::new(node.image().budget());
     let mut walk = Walk {
         limits: *limits,
@@ -164,7 +164,7 @@ impl Walk<'_> {
     fn step(&mut self) -> ControlFlow<()> {
         let shown: &[u8] = if self.path.is_empty() { b"/" } else { &self.path };
         let Some(cursor) = self.stack.last_mut() else { return ControlFlow::Continue(()) };
-        let name = match cursor.next(shown, self.work, self.visitor) {
+        let name = match cursor.next(&mut Context { path: shown, work: self.work, visitor: self.visitor }) {
             Ok(Some(name)) => name,
             Ok(None) => return self.pop(),
             Err(error) => {

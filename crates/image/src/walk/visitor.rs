@@ -40,7 +40,10 @@ pub trait Visitor {
     fn enter(&mut self, visit: &Visit<'_>) -> ControlFlow<(), bool>;
 
     /// Visits the same directory after its entries; `directories` is the number of directories among them.
-    fn leave(&mut self, visit: &Visit<'_>, directories: u64) -> ControlFlow<()>;
+    fn leave(&mut self, visit: &Visit<'_>, directories: u64) -> ControlFlow<()> {
+        let _ = (visit, directories);
+        ControlFlow::Continue(())
+    }
 
     /// Visits anything that is not a directory.
     fn file(&mut self, visit: &Visit<'_>) -> ControlFlow<()>;

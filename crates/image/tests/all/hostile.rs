@@ -2,7 +2,7 @@
 
 use crate::support::reference_image;
 use pagefold_image::read::dir::Directory;
-use pagefold_image::read::xattr::{self, Prefixes};
+use pagefold_image::read::xattr::{Prefixes, Xattrs};
 use pagefold_image::read::{Bytes, Extent, FileKind, Inode, Layout, Mapping, Superblock, chunk, flat};
 use pagefold_image::{Address, ImageError, Nid, Space};
 use proptest::prelude::*;
@@ -102,9 +102,9 @@ fn extent_at(bytes: &Patched, sb: &Superblock, inode: &Inode, offset: u64) -> Re
 /// Reads everything that an inode has: attributes, extents, and entries if it is a directory.
 fn explore(bytes: &Patched, sb: &Superblock, prefixes: &Prefixes, nid: Nid) -> Result<(), ImageError> {
     let inode = Inode::read(bytes, sb, nid)?;
-    _ = xattr::names(bytes, sb, prefixes, &inode);
-    _ = xattr::list(bytes, sb, prefixes, &inode);
-    _ = xattr::get(bytes, sb, prefixes, &inode, b"user.test");
+    if let Ok(xattrs) = Xattrs::open(bytes, sb, prefixes, &inode) {
+        _ = (xattrs.names(), xattrs.list(), xattrs.get(b"user.test"));
+    }
     for offset in [0, 1, 4095, 4096, inode.size / 2, inode.size.saturating_sub(1)] {
         if let Ok(extent) = extent_at(bytes, sb, &inode, offset) {
             assert!(extent.start <= offset && offset < extent.start + extent.len_bytes, "{extent:?}");

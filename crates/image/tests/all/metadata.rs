@@ -2,7 +2,8 @@
 
 use crate::support::tree::{Image, block_of};
 use crate::support::{manifest, reference_image, reference_names};
-use pagefold_image::read::{Algorithm, FileKind, xattr};
+use pagefold_image::read::xattr::Xattrs;
+use pagefold_image::read::{Algorithm, FileKind};
 
 #[test]
 fn reference_images_equal_the_manifest() {
@@ -102,9 +103,8 @@ fn existing_attributes_are_found_by_name_and_absent_ones_are_not() {
     for name in reference_names() {
         let image = Image::open(&reference_image(name), &[]);
         for node in image.walk().values().filter(|node| !node.xattrs.is_empty()) {
-            let get = |name: &[u8]| {
-                xattr::get(&image.bytes, &image.sb, &image.prefixes, &node.inode, name).unwrap()
-            };
+            let xattrs = Xattrs::open(&image.bytes, &image.sb, &image.prefixes, &node.inode).unwrap();
+            let get = |name: &[u8]| xattrs.get(name).unwrap();
             for (name, value) in &node.xattrs {
                 assert_eq!(get(name).as_ref(), Some(value));
                 assert_eq!(get(&name[..name.len() - 1]), None);

@@ -2,7 +2,7 @@
 //! directory.
 
 use pagefold_image::read::dir::Directory;
-use pagefold_image::read::xattr::{self, Prefixes};
+use pagefold_image::read::xattr::{Prefixes, Xattrs};
 use pagefold_image::read::{Bytes, Extent, FileKind, Inode, Layout, Mapping, Superblock, chunk, flat};
 use pagefold_image::{Address, ImageError, Nid, Space};
 use std::collections::BTreeMap;
@@ -106,7 +106,7 @@ impl Image {
             if inode.kind == FileKind::Directory {
                 self.push_entries(&path, nid, &mut stack);
             }
-            let listed = xattr::list(&self.bytes, &self.sb, &self.prefixes, &inode).unwrap();
+            let listed = Xattrs::open(&self.bytes, &self.sb, &self.prefixes, &inode).unwrap().list().unwrap();
             let xattrs = listed.into_iter().map(|xattr| (xattr.name, xattr.value)).collect();
             let node = Node { data: self.data(&inode), inode, xattrs };
             assert!(found.insert(path, node).is_none());

@@ -49,7 +49,7 @@ pub fn piece(bytes: &[u8]) -> Result<ControlFlow<()>> {
 }
 
 /// Prints one line that must reach its reader: a closed pipe is an error too.
-pub fn deliver_line(line: &str) -> Result<()> {
+pub fn print_line(line: &str) -> Result<()> {
     write_stdout(format!("{line}\n").as_bytes()).map_err(|e| write_failed(&e))
 }
 
@@ -87,8 +87,8 @@ pub fn json(value: &impl Serialize) -> Result<()> {
 }
 
 /// Prints a JSON document as [`json`] does. It must reach its reader: a closed pipe is an error too.
-pub fn deliver_json(value: &impl Serialize) -> Result<()> {
-    deliver_line(&json_text(value)?)
+pub fn print_json(value: &impl Serialize) -> Result<()> {
+    print_line(&json_text(value)?)
 }
 
 /// Prints a JSON document as [`json`] does, on one line. Breaks if the pipe is closed.

@@ -12,7 +12,7 @@ pub struct BlockStateArgs {
     /// Name, device or mount point of the disk
     #[arg(value_name = "DISK", value_hint = ValueHint::AnyPath)]
     pub disk: String,
-    /// Print pages A to B only, both included; page 0 is the first 4096 bytes of the device. Can be repeated
+    /// Print pages A to B only, both included. Page 0 is the first 4096 bytes of the device. Can be repeated
     #[arg(long, value_name = "A-B")]
     pub pages: Vec<String>,
 }

@@ -27,43 +27,42 @@ pub struct CreateArgs {
     /// File with a compression dictionary, if the codec takes one, see below
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub dictionary: Option<PathBuf>,
-    /// Codec to compress pages with again on request (`disk recompress`), with a level if wanted, such as zstd:9. Can be
+    /// Codec to compress pages with again on request, such as zstd:9. The request is `disk recompress`. Can be
     /// repeated; with those of --recompress-after, which come first, a disk has up to three, with priorities from 1
     #[arg(long, value_name = "CODEC[:LEVEL]")]
     pub recompress_codec: Vec<String>,
-    /// Recompress pages that were not accessed for AGE, such as 10m=zstd:3, with at most a quarter of one CPU, and
-    /// only while CPUs and disks of the machine are not busy. A page that is written gets the first codec. Can be repeated,
-    /// for denser codecs at greater ages. Ages above 8192 seconds count as 8192
+    /// Recompress pages that were not accessed for AGE, such as 10m=zstd:3. Takes at most a quarter of one CPU, and
+    /// only while CPUs and disks of the machine are not busy. A page that is written gets the first codec. Can be
+    /// repeated, for denser codecs at greater ages. Ages above 8192 seconds count as 8192
     #[arg(long, value_name = "AGE=CODEC[:LEVEL]")]
     pub recompress_after: Vec<String>,
-    /// Most memory for stored pages and the buffers of rings (--fuse-uring), such as 2G; 0 for no limit. Writes that need more
-    /// fail, and no stored page is lost. The server needs more memory: up to 96M for itself, 16M of reserve for a loop
-    /// device, and 6M of tables for each 1G written [default: half of the machine's memory]
+    /// Most memory for stored pages and the buffers of rings, such as 2G; 0: no limit. Writes that need more fail, and
+    /// no stored page is lost. The rings are those of --fuse-uring. The server needs more memory: up to 96M for itself,
+    /// 16M of reserve for a loop device, and 6M of tables for each 1G written [default: half of the machine's memory]
     #[arg(long, short = 'm', value_name = "SIZE")]
     pub memory: Option<String>,
-    /// File or block device that cold pages are written back to when memory is nearly used up. A file that does not
-    /// exist is created, sparse and with mode 0600, in a directory that exists, and is removed with the disk; an
-    /// existing file or device stays. Pages on the backing are not encrypted, and are lost when the disk is removed or
-    /// its server dies
+    /// File or block device for cold pages, used when memory is nearly full. A file that does not exist is created,
+    /// sparse and with mode 0600, in a directory that exists, and is removed with the disk; an existing file or device
+    /// stays. Pages on the backing are not encrypted, and are lost when the disk is removed or its server dies
     #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath, conflicts_with = "uncompressed")]
     pub backing: Option<PathBuf>,
     /// Size of a new backing file. An existing file or device is used in its full size, and a different size is refused
     /// [default: 9/8 of the size of the disk + 16 MiB: room for all pages uncompressed]
     #[arg(long, value_name = "SIZE", requires = "backing")]
     pub backing_size: Option<String>,
-    /// Use a backing although it contains other data, which is overwritten, or is a file of another user. A backing
-    /// that is in use is refused in any case
+    /// Use a backing although it contains data or is a file of another user. The data is overwritten. A backing that is
+    /// in use is refused in any case
     #[arg(long, requires = "backing")]
     pub force_backing: bool,
-    /// on: write back pages compressed and packed; off: one uncompressed page per block, as zram does
+    /// Whether pages are written back compressed and packed. off: one uncompressed page per block, as zram does
     #[arg(long, value_parser = one_of([("on", "", true), ("off", "", false)]), value_name = "on|off", requires = "backing")]
     #[arg(action = clap::ArgAction::Set, default_value = "on", hide_possible_values = true)]
     pub compressed_writeback: bool,
     /// Most bytes per second that automatic writeback writes, such as 50M/s [default: no limit]
     #[arg(long, value_name = "SIZE/s", requires = "backing")]
     pub writeback_rate: Option<String>,
-    /// Most bytes that automatic writeback writes within 24 hours, such as 20G, to limit the wear of flash
-    /// [default: no limit]
+    /// Most bytes that automatic writeback writes within 24 hours, such as 20G. It limits the wear of flash [default:
+    /// no limit]
     #[arg(long, value_name = "SIZE", requires = "backing")]
     pub writeback_daily: Option<String>,
     /// Delay every request to the backing by so many microseconds, for benchmarks and tests
@@ -72,17 +71,18 @@ pub struct CreateArgs {
     /// How programs access the disk
     #[arg(long, value_enum, default_value_t = ExportArg::AUTO)]
     pub export: ExportArg,
-    /// Whether the loop export's requests come through io_uring instead of /dev/fuse; auto: where the kernel offers it, unless the
-    /// disk has a backing. The buffers of its rings are part of --memory, and take at most an eighth of it and 32M
+    /// Whether requests of the loop export come through io_uring. on: instead of through /dev/fuse; auto: where the
+    /// kernel offers it, unless the disk has a backing. The buffers of its rings are part of --memory, and take at most
+    /// an eighth of it and 32M
     #[arg(long, value_parser = fuse_uring(), value_name = "auto|on|off", default_value = "auto")]
     pub fuse_uring: FuseUring,
     /// Size of the loop device's sectors. 512 is for images of disks and file systems that were made for it, such as cloud
     /// images and FAT; a write of less than a page then reads the rest of it. Clients of NBD can read and write any bytes
     #[arg(long, value_parser = sector_size(), value_name = "BYTES", default_value = "4096")]
     pub sector_size: SectorSize,
-    /// Serve NBD over TCP on this address, or the first one of this host name, instead of a unix socket; port 0 for any.
-    /// An address that other machines can reach needs the three TLS files. Without TLS, every user of this machine can
-    /// read and write the disk
+    /// Serve NBD over TCP on this address, instead of a unix socket. A host name stands for its first address, and port
+    /// 0 for any. An address that other machines can reach needs the three TLS files. Without TLS, every user of this
+    /// machine can read and write the disk
     #[arg(long, value_name = "HOST:PORT")]
     pub listen: Option<String>,
     /// Certificate chain of the NBD server, PEM
@@ -101,9 +101,9 @@ pub struct CreateArgs {
     /// unless its loop device is in use: then it serves on
     #[arg(long, short = 'f')]
     pub foreground: bool,
-    /// Run COMMAND with 'sh -c' when the disk is ready, with PAGEFOLD_NAME and PAGEFOLD_DEVICE in its environment, and
-    /// remove the disk when it ends. The exit code is that of COMMAND, or 128 plus the number of the signal that killed
-    /// it, or 125 if pagefold itself failed. A loop device that is in use then is not removed
+    /// Run COMMAND when the disk is ready, and remove the disk when it ends. 'sh -c' runs it, with PAGEFOLD_NAME and
+    /// PAGEFOLD_DEVICE in its environment. The exit code is that of COMMAND, or 128 plus the number of the signal that
+    /// killed it, or 125 if pagefold itself failed. A loop device that is in use then is not removed
     #[arg(long, value_name = "COMMAND", value_hint = ValueHint::CommandString, conflicts_with_all = ["foreground", "json"])]
     pub run: Option<String>,
     /// Print JSON instead of the device: its name, device, export and size

@@ -15,7 +15,7 @@ pub enum Found {
     /// The disk is running.
     Running(RuntimeDir, InstanceDir),
     /// Its server had died; the command has cleaned up after it.
-    CleanedUp,
+    Dead,
 }
 
 /// Finds the disk that `text` names, and cleans up after all dead servers first, with a note about each.
@@ -30,7 +30,7 @@ pub fn find(text: &str) -> Result<Found> {
     drop(locked);
     match (is_alive, existed, exists) {
         (true, ..) => Ok(Found::Running(runtime, dir)),
-        (false, true, false) => Ok(Found::CleanedUp),
+        (false, true, false) => Ok(Found::Dead),
         (false, true, true) => {
             let what = format!("{} is dead, but could not be cleaned up yet", dir.title());
             Err(CliError::new(Exit::Busy, what))
@@ -65,7 +65,7 @@ pub fn with_client<T>(text: &str, request: impl FnOnce(&mut Client) -> Result<T>
     let gone = |reason: &str| CliError::new(Exit::NotFound, format!("disk '{text}' is gone{reason}"));
     match find(text)? {
         // A note was printed about it.
-        Found::CleanedUp => Err(gone("")),
+        Found::Dead => Err(gone("")),
         Found::Running(runtime, dir) => Client::connect(&dir)
             .and_then(|mut client| request(&mut client))
             .map_err(|e| match wait_and_clean_up(&runtime, &dir, &e) {

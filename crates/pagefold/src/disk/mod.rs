@@ -57,7 +57,7 @@ pub enum DiskCommand {
     List(list::ListArgs),
     /// Show the contents, memory use, requests and latency of a disk
     Show(show::ShowArgs),
-    /// Print the state of each page that has contents, in the format of zram's block_state
+    /// Print the state of each page that has contents, as zram's block_state does
     ///
     /// Prints a line for each page: its index, the time of its last access, and six flags, '.' for those that are not
     /// set. The time is in whole seconds since the machine has booted. Access times are recorded in quarters of a
@@ -78,7 +78,7 @@ pub enum DiskCommand {
     Writeback(writeback::WritebackArgs),
     /// Recompress pages with another codec that the disk was created with
     ///
-    /// Returns when the pages are compressed, and shows the progress on a terminal. Reads and writes go on meanwhile; a
+    /// Tries all pages, or those that --idle, --huge or --huge-idle choose. Returns when they are compressed, and shows the progress on a terminal. Reads and writes go on meanwhile; a
     /// page that is written or read in between keeps its form. A page that did not become smaller is not tried again with
     /// the same codec until it is written. Ctrl-C ends the command early.
     ///

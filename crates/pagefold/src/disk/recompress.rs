@@ -1,9 +1,8 @@
 //! `disk recompress`, and the codecs that pages are recompressed with.
 
-use super::pass;
-use crate::cli::progress::PassBar;
-use crate::cli::{numbers, values};
-use clap::{Args, ValueHint};
+use super::pass::{self, PassArgs};
+use crate::cli::numbers;
+use clap::Args;
 use pagefold_control::config::{CodecConfig, RecompressAfter};
 use pagefold_control::error::{CliError, Result};
 use pagefold_control::protocol::{Pages, RecompressPass};
@@ -16,20 +15,9 @@ use pagefold_server::disk::AGE_MAX_S;
 /// The arguments of `disk recompress`.
 #[derive(Debug, Args)]
 pub struct RecompressArgs {
-    /// Name, device or mount point of the disk
-    #[arg(value_name = "DISK", value_hint = ValueHint::AnyPath)]
-    pub disk: String,
-    /// Only pages that were not accessed for AGE: seconds, or a time such as 10m or 1h30m. Ages above 8192 seconds count
-    /// as 8192 [default: all pages]
-    #[arg(long, value_name = "AGE", group = "which")]
-    pub idle: Option<String>,
-    /// Only pages that the first codec did not make smaller
-    #[arg(long, group = "which")]
-    pub huge: bool,
-    /// Only incompressible pages that are also marked idle (`disk set NAME idle=10m` marks pages)
-    #[arg(long, group = "which")]
-    pub huge_idle: bool,
-    /// Only pages that take at least so many bytes; a result is kept only if it takes fewer
+    #[command(flatten)]
+    pub pass: PassArgs,
+    /// Take only pages that take at least so many bytes. A result is kept only if it takes fewer
     #[arg(long, value_name = "BYTES")]
     pub threshold: Option<u16>,
     /// The most pages to try; those that take most memory come first
@@ -45,15 +33,12 @@ pub struct RecompressArgs {
     /// Number of threads [default: number of CPUs]
     #[arg(long, short = 'j', value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: Option<u16>,
-    /// Print JSON with exact numbers, and no progress
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// Recompresses pages of a disk, and prints the report, also if the pass ended early.
 pub fn run(args: &RecompressArgs) -> Result<()> {
     let request = RecompressPass {
-        pages: pages(args)?,
+        pages: args.pass.pages(|| Ok(Pages::All))?,
         threshold_bytes: args.threshold,
         pages_max: args.max_pages,
         codec: args.codec.clone(),
@@ -61,9 +46,8 @@ pub fn run(args: &RecompressArgs) -> Result<()> {
         threads: args.threads,
     };
     let report = pass::run(
-        &args.disk,
-        args.json,
-        |shown| PassBar::new(shown, "recompressed", "saved"),
+        &args.pass,
+        ["recompressed", "saved"],
         |client, signals, report_progress| client.recompress(&request, signals, report_progress),
         summary,
     )?;
@@ -71,18 +55,6 @@ pub fn run(args: &RecompressArgs) -> Result<()> {
         false => Ok(()),
         true => Err(CliError::failed("interrupted; the other pages stay as they are")),
     }
-}
-
-fn pages(args: &RecompressArgs) -> Result<Pages> {
-    if let Some(age) = &args.idle {
-        let age_s = values::seconds("--idle", age)?;
-        return Ok(Pages::Idle { age_s });
-    }
-    Ok(match () {
-        _ if args.huge => Pages::Huge,
-        _ if args.huge_idle => Pages::HugeIdle,
-        _ => Pages::All,
-    })
 }
 
 /// Formats the report on a pass as one line.
@@ -99,16 +71,12 @@ fn summary(r: &RecompressPassReport) -> String {
             text::time(r.elapsed_ns)
         ),
     }];
-    for (n, why) in [
+    parts.extend(numbers::counts([
         (r.not_smaller_pages, "would not become smaller"),
         (r.changed_pages, "were changed or accessed meanwhile"),
         (r.no_memory_pages, "stayed: no memory for the new form beside the old one"),
         (r.failed_pages, "stayed: they could not be read or compressed"),
-    ] {
-        if n > 0 {
-            parts.push(format!("{} {why}", numbers::count(n)));
-        }
-    }
+    ]));
     parts.join("; ")
 }
 

@@ -27,9 +27,9 @@ pub struct RemoveArgs {
     /// Remove all disks
     #[arg(long)]
     pub all: bool,
-    /// Also remove a disk in use: run swapoff if it is used as swap (refused if memory has no room for the swapped
-    /// pages), disconnect NBD clients, take the device from processes that merely have it open, and kill a server that
-    /// does not respond. A mounted disk is not removed while its server responds
+    /// Also remove a disk in use. Runs swapoff if it is used as swap (refused if memory has no room for the swapped
+    /// pages), disconnects NBD clients, takes the device from processes that merely have it open, and kills a server
+    /// that does not respond. A mounted disk is not removed while its server responds
     #[arg(long)]
     pub force: bool,
 }
@@ -73,7 +73,7 @@ fn remove(disk: &str, force: bool) -> Result<()> {
     let (runtime, dir) = match find::find(disk)? {
         Found::Running(runtime, dir) => (runtime, dir),
         // The disk does not exist any more, as the user wants.
-        Found::CleanedUp => return Ok(()),
+        Found::Dead => return Ok(()),
     };
     let process = removal::server_process(&dir)?;
     let not_removed =

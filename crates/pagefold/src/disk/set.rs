@@ -1,7 +1,7 @@
 //! `disk set`.
 
 use crate::cli::output;
-use crate::cli::progress::PassBar;
+use crate::cli::progress::Bar;
 use clap::{Args, ValueHint};
 use pagefold_control::error::Result;
 use pagefold_control::report::disk::Report;
@@ -24,13 +24,13 @@ pub fn run(args: &SetArgs) -> Result<()> {
     for change in &args.changes {
         attributes::parse_change(change)?;
     }
-    let mut bar = PassBar::new(true, "done", "written or saved");
+    let mut bar = Bar::new(true);
     let done = super::find::with_client(&args.disk, |client| {
-        client.set(&args.changes, &mut |p| bar.show(p))?;
+        client.set(&args.changes, &mut |p| bar.show_pass(p, ["done", "written or saved"]))?;
         let is_limit = |change: &String| change.starts_with("mem_limit=");
         args.changes.iter().any(is_limit).then(|| client.show()).transpose()
     });
-    bar.end();
+    drop(bar);
     if let Some(report) = done? {
         note_low_limit(&report);
     }

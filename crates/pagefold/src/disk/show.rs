@@ -25,7 +25,7 @@ pub struct ShowArgs {
     /// Print JSON with exact numbers
     #[arg(long, conflicts_with = "attribute")]
     pub json: bool,
-    /// Print the size classes of the pool too: objects of one size, packed into pages of memory
+    /// Print the size classes of the pool too. A class has objects of one size, packed into pages of memory
     #[arg(long, conflicts_with = "attribute")]
     pub classes: bool,
     /// Print only the value of one attribute; the attributes are listed below
@@ -70,7 +70,8 @@ fn render(r: &Report, colours: bool) -> String {
     }
     page.row("contents", contents);
     let through = r.transport.as_ref().map_or_else(String::new, |transport| format!(" through {transport}"));
-    let server = format!("process {}, {} export{through}, up {}", r.server.pid, r.export, uptime(r));
+    let server =
+        format!("process {}, {} export{through}, up {}", r.server.pid, r.export, age(r.created_unix_s));
     page.row("server", &server);
     page.row("used by", &if r.used_by.is_empty() { "nobody".to_string() } else { r.used_by.join(", ") });
     if let Some(clients) = &r.clients {
@@ -161,10 +162,6 @@ pub fn refused(r: &Report) -> Option<String> {
     Some(format!("{writes} refused, the last {} ago", age(last)))
 }
 
-fn uptime(r: &Report) -> String {
-    age(r.created_unix_s)
-}
-
 /// Formats the time since `unix_s`.
 fn age(unix_s: u64) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
@@ -178,31 +175,22 @@ fn age(unix_s: u64) -> String {
 }
 
 fn clients_row(c: &ClientsReport) -> String {
-    let mut text = format!("{} of at most {}", c.open, c.most_open);
-    for (n, what) in [
+    let others = numbers::counts([
         (c.in_handshake as u64, "in the handshake"),
         (c.refused_full, "refused: too many clients"),
         (c.unused, "disconnected for another client: no request sent"),
         (c.slow_handshakes, "disconnected in the handshake: too slow"),
         (c.refused_peer, "refused: another user"),
         (c.failed, "failed"),
-    ] {
-        if n > 0 {
-            text.push_str(&format!("; {} {what}", numbers::count(n)));
-        }
-    }
-    text
+    ]);
+    let others: String = others.map(|text| format!("; {text}")).collect();
+    format!("{} of at most {}{others}", c.open, c.most_open)
 }
 
 fn codec(r: &Report) -> String {
     let mut text = r.codec.name.clone();
-    if let Some(level) = r.codec.level {
-        text.push_str(&format!(", level {level}"));
-    }
-    if r.codec.dictionary_bytes > 0 {
-        text.push_str(&format!(", dictionary of {}", Human(r.codec.dictionary_bytes)));
-    }
-    text
+    text.extend(r.codec.level.map(|level| format!(", level {level}")));
+    text + &numbers::if_any(r.codec.dictionary_bytes, |n| format!(", dictionary of {}", Human(n)))
 }
 
 fn stored(page: &mut Page, r: &Report) {
@@ -224,10 +212,7 @@ fn stored(page: &mut Page, r: &Report) {
 }
 
 fn share(n: u64, all: u64) -> String {
-    match all {
-        0 => String::new(),
-        all => format!("  {:>3.0} %", n as f64 / all as f64 * 100.0),
-    }
+    numbers::if_any(all, |all| format!("  {:>3.0} %", n as f64 / all as f64 * 100.0))
 }
 
 fn written_back(page: &mut Page, p: &WritebackStatus) {
@@ -240,19 +225,12 @@ fn written_back(page: &mut Page, p: &WritebackStatus) {
     page.row("holds", &format!("{used}; {} of {} free", Human(p.free_bytes), Human(p.capacity_bytes)));
     let ratio =
         p.write_ratio.map_or(String::new(), |x| format!(" for {} of pages ({x:.2})", Human(p.payload_bytes)));
-    let cleaner = match p.cleaned_bytes {
-        0 => String::new(),
-        n => format!(", and {} by the cleaner", Human(n)),
-    };
+    let cleaner = numbers::if_any(p.cleaned_bytes, |n| format!(", and {} by the cleaner", Human(n)));
     page.row("written", &format!("{}{ratio}{cleaner}", Human(p.written_bytes)));
-    let promoted = match p.promoted_pages {
-        0 => String::new(),
-        n => format!("; {} moved back to memory", numbers::count(n)),
-    };
-    page.row(
-        "read back",
-        &format!("{} pages, {}{promoted}", numbers::count(p.read_pages), Human(p.read_bytes)),
-    );
+    let promoted =
+        numbers::if_any(p.promoted_pages, |n| format!("; {} moved back to memory", numbers::count(n)));
+    let read = numbers::count(p.read_pages);
+    page.row("read back", &format!("{read} pages, {}{promoted}", Human(p.read_bytes)));
     limits(page, p);
     problems(page, p);
 }
@@ -278,16 +256,12 @@ fn problems(page: &mut Page, p: &WritebackStatus) {
         let n = numbers::count(p.changed_pages);
         page.row("stayed", &format!("{n} pages, because they were changed while they were written"));
     }
-    for (n, what) in [
+    let problems = numbers::counts([
         (p.failed_pages, "pages stayed in memory because their write failed"),
         (p.unreadable_pages, "reads of written-back pages failed because the medium failed"),
         (p.corrupt_pages, "reads of written-back pages failed because the data on the medium is corrupt"),
-    ] {
-        if n > 0 {
-            let text = page.paint(ERROR, &format!("{} {what}", numbers::count(n)));
-            page.row("problem", &text);
-        }
-    }
+    ]);
+    problems.for_each(|text| page.row("problem", &page.paint(ERROR, &text)));
 }
 
 fn memory(page: &mut Page, r: &Report) {
@@ -298,11 +272,7 @@ fn memory(page: &mut Page, r: &Report) {
     page.row("table", &Human(m.slot_table_bytes).to_string());
     page.row("ready", &format!("{} kept free for writes", Human(m.ready_bytes)));
     if let Some(rings) = &m.rings {
-        let (buffers, request) = (Human(rings.buffer_bytes), Human(rings.max_request_bytes));
-        page.row(
-            "rings",
-            &format!("{buffers} of buffers, part of --memory, for requests of at most {request}"),
-        );
+        page.row("rings", &numbers::rings(rings));
     }
     let size = |bytes: Option<u64>| bytes.map_or("?".to_string(), |b| Human(b).to_string());
     let (now, peak) = (size(r.server.rss_bytes), size(r.server.peak_rss_bytes));
@@ -318,10 +288,8 @@ fn overhead(export: &str) -> String {
 }
 
 fn requests(page: &mut Page, name: &str, io: &IoReport) {
-    let errors = match io.errors {
-        0 => String::new(),
-        n => format!(", {}", page.paint(ERROR, &format!("{} failed", numbers::count(n)))),
-    };
+    let failed = |n| format!(", {}", page.paint(ERROR, &format!("{} failed", numbers::count(n))));
+    let errors = numbers::if_any(io.errors, failed);
     let name = name.replace('_', " ");
     page.row(&name, &format!("{:>12}, {}{errors}", numbers::count(io.requests), Human(io.bytes)));
 }
@@ -354,8 +322,8 @@ fn replies(page: &mut Page, r: &Report) {
 }
 
 fn percentiles(l: &LatencyReport) -> String {
-    let at_most = |ns: Option<u64>| ns.map_or("-".to_string(), text::time);
-    format!("p50 <= {}, p99 <= {}, max {}", at_most(l.p50_ns), at_most(l.p99_ns), at_most(l.max_ns))
+    let [p50, p99, max] = [l.p50_ns, l.p99_ns, l.max_ns].map(numbers::time);
+    format!("p50 <= {p50}, p99 <= {p99}, max {max}")
 }
 
 fn latency(page: &mut Page, name: &str, io: &IoReport) {

@@ -73,13 +73,13 @@ fn print_device(request: &CreateRequest, dir: &InstanceDir, started: &StartedSer
     let Ready { device, export, .. } = &started.ready;
     match request.mode {
         Mode::Run(_) => Ok(()),
-        _ if request.json => output::deliver_json(&CreatedDisk {
+        _ if request.json => output::print_json(&CreatedDisk {
             name: dir.name().to_string(),
             device: device.clone(),
             export: export.clone(),
             size_bytes: request.config.size_bytes,
         }),
-        _ => output::deliver_line(device),
+        _ => output::print_line(device),
     }
 }
 

@@ -1,9 +1,9 @@
 //! `disk writeback`.
 
-use super::{page_ranges, pass};
-use crate::cli::progress::PassBar;
-use crate::cli::{numbers, values};
-use clap::{Args, ValueHint};
+use super::page_ranges;
+use super::pass::{self, PassArgs};
+use crate::cli::numbers;
+use clap::Args;
 use pagefold_control::error::{CliError, Result};
 use pagefold_control::protocol::Pages;
 use pagefold_control::report::writeback::PassReport;
@@ -14,40 +14,32 @@ use pagefold_page::size::Human;
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("which").required(true))]
 pub struct WritebackArgs {
-    /// Name, device or mount point of the disk
-    #[arg(value_name = "DISK", value_hint = ValueHint::AnyPath)]
-    pub disk: String,
-    /// Write back pages that were not accessed for AGE: seconds, or a time such as 10m or 1h30m. Ages above 8192
-    /// seconds count as 8192
-    #[arg(long, value_name = "AGE", group = "which")]
-    pub idle: Option<String>,
-    /// Write back pages that do not compress
-    #[arg(long, group = "which")]
-    pub huge: bool,
-    /// Write back pages that do not compress and are marked idle (`disk set DISK idle=10m` marks pages)
-    #[arg(long, group = "which")]
-    pub huge_idle: bool,
-    /// Write back pages that no codec of the disk compresses: --huge, and tried with the codec of the highest priority
+    #[command(flatten)]
+    pub pass: PassArgs,
+    /// Take the pages that no codec of the disk compresses. They are those of --huge that were tried with the codec of
+    /// the highest priority
     #[arg(long, group = "which")]
     pub incompressible: bool,
-    /// Write back pages A to B, both included; page 0 is the first 4096 bytes of the device. Can be repeated
+    /// Take pages A to B, both included; page 0 is the first 4096 bytes of the device. Can be repeated
     #[arg(long, value_name = "A-B", group = "which")]
     pub pages: Vec<String>,
-    /// Write back all pages
+    /// Take all pages
     #[arg(long, group = "which")]
     pub all: bool,
-    /// Print JSON with exact numbers, and no progress
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// Writes back pages of a disk, and prints the report, also if the pass ended early.
 pub fn run(args: &WritebackArgs) -> Result<()> {
-    let pages = pages(args)?;
+    let pages = args.pass.pages(|| {
+        Ok(match () {
+            _ if args.incompressible => Pages::Incompressible,
+            _ if args.all => Pages::All,
+            _ => Pages::Ranges(page_ranges::parse(&args.pages)?),
+        })
+    })?;
     let report = pass::run(
-        &args.disk,
-        args.json,
-        |shown| PassBar::new(shown, "written back", "written"),
+        &args.pass,
+        ["written back", "written"],
         |client, signals, report_progress| client.write_back(&pages, signals, report_progress),
         summary,
     )?;
@@ -55,21 +47,6 @@ pub fn run(args: &WritebackArgs) -> Result<()> {
         None => Ok(()),
         Some(f) => Err(CliError::new(f.exit, format!("not all pages were written back: {f}"))),
     }
-}
-
-/// Converts the options into a selection of pages.
-fn pages(args: &WritebackArgs) -> Result<Pages> {
-    if let Some(age) = &args.idle {
-        let age_s = values::seconds("--idle", age)?;
-        return Ok(Pages::Idle { age_s });
-    }
-    Ok(match () {
-        _ if args.huge => Pages::Huge,
-        _ if args.huge_idle => Pages::HugeIdle,
-        _ if args.incompressible => Pages::Incompressible,
-        _ if args.all => Pages::All,
-        _ => Pages::Ranges(page_ranges::parse(&args.pages)?),
-    })
 }
 
 /// Formats the report on a pass as one line.
@@ -81,12 +58,10 @@ fn summary(r: &PassReport) -> String {
         }
         n => format!("wrote back {} pages ({written})", numbers::count(n)),
     }];
-    if r.changed_pages > 0 {
-        parts.push(format!("{} stayed: changed meanwhile", numbers::count(r.changed_pages)));
-    }
-    if r.failed_pages > 0 {
-        parts.push(format!("{} stayed: their write failed", numbers::count(r.failed_pages)));
-    }
+    parts.extend(numbers::counts([
+        (r.changed_pages, "stayed: changed meanwhile"),
+        (r.failed_pages, "stayed: their write failed"),
+    ]));
     parts.join("; ")
 }
 

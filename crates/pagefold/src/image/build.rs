@@ -1,21 +1,21 @@
 //! `image build`: makes an image.
 
 use super::build_args::{BuildArgs, options, patterns};
-use super::build_source::{self, failure};
+use super::build_source::{SourceReader, failure};
 use super::build_summary::{self, Built};
 use super::open::reading_share;
 use super::target::Target as OutFile;
 use crate::cli::output;
-use crate::cli::progress::{BuildBar, BytesBar};
+use crate::cli::progress::Bar;
 use pagefold_backing::FileBacking;
 use pagefold_control::error::{CliError, Result};
 use pagefold_control::text;
 use pagefold_image::{Image, Options as ReadOptions};
 use pagefold_image_build::source::Scanned;
 use pagefold_image_build::{BuildError, Options, Preset, RunningKernel, Sort, Summary, Tree, build, verify};
+use pagefold_page::size::Human;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ pub fn run(args: &BuildArgs) -> Result<()> {
     // If OUT is a link, the image is made beside its target.
     let directory = out.path().parent().unwrap_or(Path::new("."));
     let spill = options.spill(directory).map_err(failure)?;
-    let (mut scanned, whole) = build_source::scan(args, exclude, &out, &spill)?;
+    let (mut scanned, whole) = SourceReader { args, exclude, out: &out, spill: &spill }.scan()?;
     change_metadata(&mut scanned, args)?;
     for (path, reason) in scanned.unreadable.iter() {
         output::note(&format!("not read: '{}': {reason}", path.display()));
@@ -49,12 +49,12 @@ pub fn run(args: &BuildArgs) -> Result<()> {
     for pattern in excluded.iter().filter(|pattern| !pattern.has_matched()) {
         output::note(&format!("--exclude '{}' matched nothing", pattern.text()));
     }
-    let bar = RefCell::new(BuildBar::new(!args.json));
+    let bar = RefCell::new(Bar::new(!args.json));
     let built = build(&scanned.tree, &options, out.file(), &mut |progress| {
-        bar.borrow_mut().show(&progress);
-        if out.poll_interrupt() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        bar.borrow_mut().show_build(&progress);
+        out.go_on()
     });
-    bar.borrow().end();
+    drop(bar);
     let summary = built.map_err(|e| match e {
         BuildError::Interrupted => out.interrupted(),
         BuildError::Write { offset, source } => {
@@ -118,14 +118,14 @@ fn verify_image(out: &OutFile, tree: &Tree, summary: &Summary, args: &BuildArgs)
     let options = ReadOptions { memory_bytes, ..ReadOptions::default() };
     let failed = |reason: String| CliError::failed(format!("'{shown}' was not written: {reason}"));
     let image = open_built(out, options).map_err(failed)?;
-    let bar = RefCell::new(BytesBar::new(!args.json));
+    let bar = RefCell::new(Bar::new(!args.json));
     let mut done = 0;
     let verified = verify(&image, tree, &summary.digests, &mut |bytes| {
         done += bytes;
-        bar.borrow_mut().show(done, summary.content_bytes(), done);
-        if out.poll_interrupt() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        bar.borrow_mut().show_bytes(done, summary.content_bytes(), format_args!("to {}", Human(done)));
+        out.go_on()
     });
-    bar.borrow().end();
+    drop(bar);
     verified.map_err(|e| failed(pagefold_image::with_causes(&e).to_string()))
 }
 

@@ -23,9 +23,9 @@ const LZ4_WINDOW_BYTES_MIN: u32 = 4 << 10;
 /// The arguments of `image build`.
 #[derive(Debug, Args)]
 pub struct BuildArgs {
-    /// Directory, tar archive (plain, or compressed by gzip, zstd or xz), or image, whose files the image gets; - for an
-    /// archive from standard input. Compressed archives and those from standard input need room for the decompressed
-    /// archive beside OUT
+    /// Directory, tar archive, or image, whose files the image gets. An archive is plain, or compressed by gzip, zstd
+    /// or xz; - for one from standard input. Compressed archives and those from standard input need room for the
+    /// decompressed archive beside OUT
     #[arg(value_name = "SOURCE", value_hint = ValueHint::AnyPath)]
     pub source: PathBuf,
     /// File to write. It gets its name when the image is complete; an existing file is replaced then
@@ -39,22 +39,23 @@ pub struct BuildArgs {
     pub verity: VerityArgs,
     #[command(flatten)]
     pub remote: RemoteArgs,
-    /// Oldest Linux that has to mount the image: 5.4, 5.10, 5.15, 6.1, 6.6, 6.12, 6.18, or another version [default:
-    /// the running one, with its configuration]
+    /// Oldest Linux that has to mount the image, such as 5.15 or 6.12 [default: the running one, with its
+    /// configuration]
     #[arg(long, value_name = "VERSION")]
     pub kernel: Option<String>,
-    /// Purpose of the image, which chooses compression and clusters: fast (lz4 in clusters of 16K), balanced (the defaults
-    /// below), or small (lzma:9 in clusters of 1M where the kernel has it). Other options replace what it chooses
+    /// Purpose of the image, which chooses compression and clusters. fast: lz4 in clusters of 16K; balanced: the
+    /// defaults below; small: lzma:9 in clusters of 1M where the kernel has it. Other options replace what it chooses
     #[arg(long, value_name = "NAME", default_value = "balanced", hide_possible_values = true)]
     #[arg(value_parser = one_of([("fast", "", Preset::Fast), ("balanced", "", Preset::Balanced), ("small", "", Preset::Small)]))]
     pub preset: Preset,
-    /// Compression: lz4, lz4hc[:1-12], zstd[:1-22], deflate[:1-12], lzma[:0-9], none, or auto (the default or that of
-    /// --preset, but none for files whose sample does not compress, and a low level for those in which a high one finds
-    /// nothing more) [default: zstd:12; lz4hc:9 for versions before 6.12, and if the running kernel has no zstd for EROFS]
+    /// Compression: lz4, lz4hc[:1-12], zstd[:1-22], deflate[:1-12], lzma[:0-9]. Or none; or auto: the default or that
+    /// of --preset, but none for files whose sample does not compress, and a low level for those in which a high one
+    /// finds nothing more [default: zstd:12; lz4hc:9 for versions before 6.12, and if the running kernel has no zstd
+    /// for EROFS]
     #[arg(short = 'z', long, value_name = "NAME[:LEVEL]")]
     pub compression: Option<String>,
-    /// Compression of the files that match a pattern, as in '*.so=lz4hc:12' or 'usr/share/**=zstd:19'. The first rule
-    /// that matches a file decides. Can be repeated
+    /// Compression of the files that match a pattern, as in '*.so=lz4hc:12'. Patterns match names or paths
+    /// (usr/share/**=zstd:19). The first rule that matches a file decides. Can be repeated
     #[arg(long = "rule", value_name = "PATTERN=NAME[:LEVEL]")]
     pub rules: Vec<String>,
     /// Largest compressed cluster: a multiple of 4K, up to 1M. Larger ones make the image smaller and small reads slower
@@ -67,12 +68,12 @@ pub struct BuildArgs {
     /// Store the ends of files in whole blocks, not with the metadata
     #[arg(long)]
     pub no_tail_packing: bool,
-    /// Store small files, and the ends of others, each on its own, and not together in the packed file. Directories are not
-    /// compressed then
+    /// Store small files, and the ends of others, each on its own. They are not packed together then, and directories
+    /// are not compressed
     #[arg(long)]
     pub no_fragments: bool,
-    /// Compress inodes too, if there are 1024 or more, as --preset small does where the kernel reads them (Linux from 6.17
-    /// on, which calls it experimental)
+    /// Compress inodes too, if there are 1024 or more. --preset small does that where the kernel reads them (Linux from
+    /// 6.17 on, which calls it experimental)
     #[arg(long, overrides_with = "no_compressed_metadata")]
     pub compressed_metadata: bool,
     /// Store inodes uncompressed
@@ -82,32 +83,32 @@ pub struct BuildArgs {
     /// the kernel reads them (Linux from 6.1 on)
     #[arg(long)]
     pub no_compressed_directories: bool,
-    /// Store once: equal files and equal parts of compressed files (chunks), equal files (files), or nothing (none).
-    /// Compressed files share contents from Linux 6.1 on. Parts are found by reading all files twice [default: chunks; with
-    /// --preset fast files]
+    /// Equal contents that are stored once: parts of files, files, or none. chunks: equal files and equal parts of
+    /// compressed files, which are found by reading all files twice; files: equal files; none: nothing. Compressed
+    /// files share contents from Linux 6.1 on [default: chunks; with --preset fast files]
     #[arg(long, value_name = "KIND", hide_possible_values = true)]
     #[arg(value_parser = one_of([("chunks", "", Dedupe::Chunks), ("files", "", Dedupe::Files), ("none", "", Dedupe::Nothing)]))]
     pub dedupe: Option<Dedupe>,
-    /// Order of the contents of small files, which are stored together, and of the others: similarity (small files with
-    /// the same extension follow each other, and versions of a file), path, or a file with a list of paths, as a program
-    /// reads them when it starts: one on each line, # begins a comment. Files in the list come first, the others follow by
-    /// similarity
+    /// Order of the contents: similarity, path, or a file with a list of paths. It holds for the small files, which are
+    /// stored together, and for the others. similarity: small files with the same extension follow each other, and
+    /// versions of a file. A list has the paths as a program reads them when it starts: one on each line, # begins a
+    /// comment. Files in the list come first, the others follow by similarity
     #[arg(long, value_name = "ORDER", default_value = "similarity", value_hint = ValueHint::FilePath)]
     pub sort: PathBuf,
     /// Leave out what matches a pattern, with all below it. A pattern without a slash is compared with names, one with
     /// a slash with paths from SOURCE. Can be repeated
     #[arg(long, value_name = "GLOB")]
     pub exclude: Vec<String>,
-    /// Whiteouts of a container's layer, which are files .wh.NAME in archives: as files of these names, or as overlayfs
-    /// has them (device 0:0 as NAME, and for .wh..wh..opq the attribute trusted.overlay.opaque) [default: files]
+    /// Whiteouts of a container's layer, which are files .wh.NAME in archives. files: as files of these names;
+    /// overlayfs: device 0:0 as NAME, and for .wh..wh..opq the attribute trusted.overlay.opaque [default: files]
     #[arg(long, value_name = "KIND", hide_possible_values = true)]
     #[arg(value_parser = one_of([("files", "", Whiteouts::Files), ("overlay", "", Whiteouts::Overlay)]))]
     pub whiteouts: Option<Whiteouts>,
     /// Leave directories empty that are on other file systems
     #[arg(long)]
     pub one_file_system: bool,
-    /// Leave out files that cannot be read, and the names in directories that cannot be read, and say so, in place of
-    /// failing
+    /// Leave out what cannot be read, and say so, in place of failing. That is files, and the names in directories that
+    /// cannot be read
     #[arg(long)]
     pub ignore_unreadable: bool,
     /// Make root the owner of all files
@@ -127,9 +128,9 @@ pub struct BuildArgs {
     pub label: String,
     #[command(flatten)]
     pub threads: ThreadsArgs,
-    /// Memory that the command may take, about: fewer threads compress if it is too little for all, and file metadata beyond it
-    /// goes to a temporary file next to OUT. Takes 64M or more, depending on the compression
-    /// [default: no limit]
+    /// Memory that the command may take, about [default: no limit]. Fewer threads compress if it is too little for all,
+    /// and file metadata beyond it goes to a temporary file next to OUT. Takes 64M or more, depending on the
+    /// compression
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<String>,
     /// Print JSON with exact numbers, and no progress

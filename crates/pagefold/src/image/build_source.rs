@@ -1,12 +1,13 @@
 //! The sources of `image build`: a directory, a tar archive, or another image.
 
 use super::build_args::BuildArgs;
-use super::open::{media_config, open_source_image, path_failure};
+use super::open::{media_config, open_image, path_failure, reading_share};
 use super::target::Target as OutFile;
 use super::whole::WholeCheck;
-use crate::cli::progress::FoundBar;
+use crate::cli::progress::Bar;
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::media::Location;
+use pagefold_image::ReadAhead;
 use pagefold_image_build::source::directory::{self, DirectoryOptions, OutputFile};
 use pagefold_image_build::source::tar::{self, TarOptions};
 use pagefold_image_build::source::{BEGINNING_BYTES, OnEntry, Scanned, SourceKind, image, spool};
@@ -15,7 +16,6 @@ use pagefold_server::mount::image_failure;
 use pagefold_sys::ready;
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, stdin};
-use std::ops::ControlFlow;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -25,95 +25,109 @@ use std::time::Duration;
 /// Longest time that a signal waits while standard input has no data.
 const SIGNAL_LATENCY: Duration = Duration::from_millis(100);
 
-/// Reads the names and metadata of the source. Other files than archives are refused if an option is about archives, and
-/// likewise for directories. Large trees go to `spill`. The second value is for an image in a registry, when all of it has
-/// been read.
-pub fn scan(
-    args: &BuildArgs,
-    exclude: Vec<Pattern>,
-    out: &OutFile,
-    spill: &Spill,
-) -> Result<(Scanned, WholeCheck)> {
-    match Location::from(args.source.clone().into_os_string()) {
-        Location::Url(_) => scan_image(args, &exclude, out, spill),
-        Location::File(_) => {
-            scan_file(args, exclude, out, spill).map(|scanned| (scanned, WholeCheck::default()))
-        }
-    }
+/// Reads a source.
+pub struct SourceReader<'a> {
+    pub args: &'a BuildArgs,
+    pub exclude: Vec<Pattern>,
+    pub out: &'a OutFile,
+    /// Where large trees go.
+    pub spill: &'a Spill,
 }
 
-/// Reads the names and metadata of a source on this machine.
-fn scan_file(args: &BuildArgs, exclude: Vec<Pattern>, out: &OutFile, spill: &Spill) -> Result<Scanned> {
-    if args.source == Path::new("-") {
-        return scan_stream(args, exclude, out, spill);
+impl SourceReader<'_> {
+    /// Reads the names and metadata of the source. Other files than archives are refused if an option is about archives,
+    /// and likewise for directories. The second value is for an image in a registry, when all of it has been read.
+    pub fn scan(self) -> Result<(Scanned, WholeCheck)> {
+        match Location::from(self.args.source.clone().into_os_string()) {
+            Location::Url(_) => self.scan_image(),
+            Location::File(_) => self.scan_file().map(|scanned| (scanned, WholeCheck::default())),
+        }
     }
-    let metadata = args.source.metadata().map_err(|e| reading(&args.source, &e))?;
-    if metadata.is_dir() {
+
+    /// Reads the names and metadata of a source on this machine.
+    fn scan_file(self) -> Result<Scanned> {
+        let (args, out, source) = (self.args, self.out, &self.args.source);
+        if source == Path::new("-") {
+            let input = stdin();
+            if input.is_terminal() {
+                return Err(CliError::usage("standard input is a terminal; pipe a tar archive"));
+            }
+            let spooled = spooled(args, out, Interruptible { input: input.as_fd(), out }, Path::new("-"))?;
+            return self.scan_archive(spooled);
+        }
+        let metadata = source.metadata().map_err(|e| reading(source, &e))?;
+        if metadata.is_dir() {
+            return self.scan_directory();
+        }
+        let shown = source.display();
+        if !metadata.is_file() && !std::os::unix::fs::FileTypeExt::is_block_device(&metadata.file_type()) {
+            return Err(CliError::usage(format!(
+                "'{shown}' is a pipe or a device; pipe it, with - as the source"
+            )));
+        }
+        let is_same = |out: std::fs::Metadata| (out.dev(), out.ino()) == (metadata.dev(), metadata.ino());
+        if args.out.metadata().is_ok_and(is_same) {
+            return Err(CliError::usage(format!(
+                "'{shown}' would be replaced by its image; name another file"
+            )));
+        }
+        let file = File::open(source).map_err(|e| reading(source, &e))?;
+        match kind(&file, source)? {
+            SourceKind::Tar => self.scan_archive(file),
+            SourceKind::Compressed(_) => {
+                let spooled = spooled(args, out, file, source)?;
+                self.scan_archive(spooled)
+            }
+            SourceKind::Image => self.scan_image().map(|(scanned, _)| scanned),
+        }
+    }
+
+    fn scan_directory(self) -> Result<Scanned> {
+        let SourceReader { args, exclude, out, spill } = self;
         check_options(args, true, false)?;
-        let (one_file_system, ignore_unreadable) = (args.one_file_system, args.ignore_unreadable);
-        let outputs = outputs(args, out);
         let options = DirectoryOptions {
             exclude,
-            one_file_system,
-            ignore_unreadable,
-            outputs,
+            one_file_system: args.one_file_system,
+            ignore_unreadable: args.ignore_unreadable,
+            outputs: outputs(args, out),
             output_folder: out.folder(),
             spill: spill.clone(),
         };
-        return watched(args, out, |on_entry| directory::scan_watched(&args.source, &options, on_entry));
+        watched(args, out, |on_entry| directory::scan_watched(&args.source, &options, on_entry))
     }
-    if !metadata.is_file() && !std::os::unix::fs::FileTypeExt::is_block_device(&metadata.file_type()) {
-        let shown = args.source.display();
-        return Err(CliError::usage(format!(
-            "'{shown}' is a pipe or a device; pipe it, with - as the source"
-        )));
-    }
-    let is_same = |out: std::fs::Metadata| (out.dev(), out.ino()) == (metadata.dev(), metadata.ino());
-    if args.out.metadata().is_ok_and(is_same) {
-        let shown = args.source.display();
-        return Err(CliError::usage(format!("'{shown}' would be replaced by its image; name another file")));
-    }
-    let file = File::open(&args.source).map_err(|e| reading(&args.source, &e))?;
-    match kind(&file, &args.source)? {
-        SourceKind::Tar => scan_archive(args, exclude, file, out, spill),
-        SourceKind::Compressed(_) => {
-            let spooled = spooled(args, out, file, &args.source)?;
-            scan_archive(args, exclude, spooled, out, spill)
-        }
-        SourceKind::Image => scan_image(args, &exclude, out, spill).map(|(scanned, _)| scanned),
-    }
-}
 
-/// Reads another image, which may be on a server.
-fn scan_image(
-    args: &BuildArgs,
-    exclude: &[Pattern],
-    out: &OutFile,
-    spill: &Spill,
-) -> Result<(Scanned, WholeCheck)> {
-    check_options(args, false, false)?;
-    let source = args.source.clone().into_os_string().into();
-    let media = media_config(&source, &args.device, &args.verity, &args.remote)?;
-    let (image, whole) = open_source_image(&media, args.memory_bytes()?)?;
-    let scanned = watched(args, out, |on_entry| image::scan_watched(&image, exclude, spill, on_entry))?;
-    Ok((scanned, whole))
+    /// Reads another image, which may be on a server.
+    fn scan_image(self) -> Result<(Scanned, WholeCheck)> {
+        let SourceReader { args, exclude, out, spill } = self;
+        check_options(args, false, false)?;
+        let source = args.source.clone().into_os_string().into();
+        let media = media_config(&source, &args.device, &args.verity, &args.remote)?;
+        let (image, whole) = open_image(&media, reading_share(args.memory_bytes()?), ReadAhead::default())?;
+        let scanned = watched(args, out, |on_entry| image::scan_watched(&image, &exclude, spill, on_entry))?;
+        Ok((scanned, whole))
+    }
+
+    fn scan_archive(self, file: File) -> Result<Scanned> {
+        let SourceReader { args, exclude, out, spill } = self;
+        check_options(args, false, true)?;
+        let whiteouts = args.whiteouts.unwrap_or_default();
+        let options = TarOptions { exclude, whiteouts, spill: spill.clone(), ..TarOptions::default() };
+        watched(args, out, |on_entry| tar::scan_watched(file, &args.source, &options, on_entry))
+    }
 }
 
 /// The file that is being written, and the one that it replaces: neither becomes part of the image if it is in the
 /// directory.
 fn outputs(args: &BuildArgs, out: &OutFile) -> Vec<OutputFile> {
     let identity = |metadata: std::fs::Metadata| (metadata.dev(), metadata.ino());
-    let mut outputs = Vec::new();
-    outputs
-        .extend(out.file().metadata().map(|metadata| OutputFile { inode: identity(metadata), name: None }));
+    let written = out.file().metadata().map(|metadata| OutputFile { inode: identity(metadata), name: None });
     // Other names of the file that is replaced stay, and so do its contents.
     let replaced = args.out.canonicalize().and_then(|path| {
         let folder = path.parent().unwrap_or(Path::new("/")).metadata()?;
         let name = path.file_name().unwrap_or_default().as_bytes().to_vec();
         Ok(OutputFile { inode: identity(path.metadata()?), name: Some((identity(folder), name)) })
     });
-    outputs.extend(replaced);
-    outputs
+    written.into_iter().chain(replaced).collect()
 }
 
 /// Reads a source, shows how many inodes it has so far, and ends after a signal.
@@ -122,12 +136,12 @@ fn watched(
     out: &OutFile,
     scan: impl FnOnce(&mut OnEntry<'_>) -> std::result::Result<Scanned, BuildError>,
 ) -> Result<Scanned> {
-    let mut bar = FoundBar::new(!args.json);
+    let mut bar = Bar::new(!args.json);
     let scanned = scan(&mut |count| {
-        bar.show(count);
-        if out.poll_interrupt() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        bar.show_found(count);
+        out.go_on()
     });
-    bar.end();
+    drop(bar);
     scanned.map_err(|e| match e {
         BuildError::Interrupted => out.interrupted(),
         BuildError::Source { ref source, .. }
@@ -138,15 +152,6 @@ fn watched(
         }
         e => failure(e),
     })
-}
-
-fn scan_stream(args: &BuildArgs, exclude: Vec<Pattern>, out: &OutFile, spill: &Spill) -> Result<Scanned> {
-    let input = stdin();
-    if input.is_terminal() {
-        return Err(CliError::usage("standard input is a terminal; pipe a tar archive"));
-    }
-    let spooled = spooled(args, out, Interruptible { input: input.as_fd(), out }, Path::new("-"))?;
-    scan_archive(args, exclude, spooled, out, spill)
 }
 
 /// Standard input, whose reading fails after a signal: the program at the other end of a pipe may write nothing for a
@@ -175,10 +180,7 @@ fn spooled(args: &BuildArgs, out: &OutFile, input: impl Read, shown: &Path) -> R
     let directory = out.path().parent().unwrap_or(Path::new("."));
     let file = spool::unnamed_file(directory).map_err(failure)?;
     let memory_bytes = args.memory_bytes()?;
-    let file = spool::spool(input, shown, file, memory_bytes, &mut |_| match out.poll_interrupt() {
-        true => ControlFlow::Break(()),
-        false => ControlFlow::Continue(()),
-    });
+    let file = spool::spool(input, shown, file, memory_bytes, &mut |_| out.go_on());
     let file = file.map_err(|e| match e {
         _ if out.is_interrupted() => out.interrupted(),
         BuildError::Spool { source } => {
@@ -195,19 +197,6 @@ fn spooled(args: &BuildArgs, out: &OutFile, input: impl Read, shown: &Path) -> R
         }
         _ => Err(CliError::usage(format!("'{shown}' has no tar archive in it"))),
     }
-}
-
-fn scan_archive(
-    args: &BuildArgs,
-    exclude: Vec<Pattern>,
-    file: File,
-    out: &OutFile,
-    spill: &Spill,
-) -> Result<Scanned> {
-    check_options(args, false, true)?;
-    let whiteouts = args.whiteouts.unwrap_or_default();
-    let options = TarOptions { exclude, whiteouts, spill: spill.clone(), ..TarOptions::default() };
-    watched(args, out, |on_entry| tar::scan_watched(file, &args.source, &options, on_entry))
 }
 
 /// Refuses options that say nothing about the source.

@@ -32,11 +32,11 @@ pub struct Built<'a> {
 /// Prints the summary as text.
 pub fn print(built: &Built<'_>) -> Result<()> {
     let &Built { summary, scanned, .. } = built;
-    let (content, ratio) = (summary.content_bytes(), ratio(summary));
     if output::is_quiet() {
         return Ok(());
     }
-    let ratio = ratio.map_or(String::new(), |ratio| format!(" ({ratio:.2}x)"));
+    let content = summary.content_bytes();
+    let ratio = ratio(summary).map_or(String::new(), |ratio| format!(" ({ratio:.2}x)"));
     output::line(&format!(
         "{}: {} from {} in {}{ratio}, for Linux {} or later",
         built.out.display(),
@@ -45,51 +45,37 @@ pub fn print(built: &Built<'_>) -> Result<()> {
         numbers::counted(summary.inodes, "file or directory", "files and directories"),
         built.needs.unwrap_or(summary.target.0),
     ))?;
+    let row = |name: &str, text: String| output::line(&format!("  {name:<12} {text}"));
     if let Some(kernel) = built.running {
         let because = built.reason.as_ref().map_or(String::new(), |reason| format!("; {reason}"));
-        output::line(&format!("  {:<12} the running one, {}{because}", "kernel", kernel.release()))?;
+        row("kernel", format!("the running one, {}{because}", kernel.release()))?;
     }
     for (compression, stored) in &summary.stored {
-        output::line(&format!("  {:<12} {}", name(compression), stored_text(stored)))?;
+        row(&name(compression), stored_text(stored))?;
     }
-    output::line(&format!("  {:<12} {}", "metadata", Human(summary.metadata_bytes)))?;
-    if summary.fragments.files > 0 {
-        let Stored { files, content_bytes, stored_bytes } = summary.fragments;
-        let files = numbers::counted(files, "file", "files");
-        let line = format!("{} in {files}, stored together in {}", Human(content_bytes), Human(stored_bytes));
-        output::line(&format!("  {:<12} {line}", "fragments"))?;
-    }
-    if summary.duplicates.files > 0 {
-        let Stored { files, content_bytes, .. } = summary.duplicates;
-        let files = numbers::counted(files, "file", "files");
-        let line = format!("{} in {files} with the contents of another one", Human(content_bytes));
-        output::line(&format!("  {:<12} {line}", "duplicates"))?;
-    }
-    if summary.shared_parts.files > 0 {
-        let Stored { files, content_bytes, .. } = summary.shared_parts;
-        let files = numbers::counted(files, "file", "files");
-        let line = format!("{} in {files} that other files have too", Human(content_bytes));
-        output::line(&format!("  {:<12} {line}", "shared parts"))?;
+    row("metadata", Human(summary.metadata_bytes).to_string())?;
+    let together = format!(", stored together in {}", Human(summary.fragments.stored_bytes));
+    for (name, stored, what) in [
+        ("fragments", &summary.fragments, &*together),
+        ("duplicates", &summary.duplicates, " with the contents of another one"),
+        ("shared parts", &summary.shared_parts, " that other files have too"),
+    ] {
+        if stored.files > 0 {
+            row(name, format!("{}{what}", contents_text(stored)))?;
+        }
     }
     if built.has_list {
         let Listed { found, missing } = summary.listed;
         let paths = numbers::counted(found, "path", "paths");
-        output::line(&format!(
-            "  {:<12} {paths} of the list found, {} not",
-            "sorted",
-            numbers::count(missing)
-        ))?;
+        row("sorted", format!("{paths} of the list found, {} not", numbers::count(missing)))?;
     }
     if summary.threads < built.threads {
         let wanted = numbers::counted(built.threads as u64, "thread", "threads");
-        output::line(&format!(
-            "  {:<12} {} of {wanted}, so that memory suffices",
-            "threads", summary.threads
-        ))?;
+        row("threads", format!("{} of {wanted}, so that memory suffices", summary.threads))?;
     }
     if scanned.unreadable.count() > 0 {
         let left_out = numbers::counted(scanned.unreadable.count(), "path", "paths");
-        output::line(&format!("  {:<12} {left_out} that could not be read", "left out"))?;
+        row("left out", format!("{left_out} that could not be read"))?;
     }
     if scanned.dropped_xattrs > 0 {
         let dropped = numbers::counted(scanned.dropped_xattrs, "attribute", "attributes");
@@ -115,8 +101,11 @@ fn stored_text(stored: &Stored) -> String {
         // The packed file has the ends of files of other compressions.
         return format!("ends of other files, stored in {}", Human(stored.stored_bytes));
     }
-    let files = numbers::counted(stored.files, "file", "files");
-    format!("{} in {files}, stored in {}", Human(stored.content_bytes), Human(stored.stored_bytes))
+    format!("{}, stored in {}", contents_text(stored), Human(stored.stored_bytes))
+}
+
+fn contents_text(stored: &Stored) -> String {
+    format!("{} in {}", Human(stored.content_bytes), numbers::counted(stored.files, "file", "files"))
 }
 
 fn stored_json(&Stored { files, content_bytes, stored_bytes }: &Stored) -> StoredReport {

@@ -17,8 +17,8 @@ const MIN_SIZE_BYTES: u64 = 16 << 20;
 /// Where ranges that were read from URLs stay.
 #[derive(Debug, Args)]
 pub struct CacheArgs {
-    /// Folder that keeps what is read from URLs, for all commands and mounts of this user [default: ~/.cache/pagefold, and
-    /// /var/cache/pagefold for root]
+    /// Folder that keeps what is read from URLs. All commands and mounts of this user share it [default:
+    /// ~/.cache/pagefold, and /var/cache/pagefold for root]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub cache: Option<PathBuf>,
     /// Largest size of that folder; what was used least recently leaves

@@ -68,7 +68,7 @@ fn copy(node: &Node, out: &mut impl Write, shown: &str, limit: &mut Limit) -> Re
         let read = node.read_readable(at, &mut buf, &mut |bytes, e| {
             failure.get_or_insert_with(|| (bytes.start, e.clone()));
         });
-        // The part before a fault is printed, and nothing behind it.
+        // The part before a fault is printed, and nothing after it.
         let n = failure.as_ref().map_or(read, |(start, _)| (start - at) as usize);
         let allowed = limit.left_bytes.min(n as u64) as usize;
         limit.left_bytes -= allowed as u64;

@@ -2,12 +2,11 @@
 
 use super::findings;
 use super::open::{ImageArgs, ThreadsArgs};
-use crate::cli::progress::FilesBar;
+use crate::cli::progress::Bar;
 use crate::cli::{numbers, output, style};
 use clap::Args;
 use pagefold_control::error::Result;
 use pagefold_control::report::image::CheckReport;
-use pagefold_control::text;
 use pagefold_image::ReadAhead;
 use pagefold_image::rules;
 use pagefold_image_check::{CheckOptions, check};
@@ -40,9 +39,9 @@ pub fn run(args: &CheckArgs) -> Result<()> {
     let (image, whole) = args.image.open_whole(ReadAhead::Off)?;
     let (threads, strict) = (args.threads.count(), args.strict);
     let options = CheckOptions { threads, strict, ..CheckOptions::default() };
-    let bar = RefCell::new(FilesBar::new(!args.json));
-    let checked = check(&image, &options, &|p| bar.borrow_mut().show(p.inodes, p.of_inodes, p.bytes));
-    bar.borrow().end();
+    let bar = RefCell::new(Bar::new(!args.json));
+    let checked = check(&image, &options, &|p| bar.borrow_mut().show_files(p.inodes, p.of_inodes, p.bytes));
+    drop(bar);
     let report = checked.map_err(|e| args.image.failure(&e))?;
     let (errors, warnings) = (report.findings.errors(), report.findings.warnings());
     if args.json {
@@ -54,7 +53,7 @@ pub fn run(args: &CheckArgs) -> Result<()> {
             findings: findings::json(&report.findings),
         })?;
     } else {
-        output::text(&findings::text(&report.findings, style::stdout_colours()))?;
+        output::text(&findings::report(&report.findings, style::stdout_colours()))?;
         let inodes = numbers::counted(report.inodes, "inode", "inodes");
         let (errors, warnings) =
             (numbers::counted(errors, "error", "errors"), numbers::counted(warnings, "warning", "warnings"));
@@ -67,11 +66,5 @@ pub fn run(args: &CheckArgs) -> Result<()> {
         );
     }
     whole.finish(!args.json, || false)?;
-    match errors {
-        0 => Ok(()),
-        n => {
-            let things = text::counted(n, "thing is", "things are");
-            Err(findings::failure(report.findings.damage(), format!("{things} wrong with the image")))
-        }
-    }
+    findings::check(&report.findings, "wrong with the image")
 }

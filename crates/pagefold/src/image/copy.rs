@@ -3,7 +3,7 @@
 use super::open::{RemoteArgs, VerityArgs, media_config, open_media};
 use super::target::{Output, Target};
 use crate::cli::output;
-use crate::cli::progress::BytesBar;
+use crate::cli::progress::Bar;
 use clap::{Args, ValueHint};
 use pagefold_backing::ByteSource;
 use pagefold_control::error::{CliError, Exit, Result};
@@ -22,8 +22,8 @@ const STEP_BYTES: usize = 1 << 20;
 /// The arguments of `image copy`.
 #[derive(Debug, Args)]
 pub struct CopyArgs {
-    /// The image: a URL of http:// or https://, an object of a bucket (s3://bucket/key, az://container/blob,
-    /// gs://bucket/object), an image in a registry (oci://registry/name:tag), a file, or a block device
+    /// The image: a URL, a file, a block device, or an object of a bucket or registry. As http:// or https://,
+    /// s3://bucket/key, az://container/blob, gs://bucket/object, or oci://registry/name:tag
     #[arg(value_name = "IMAGE", value_hint = ValueHint::AnyPath)]
     pub image: Location,
     /// The file to write
@@ -76,31 +76,22 @@ fn copy(args: &CopyArgs, image: &dyn ByteSource, target: &Target) -> Result<Whol
     let total = image.len_bytes();
     let (mut hash, mut done) = (WholeHash::default(), 0);
     let mut buffer = vec![0; STEP_BYTES];
-    let mut bar = BytesBar::new(!args.json);
-    let copied = loop {
+    let mut bar = Bar::new(!args.json);
+    while done < total {
         let step = (total - done).min(STEP_BYTES as u64) as usize;
-        if step == 0 {
-            break Ok(());
-        }
         let piece = &mut buffer[..step];
-        if let Err(e) = image.read_at(done, piece) {
+        image.read_at(done, piece).map_err(|e| match target.poll_interrupt() {
             // The user may have waited for a server that is away, and given up.
-            if target.poll_interrupt() {
-                break Err(target.interrupted());
+            true => target.interrupted(),
+            false => {
+                let exit = if e.is_mismatch() { Exit::Damaged } else { Exit::Failed };
+                CliError::new(exit, format!("'{}': {}", args.image, with_causes(&e)))
             }
-            let exit = if e.is_mismatch() { Exit::Damaged } else { Exit::Failed };
-            break Err(CliError::new(exit, format!("'{}': {}", args.image, with_causes(&e))));
-        }
+        })?;
         hash.update(piece);
-        if let Err(e) = Output(target).write_all(piece) {
-            break Err(match target.is_interrupted() {
-                true => target.interrupted(),
-                false => CliError::io(format!("writing '{}'", args.file.display()), &e),
-            });
-        }
+        Output(target).write_all(piece).map_err(|e| target.failed(&e))?;
         done += step as u64;
-        bar.show_copied(done, total);
-    };
-    bar.end();
-    copied.map(|()| hash)
+        bar.show_bytes(done, total, format_args!("of {}", Human(total)));
+    }
+    Ok(hash)
 }

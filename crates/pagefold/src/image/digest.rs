@@ -3,13 +3,14 @@
 use super::open::{RemoteArgs, ThreadsArgs, open_media};
 use super::target::{Output, Target};
 use crate::cli::output;
-use crate::cli::progress::BytesBar;
+use crate::cli::progress::Bar;
 use clap::{Args, ValueHint};
 use pagefold_backing::ByteSource;
 use pagefold_control::error::{CliError, Result};
 use pagefold_control::media::{Location, MediaConfig};
 use pagefold_control::report::image::DigestReport;
 use pagefold_image::verity::{Descriptor, Salt, VerityError, measure};
+use pagefold_page::size::Human;
 use pagefold_server::mount::media::{DEFAULT_MEMORY_BYTES, HashedSource, Sources, TREE_SUFFIX, verity_exit};
 use std::io::Write;
 use std::ops::ControlFlow;
@@ -63,8 +64,7 @@ pub fn run(args: &DigestArgs) -> Result<()> {
     };
     if let Some(path) = &args.out_descriptor {
         let target = Target::open(path)?;
-        let written = Output(&target).write_all(&descriptor.to_bytes());
-        written.map_err(|e| CliError::io(format!("writing '{}'", path.display()), &e))?;
+        Output(&target).write_all(&descriptor.to_bytes()).map_err(|e| target.failed(&e))?;
         target.complete()?;
     }
     match args.json {
@@ -83,13 +83,9 @@ fn write_tree(args: &DigestArgs, path: &Path) -> Result<(Descriptor, Option<u64>
     // The file stands first: it blocks signals, which threads would receive.
     let target = Target::open_image(path)?;
     let descriptor = compute(args, Some(&target))?;
-    let len_bytes = target.file().metadata().map_err(|e| writing(path, &e))?.len();
+    let len_bytes = target.file().metadata().map_err(|e| target.failed(&e))?.len();
     target.complete()?;
     Ok((descriptor, Some(len_bytes)))
-}
-
-fn writing(path: &Path, error: &std::io::Error) -> CliError {
-    CliError::io(format!("writing '{}'", path.display()), error)
 }
 
 /// Computes the digest; the blocks of the tree go to `target`.
@@ -107,15 +103,12 @@ fn compute(args: &DigestArgs, target: Option<&Target>) -> Result<Descriptor> {
     let total = source.len_bytes();
     let file = target.map(Target::file);
     let write = |offset: u64, node: &[u8; 4096]| file.map_or(Ok(()), |file| file.write_all_at(node, offset));
-    let mut bar = BytesBar::new(!args.json);
+    let mut bar = Bar::new(!args.json);
     let measured = measure(&*source, &args.salt, threads, &write, &mut |done| {
-        bar.show(done, total, done / DATA_PER_TREE);
-        match target.is_some_and(Target::poll_interrupt) {
-            true => ControlFlow::Break(()),
-            false => ControlFlow::Continue(()),
-        }
+        bar.show_bytes(done, total, format_args!("to {}", Human(done / DATA_PER_TREE)));
+        target.map_or(ControlFlow::Continue(()), Target::go_on)
     });
-    bar.end();
+    drop(bar);
     let descriptor = measured.map_err(|e| match (e, target) {
         (VerityError::Cancelled, Some(target)) => target.interrupted(),
         (e, _) => CliError::new(verity_exit(&e), format!("'{}': {e}", args.image)),

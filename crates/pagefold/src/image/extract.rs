@@ -2,8 +2,8 @@
 
 use super::open::{ImageArgs, ThreadsArgs, path_bytes, path_failure};
 use super::{extract_total, findings, names};
-use crate::cli::progress::ExtractBar;
-use crate::cli::{output, values};
+use crate::cli::progress::Bar;
+use crate::cli::{numbers, output, values};
 use clap::{Args, ValueHint};
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::report::image::ExtractReport as JsonReport;
@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct ExtractArgs {
     #[command(flatten)]
     pub image: ImageArgs,
-    /// Directory to extract into: created if it does not exist, refused if it is not empty (see --overwrite)
+    /// Directory to extract into. Created if it does not exist, refused if it is not empty (see --overwrite)
     #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub dir: PathBuf,
     /// Files and directories in the image to extract [default: all]
@@ -32,8 +32,8 @@ pub struct ExtractArgs {
     pub paths: Vec<PathBuf>,
     #[command(flatten)]
     pub threads: ThreadsArgs,
-    /// Also create device nodes, set-user-ID and set-group-ID bits, and the attributes security.* and trusted.*. Only
-    /// for trusted images. Without this option they are left out and counted
+    /// Also create what needs privileges; only for trusted images. These are device nodes, set-user-ID and set-group-ID
+    /// bits, and the attributes security.* and trusted.*. Without this option they are left out and counted
     #[arg(long)]
     pub privileged: bool,
     /// Do not set owners and groups, which only root does
@@ -82,16 +82,16 @@ pub fn run(args: &ExtractArgs) -> Result<()> {
     let signals = Termination::listen()?;
     let cancelled = AtomicBool::new(false);
     // Walking over the tree takes time: only if somebody watches.
-    let is_watched = ExtractBar::is_wanted() && !args.json;
+    let is_watched = Bar::is_wanted() && !args.json;
     let total = is_watched.then(|| extract_total::total(&image, &paths, args.max_inodes)).flatten();
-    let bar = RefCell::new(ExtractBar::new(is_watched, total));
+    let bar = RefCell::new(Bar::new(is_watched));
     let extracted = extract(&image, &target, &paths, &options, &cancelled, &|p| {
         if signals.take().is_some() {
             cancelled.store(true, Ordering::Relaxed);
         }
-        bar.borrow_mut().show(p.files, p.content_bytes);
+        bar.borrow_mut().show_extracted(p.files, p.content_bytes, total);
     });
-    bar.borrow().end();
+    drop(bar);
     let report = extracted.map_err(|e| failed(args, e))?;
     if args.json {
         output::stream_json(&json(&report))?;
@@ -142,10 +142,8 @@ fn failed(args: &ExtractArgs, error: ExtractError) -> CliError {
 }
 
 fn print_report(report: &ExtractReport, privileged: bool) -> Result<()> {
-    let links = match report.links {
-        0 => String::new(),
-        n => format!(", {}", text::counted(n, "hard link", "hard links")),
-    };
+    let links =
+        numbers::if_any(report.links, |n| format!(", {}", text::counted(n, "hard link", "hard links")));
     let files = text::counted(report.files, "file", "files");
     output::line(&format!("{files}{links}, {}", Human(report.bytes)))?;
     for (n, one, many) in [

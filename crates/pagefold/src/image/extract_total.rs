@@ -33,10 +33,6 @@ impl Visitor for Total {
         ControlFlow::Continue(true)
     }
 
-    fn leave(&mut self, _: &Visit<'_>, _: u64) -> ControlFlow<()> {
-        ControlFlow::Continue(())
-    }
-
     fn file(&mut self, visit: &Visit<'_>) -> ControlFlow<()> {
         if visit.link == Link::First {
             self.inodes += 1;

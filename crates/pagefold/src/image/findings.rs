@@ -3,8 +3,9 @@
 use super::names;
 use crate::cli::output::{self, Streamed};
 use crate::cli::style::{self, ERROR, WARNING};
-use pagefold_control::error::{CliError, Exit};
+use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::report::image::{FindingReport, FindingsReport, Place};
+use pagefold_control::text;
 use pagefold_image::{Address, Finding, Findings, Severity, Space};
 use serde::Serialize;
 use std::convert::Infallible;
@@ -17,7 +18,7 @@ const PROGRAM: &str = "pagefold: ";
 
 /// Formats one line for each finding, escaped, as a result on standard output. The name of a broken rule is at its
 /// end, in brackets.
-pub fn text(findings: &Findings, colours: bool) -> String {
+pub fn report(findings: &Findings, colours: bool) -> String {
     let rule = |finding: &Finding| finding.rule.map_or(String::new(), |rule| format!(" [{rule}]"));
     lines("", findings, |finding| format!("{}{}\n", line("", finding, colours), rule(finding)))
 }
@@ -49,6 +50,17 @@ fn line(prefix: &str, finding: &Finding, colours: bool) -> String {
         false => format!("{}: ", names::escaped(&finding.path)),
     };
     format!("{prefix}{severity}: {path}{}", names::escaped(finding.what.as_bytes()))
+}
+
+/// Fails if there are errors: "3 things are", followed by `what`.
+pub fn check(findings: &Findings, what: &str) -> Result<()> {
+    match findings.errors() {
+        0 => Ok(()),
+        n => {
+            let things = text::counted(n, "thing is", "things are");
+            Err(failure(findings.damage(), format!("{things} {what}")))
+        }
+    }
 }
 
 /// The error of a command that found errors, of which `damage` are faults of the image.

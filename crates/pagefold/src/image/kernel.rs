@@ -9,7 +9,6 @@ use pagefold_backing::{ByteSource, FileBacking};
 use pagefold_control::config::MountConfig;
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::media::Location;
-use pagefold_control::text;
 use pagefold_image::{Image, ImageError, Options, ReadAhead, with_causes};
 use pagefold_image_check::{CheckOptions, check};
 use pagefold_server::mount::image_failure;
@@ -120,19 +119,14 @@ fn refuse_damaged(config: &MountConfig, image: &Image) -> Result<()> {
     let checked =
         check(image, &CheckOptions { threads: default_threads(), ..CheckOptions::default() }, &|_| ());
     let report = checked.map_err(|e| failure(config, &e))?;
-    match report.findings.errors() {
-        0 => Ok(()),
-        n => {
-            let message = format!(
-                "'{0}': {1} wrong with the image, so it is not mounted; 'pagefold image check {0}{2}' lists the \
-                 errors, and --trusted mounts it nevertheless",
-                config.media.image,
-                text::counted(n, "thing is", "things are"),
-                config.media.devices.iter().map(|device| format!(" --device {device}")).collect::<String>(),
-            );
-            Err(findings::failure(report.findings.damage(), message))
-        }
-    }
+    let image = &config.media.image;
+    let devices: String = config.media.devices.iter().map(|device| format!(" --device {device}")).collect();
+    let what = format!(
+        "wrong with the image, so it is not mounted; 'pagefold image check {image}{devices}' lists the errors, and \
+         --trusted mounts it nevertheless"
+    );
+    findings::check(&report.findings, &what)
+        .map_err(|e| CliError { message: format!("'{image}': {}", e.message), ..e })
 }
 
 fn failure(config: &MountConfig, error: &ImageError) -> CliError {

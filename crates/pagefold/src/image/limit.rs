@@ -20,7 +20,7 @@ const MAX_EXPANSION: u64 = MAX_DECODED_BYTES / 4096;
 pub fn max_bytes(chosen: Option<&str>, image: &Image, output: impl AsFd) -> Result<u64> {
     match chosen {
         Some(text) => values::bytes("--max-bytes", text),
-        None => Ok(room(output.as_fd()).unwrap_or_else(|| pipe_limit(image.media_bytes()))),
+        None => Ok(free_share(output.as_fd()).unwrap_or_else(|| pipe_limit(image.media_bytes()))),
     }
 }
 
@@ -29,11 +29,11 @@ fn pipe_limit(media_bytes: u64) -> u64 {
 }
 
 /// Nine tenths of the free space of the output's file system; `None` if the output is not a regular file.
-fn room(output: BorrowedFd<'_>) -> Option<u64> {
+fn free_share(output: BorrowedFd<'_>) -> Option<u64> {
     let stat = rustix::fs::fstat(output).ok()?;
     let is_file = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file();
-    let room = beneath::free_space(output).ok().filter(|_| is_file)?;
-    Some(room.free_bytes / 10 * 9)
+    let space = beneath::free_space(output).ok().filter(|_| is_file)?;
+    Some(space.free_bytes / 10 * 9)
 }
 
 #[cfg(test)]

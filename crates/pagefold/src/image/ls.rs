@@ -24,7 +24,8 @@ pub struct LsArgs {
     /// Files and directories in the image
     #[arg(value_name = "PATH", default_value = "/")]
     pub paths: Vec<PathBuf>,
-    /// Also print mode, links, owner, group, size (or device), time in UTC, and the target of symbolic links
+    /// Also print mode, links, owner, group, size, time, and targets of links. Times are in UTC; devices have their
+    /// numbers in place of a size
     #[arg(long, short = 'l')]
     pub long: bool,
     /// List the contents of directories recursively, with paths instead of names
@@ -176,10 +177,6 @@ impl<W: Write> Visitor for List<'_, W> {
             self.show(visit).map_continue(|()| ()).map_break(|()| ())?;
         }
         ControlFlow::Continue(visit.depth == 0 || self.args.recursive)
-    }
-
-    fn leave(&mut self, _visit: &Visit<'_>, _directories: u64) -> ControlFlow<()> {
-        ControlFlow::Continue(())
     }
 
     fn file(&mut self, visit: &Visit<'_>) -> ControlFlow<()> {

@@ -111,7 +111,7 @@ pub enum ImageCommand {
     ///
     /// Symbolic links are followed inside the image, and never lead out of it.
     Cat(cat::CatArgs),
-    /// Show the features and statistics of an image, or how a file in it is stored (like dump.erofs)
+    /// Show the features and statistics of an image, or how it stores a file
     ///
     /// Without PATH: the super block, the oldest Linux that can mount the image, statistics of all files, and what the
     /// bytes of the image are used for, with the files that take most. The metadata of all files is read for that. With
@@ -159,7 +159,7 @@ pub enum ImageCommand {
     /// is verified. The next copy after an interrupted one goes on where that stopped, if the cache has room for the image:
     /// what was read is there. Any object can be copied: the command does not look at the contents.
     Copy(copy::CopyArgs),
-    /// Compute the digest of an image, by which all commands can verify it (like fsverity digest)
+    /// Compute the digest of an image, by which all commands can verify it
     ///
     /// Prints the digest, and writes the Merkle tree to IMAGE.verity. With the digest and the tree, `image mount
     /// --digest` and the other commands verify every block before they decode it, wherever image and tree come from.

@@ -27,8 +27,8 @@ pub struct MountArgs {
     /// Directory to mount it on
     #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub dir: PathBuf,
-    /// Most memory for reading: compressed and decompressed data, decompressors, cache, replies. Pages that the kernel
-    /// caches are not counted
+    /// Most memory for reading. It is for compressed and decompressed data, decompressors, cache and replies. Pages
+    /// that the kernel caches are not counted
     #[arg(long, short = 'm', value_name = "SIZE", default_value = "64M", conflicts_with = "kernel")]
     pub memory: String,
     /// Number of threads that serve requests from /dev/fuse [default: number of CPUs + 1, at most 4]. Through io_uring, each
@@ -39,7 +39,7 @@ pub struct MountArgs {
     /// most a fourth of it
     #[arg(long, value_parser = fuse_uring(), value_name = "auto|on|off", default_value = "auto", conflicts_with = "kernel")]
     pub fuse_uring: FuseUring,
-    /// Let all users access the files, not only the user who mounts; the modes, owners and access lists in the image
+    /// Let all users access the files, not only the user who mounts. The modes, owners and access lists in the image
     /// decide what each can read. Users other than root need 'user_allow_other' in /etc/fuse.conf
     #[arg(long, conflicts_with = "kernel")]
     pub allow_other: bool,
@@ -49,15 +49,15 @@ pub struct MountArgs {
     /// Let device nodes in the image have effect. Root only, for trusted images
     #[arg(long)]
     pub dev: bool,
-    /// Stay in the foreground until Ctrl-C, SIGTERM or unmounting; the mount ends with the command
+    /// Stay in the foreground until Ctrl-C, SIGTERM or unmounting. The mount ends with the command
     #[arg(long, short = 'f', conflicts_with = "kernel")]
     pub foreground: bool,
-    /// Let the server not read ahead of the kernel: it decompresses nothing, and asks servers for nothing, before the kernel
-    /// requests it. The server of a local image that root mounts never does
+    /// Let the server not read ahead of the kernel. It decompresses nothing, and asks servers for nothing, before the
+    /// kernel requests it. The server of a local image that root mounts never does
     #[arg(long, conflicts_with = "kernel")]
     pub no_readahead: bool,
-    /// Write what is read from now on into this start-up list, in the order of first use: when the image is unmounted, or
-    /// after --record-for. `image mount --prefetch` and `image build --sort` read it
+    /// Write what is read from now on into this start-up list. In the order of first use, when the image is unmounted,
+    /// or after --record-for. `image mount --prefetch` and `image build --sort` read it
     #[arg(long, value_name = "LIST", value_hint = ValueHint::FilePath, conflicts_with = "kernel")]
     pub record: Option<PathBuf>,
     /// Write the list of --record after this time, and go on without recording
@@ -69,16 +69,16 @@ pub struct MountArgs {
     /// Let read-ahead wait for memory, for measurements
     #[arg(long, conflicts_with_all = ["kernel", "no_readahead"], hide = true)]
     pub wait_readahead: bool,
-    /// Mount with the kernel's EROFS instead of a server: for local images that you trust, whose files are often looked up
-    /// or listed again, or are large. The image is checked first, because a damaged image can crash the kernel. All users
-    /// have access; the modes, owners and access lists in the image decide what each can read
+    /// Mount with the kernel's EROFS instead of a server. For local images that you trust, whose files are often looked
+    /// up or listed again, or are large. The image is checked first, because a damaged image can crash the kernel. All
+    /// users have access; the modes, owners and access lists in the image decide what each can read
     #[arg(long, conflicts_with = "digest")]
     pub kernel: bool,
     /// Do not check the image before --kernel
     #[arg(long, requires = "kernel")]
     pub trusted: bool,
-    /// Take the image's file system for a local one, whose files no server and no other machine can change after the check
-    /// of --kernel. Needed where it is none of the known ones, or an overlay of them
+    /// Take the image's file system for a local one. No server and no other machine can change files of such a one
+    /// after the check of --kernel. Needed where it is none of the known ones, or an overlay of them
     #[arg(long, requires = "kernel", conflicts_with = "trusted")]
     pub assume_local: bool,
 }
@@ -180,29 +180,19 @@ fn absolute_media(media: MediaConfig) -> Result<MediaConfig> {
     // The name of a Merkle tree is made of the name of the image, which may be a link.
     let verity = media.verity.as_ref().map(|verity| {
         let default_trees = media.all().skip(verity.trees.len()).map(|image| image.with_suffix(TREE_SUFFIX));
-        let trees = verity.trees.iter().cloned().chain(default_trees).map(absolute_tree);
+        let trees = verity.trees.iter().cloned().chain(default_trees);
+        let trees = trees.map(|tree| with_path(&tree, |path| std::path::absolute(path)));
         Ok::<_, CliError>(VerityConfig { trees: trees.collect::<Result<_>>()?, ..verity.clone() })
     });
+    let absolute = |location: &Location| with_path(location, Path::canonicalize);
     let devices = media.devices.iter().map(absolute).collect::<Result<_>>()?;
     Ok(MediaConfig { image: absolute(&media.image)?, devices, verity: verity.transpose()?, ..media })
 }
 
-fn absolute_tree(tree: Location) -> Result<Location> {
-    match tree {
-        Location::File(path) => match std::path::absolute(&path) {
-            Ok(path) => Ok(Location::File(path)),
-            Err(e) => Err(unusable(&path, &e)),
-        },
-        url => Ok(url),
-    }
-}
-
-fn absolute(image: &Location) -> Result<Location> {
-    match image {
-        Location::File(path) => match path.canonicalize() {
-            Ok(path) => Ok(Location::File(path)),
-            Err(e) => Err(unusable(path, &e)),
-        },
+/// The location with the path that `of` makes of that of a file.
+fn with_path(location: &Location, of: impl Fn(&Path) -> std::io::Result<PathBuf>) -> Result<Location> {
+    match location {
+        Location::File(path) => of(path).map(Location::File).map_err(|e| unusable(path, &e)),
         url => Ok(url.clone()),
     }
 }

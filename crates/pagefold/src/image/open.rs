@@ -23,8 +23,8 @@ const MAX_TIMEOUT_S: u64 = 3600;
 /// The image and its devices.
 #[derive(Debug, Args)]
 pub struct MediaArgs {
-    /// The image: a file, a block device, a URL of http:// or https://, an object of a bucket (s3://bucket/key,
-    /// az://container/blob, gs://bucket/object), or an image in a registry (oci://registry/name:tag)
+    /// The image: a file, a block device, a URL, or an object of a bucket or registry. As http:// or https://,
+    /// s3://bucket/key, az://container/blob, gs://bucket/object, or oci://registry/name:tag
     #[arg(value_name = "IMAGE", value_hint = ValueHint::AnyPath)]
     pub image: Location,
     /// A further device of an image on several devices. Can be repeated, in the order of the image's device table
@@ -93,16 +93,9 @@ impl ImageArgs {
 
     /// Opens the image, to read all of it; the second value compares it with the digest in a registry then.
     pub fn open_whole(&self, read_ahead: ReadAhead) -> Result<(Image, WholeCheck)> {
-        let memory_bytes = values::bytes("--memory", &self.memory)?;
         // Each thread decodes with buffers of some MiB, and would keep them beyond the budget after it has freed them.
         pagefold_sys::malloc::return_large_blocks();
-        let sources = open_media(&self.media.config()?, memory_bytes)?;
-        let Sources { image, devices, blobs, memory_bytes, .. } = sources;
-        let whole = WholeCheck::of(blobs);
-        let options =
-            Options { memory_bytes, read_ahead, cache_full_reads: false, devices, ..Options::default() };
-        let image = Image::open(image, options).map_err(|e| self.failure(&e))?;
-        Ok((image, whole))
+        open_image(&self.media.config()?, values::bytes("--memory", &self.memory)?, read_ahead)
     }
 
     /// The error for a failure of the image as a whole.
@@ -175,16 +168,18 @@ pub fn open_media(media: &MediaConfig, memory_bytes: u64) -> Result<Sources> {
     Media::open(media, output::note)?.connect_reporting(memory_bytes, output::note)
 }
 
-/// Opens an image that another one is built from, with its further devices.
-/// `limit_bytes` is the memory of the command.
-pub fn open_source_image(media: &MediaConfig, limit_bytes: Option<u64>) -> Result<(Image, WholeCheck)> {
-    let memory_bytes = reading_share(limit_bytes);
+/// Opens an image with its further devices, to read all of it.
+pub fn open_image(
+    media: &MediaConfig,
+    memory_bytes: u64,
+    read_ahead: ReadAhead,
+) -> Result<(Image, WholeCheck)> {
     let Sources { image, devices, blobs, memory_bytes, .. } = open_media(media, memory_bytes)?;
     let whole = WholeCheck::of(blobs);
-    let options = Options { memory_bytes, cache_full_reads: false, devices, ..Options::default() };
+    let options =
+        Options { memory_bytes, read_ahead, cache_full_reads: false, devices, ..Options::default() };
     let image = Image::open(image, options);
-    let image = image.map_err(|e| image_failure(format_args!("'{}'", media.image), &e))?;
-    Ok((image, whole))
+    Ok((image.map_err(|e| image_failure(format_args!("'{}'", media.image), &e))?, whole))
 }
 
 impl ThreadsArgs {

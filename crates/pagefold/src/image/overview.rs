@@ -61,25 +61,16 @@ impl Overview<'_> {
         let superblock = self.image.superblock();
         let has_records = superblock.incompat & features::incompat::COMPR_CFGS != 0;
         let all = &superblock.algorithms;
-        let one = |a: Algorithm| {
-            let name = tree_stats::algorithm_name(a).into();
-            let report = AlgorithmReport { name, ..AlgorithmReport::default() };
-            match a {
-                Algorithm::Lz4 => AlgorithmReport {
-                    window_bytes: Some(all.lz4_window_bytes.into()),
-                    max_cluster_bytes: Some(superblock.max_lz4_cluster_bytes().into()),
-                    ..report
-                },
-                Algorithm::MicroLzma => {
-                    AlgorithmReport { dictionary_bytes: all.lzma_dict_bytes.map(u64::from), ..report }
-                }
-                Algorithm::Deflate => {
-                    AlgorithmReport { window_bytes: all.deflate_window_bits.map(|bits| 1 << bits), ..report }
-                }
-                Algorithm::Zstd => {
-                    AlgorithmReport { window_bytes: all.zstd_window_log.map(|log| 1 << log), ..report }
-                }
-            }
+        let one = |a: Algorithm| AlgorithmReport {
+            name: tree_stats::algorithm_name(a).into(),
+            window_bytes: match a {
+                Algorithm::Lz4 => Some(all.lz4_window_bytes.into()),
+                Algorithm::MicroLzma => None,
+                Algorithm::Deflate => all.deflate_window_bits.map(|bits| 1 << bits),
+                Algorithm::Zstd => all.zstd_window_log.map(|log| 1 << log),
+            },
+            dictionary_bytes: all.lzma_dict_bytes.filter(|_| a == Algorithm::MicroLzma).map(u64::from),
+            max_cluster_bytes: (a == Algorithm::Lz4).then(|| superblock.max_lz4_cluster_bytes().into()),
         };
         // An image without configuration records does not say that it has no LZ4.
         let is_known = |a: &Algorithm| has_records || self.stats.algorithms[*a as usize].count > 0;
@@ -124,7 +115,7 @@ impl Overview<'_> {
             algorithms: self.algorithms(),
             tree: TreeReport {
                 names: s.names,
-                kinds: amounts(tree_stats::KINDS.iter().map(|(_, name)| *name), &s.kinds),
+                kinds: amounts(tree_stats::KINDS.map(|(_, name)| name), &s.kinds),
                 layouts: amounts(tree_stats::LAYOUTS, &s.layouts),
                 extents: amounts(tree_stats::MAPPINGS, &s.mappings),
                 with_xattrs: s.with_xattrs,
@@ -172,20 +163,12 @@ impl Overview<'_> {
         let s = self.stats;
         page.heading("Tree");
         page.row("names", &numbers::count(s.names));
-        for ((_, name), found) in tree_stats::KINDS.iter().zip(&s.kinds).filter(|(_, found)| found.count > 0)
-        {
-            amount_row(page, &name.replace('_', " "), found);
-        }
+        amount_rows(page, tree_stats::KINDS.map(|(_, name)| name), &s.kinds);
         page.row("xattrs", &format!("{:>12} inodes", numbers::count(s.with_xattrs)));
         page.heading("Stored");
-        for (name, found) in tree_stats::LAYOUTS.iter().zip(&s.layouts).filter(|(_, found)| found.count > 0) {
-            amount_row(page, &name.replace('_', " "), found);
-        }
+        amount_rows(page, tree_stats::LAYOUTS, &s.layouts);
         page.heading("Extents");
-        for (name, found) in tree_stats::MAPPINGS.iter().zip(&s.mappings).filter(|(_, found)| found.count > 0)
-        {
-            amount_row(page, name, found);
-        }
+        amount_rows(page, tree_stats::MAPPINGS, &s.mappings);
         amount_row(page, "clusters", &s.clusters);
         amount_row(page, "shared", &s.shared);
         let ratio = self.ratio().map_or("-".to_string(), |x| format!("{x:.2}"));
@@ -229,6 +212,13 @@ fn uuid(bytes: &[u8; 16]) -> String {
 
 fn or_dash(text: String) -> String {
     if text.is_empty() { "-".to_string() } else { text }
+}
+
+/// Adds a row for each name of which there is something.
+fn amount_rows<'a>(page: &mut Page, names: impl IntoIterator<Item = &'a str>, all: &[Amount]) {
+    for (name, found) in names.into_iter().zip(all).filter(|(_, found)| found.count > 0) {
+        amount_row(page, &name.replace('_', " "), found);
+    }
 }
 
 /// Adds a row with a count and bytes.

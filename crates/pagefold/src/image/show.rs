@@ -9,7 +9,6 @@ use crate::cli::{output, style};
 use clap::Args;
 use pagefold_control::error::Result;
 use pagefold_control::media::Location;
-use pagefold_control::text;
 use pagefold_image::tree_stats::TreeStats;
 use pagefold_image::walk::Limits;
 use pagefold_image::{Located, ReadAhead};
@@ -23,8 +22,8 @@ pub struct ShowArgs {
     /// Show this file or directory in the image
     #[arg(value_name = "PATH")]
     pub path: Option<PathBuf>,
-    /// Show the figures of a mount again and again, as `image stats --watch` does: IMAGE is mounted, or a directory that one is
-    /// mounted on
+    /// Show the figures of a mount again and again, as `image stats --watch` does. IMAGE is mounted, or a directory
+    /// that one is mounted on
     #[arg(long, conflicts_with = "path")]
     pub watch: bool,
     /// Print JSON with exact numbers
@@ -58,12 +57,5 @@ pub fn run(args: &ShowArgs) -> Result<()> {
         false => output::text(&overview.text(&args.image.media.image.name(), style::stdout_colours()))?,
     }
     findings::print_text(&stats.findings);
-    match stats.findings.errors() {
-        0 => Ok(()),
-        n => {
-            let things = text::counted(n, "thing is", "things are");
-            let message = format!("{things} wrong with the image; the statistics are of what can be read");
-            Err(findings::failure(stats.findings.damage(), message))
-        }
-    }
+    findings::check(&stats.findings, "wrong with the image; the statistics are of what can be read")
 }

@@ -6,7 +6,6 @@ use super::whole::WholeCheck;
 use super::{findings, limit};
 use clap::{Args, ValueHint};
 use pagefold_control::error::{CliError, Result};
-use pagefold_control::text;
 use pagefold_image::tar::{TarError, TarOptions, TarReport, write};
 use pagefold_image::{Image, ReadAhead};
 use std::io::{BufWriter, ErrorKind, IsTerminal};
@@ -23,7 +22,7 @@ pub struct TarArgs {
     /// Files and directories in the image to write [default: all]
     #[arg(value_name = "PATH")]
     pub paths: Vec<PathBuf>,
-    /// Write the archive to this file, which gets its name when the archive is complete; - for standard output
+    /// Write the archive to this file; - for standard output. The file gets its name when the archive is complete
     #[arg(short = 'o', value_name = "FILE", default_value = "-", value_hint = ValueHint::FilePath)]
     pub file: PathBuf,
     /// Most bytes to write [default: to a file: nine tenths of the free space; otherwise: 3072 times the size of the
@@ -43,14 +42,7 @@ pub fn run(args: &TarArgs) -> Result<()> {
     };
     let Some(report) = report else { return Ok(()) };
     findings::print_text(&report.findings);
-    match report.findings.errors() {
-        0 => Ok(()),
-        n => {
-            let things = text::counted(n, "thing is", "things are");
-            let message = format!("{things} wrong or missing in the archive");
-            Err(findings::failure(report.findings.damage(), message))
-        }
-    }
+    findings::check(&report.findings, "wrong or missing in the archive")
 }
 
 /// Compares an image in a registry with its digest, if all of it was wanted.

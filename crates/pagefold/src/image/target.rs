@@ -15,6 +15,7 @@ use pagefold_sys::signal::{Termination, ignore_file_size_signal};
 use std::cell::Cell;
 use std::fs::{File, OpenOptions};
 use std::io::{Error, ErrorKind, Write};
+use std::ops::ControlFlow;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -129,6 +130,11 @@ impl Target {
         self.is_interrupted.get()
     }
 
+    /// Whether to go on: not after a signal.
+    pub fn go_on(&self) -> ControlFlow<()> {
+        if self.poll_interrupt() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
     /// The open file.
     pub fn file(&self) -> &File {
         &self.file
@@ -142,6 +148,14 @@ impl Target {
     /// The error for a signal that has ended the writing.
     pub fn interrupted(&self) -> CliError {
         CliError::failed(format!("interrupted: '{}' was not written", self.shown.display()))
+    }
+
+    /// The error of a failed write, which a signal may have caused.
+    pub fn failed(&self, e: &Error) -> CliError {
+        match self.is_interrupted() {
+            true => self.interrupted(),
+            false => CliError::io(format!("writing '{}'", self.shown.display()), e),
+        }
     }
 
     /// Gives the complete file its name.

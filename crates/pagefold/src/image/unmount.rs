@@ -29,10 +29,10 @@ pub struct UnmountArgs {
     /// Directories that images are mounted on, or the images
     #[arg(value_name = "MOUNT", value_hint = ValueHint::AnyPath, required_unless_present = "all", conflicts_with = "all")]
     pub mounts: Vec<PathBuf>,
-    /// Unmount all images that have a server; those that the kernel mounted are named each
+    /// Unmount all images that have a server. Those that the kernel mounted are named each
     #[arg(long)]
     pub all: bool,
-    /// Unmount an image even if it is in use (programs that use it get errors), and kill a server that does not exit
+    /// Unmount an image even if it is in use, and kill a server that does not exit. Programs that use it get errors
     #[arg(long)]
     pub force: bool,
 }

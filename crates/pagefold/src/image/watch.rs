@@ -9,7 +9,6 @@ use pagefold_control::error::{Exit, Result};
 use pagefold_control::instance::InstanceDir;
 use pagefold_control::report::Bucket;
 use pagefold_control::report::mount::{MountChange, MountReport, MountStats, RemoteReport};
-use pagefold_control::text;
 use pagefold_page::size::Human;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -121,17 +120,16 @@ fn p99_ns(buckets: &[Bucket], count: u64) -> Option<u64> {
 /// The figures, with their names. The first is the image.
 fn lines(report: &MountReport, change: &MountChange) -> Vec<(&'static str, String)> {
     let (reads, budget) = (&report.reads, &report.budget);
-    let time = |ns: Option<u64>| ns.map_or("-".into(), text::time);
     let mut lines = vec![
         ("image", report.image.display().to_string()),
-        ("first read after", time(report.first_read_ns)),
+        ("first read after", numbers::time(report.first_read_ns)),
         ("reads", count(change, reads.reads, change.reads)),
         ("read", bytes(change, reads.asked_bytes, change.asked_bytes)),
         ("memory", format!("{} of {}", Human(budget.in_use_bytes), Human(budget.limit_bytes))),
     ];
     if let Some(remote) = &report.remote {
         let hits = numbers::percent(remote.hit_bytes.min(reads.media_bytes), reads.media_bytes);
-        let mean_p99 = [change.request_mean_ns, change.request_p99_ns].map(time);
+        let mean_p99 = [change.request_mean_ns, change.request_p99_ns].map(numbers::time);
         lines.extend([
             ("requests", count(change, remote.requests, change.requests)),
             ("retries", count(change, remote.retries, change.retries)),

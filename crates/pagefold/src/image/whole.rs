@@ -6,9 +6,10 @@
 //! not read again.
 
 use crate::cli::output;
-use crate::cli::progress::BytesBar;
+use crate::cli::progress::Bar;
 use pagefold_backing::ByteSource;
 use pagefold_control::error::{CliError, Result};
+use pagefold_page::size::Human;
 use pagefold_server::mount::media::{Blob, WholeHash};
 use std::ops::ControlFlow;
 
@@ -38,12 +39,12 @@ impl WholeCheck {
                 continue;
             }
             let total = blob.source.len_bytes();
-            let mut bar = BytesBar::new(is_watched);
+            let mut bar = Bar::new(is_watched);
             let verified = blob.verify(WholeHash::default(), &mut |done| {
-                bar.show_verified(done, total);
+                bar.show_bytes(done, total, format_args!("of {} compared with the digest", Human(total)));
                 if is_interrupted() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             });
-            bar.end();
+            drop(bar);
             if verified?.is_none() {
                 let what = format!("interrupted: '{}' was not compared with its digest", blob.location);
                 return Err(CliError::failed(what));

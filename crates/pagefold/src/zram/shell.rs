@@ -34,8 +34,8 @@ const REMOVE_PAUSE: Duration = Duration::from_millis(100);
 /// The arguments of `zram-shell`.
 #[derive(Debug, Args)]
 pub struct ShellArgs {
-    /// When the command has ended, remove the disks that were created in this shell and are not in use. Other disks
-    /// stay, with their contents
+    /// Remove the disks of this shell when the command has ended. Those that were created in it and are not in use.
+    /// Other disks stay, with their contents
     #[arg(long)]
     pub rm: bool,
     /// The command and its arguments [default: $SHELL, or /bin/sh]

@@ -1,8 +1,8 @@
 //! Attributes of the codecs: their algorithms and parameters. All are fixed as soon as the disk has a size.
 
+use super::attribute::{Attribute, AttributeTarget, When};
 use super::syntax::{self, Invalid, Syntax};
-use super::values::Parameters;
-use super::{Attribute, Value, When, values};
+use super::values::{self, Parameters, Value};
 use crate::disk::{self, Disk, PRIORITY_COUNT, Setup};
 use crate::log;
 use pagefold_control::config::CodecConfig;
@@ -18,71 +18,58 @@ const NAME_LEN_MAX: usize = 128;
 const DICTIONARY_LEN_MAX: u64 = 1 << 20;
 
 pub(super) static TABLE: &[Attribute] = &[
-    Attribute {
-        name: "codec",
-        unit: "name",
-        meaning: "compression algorithm; comp_algorithm sets it",
-        mode: None,
-        when: When::Always,
-        show: Some(|d| Ok(primary(d).0)),
-        change: None,
-    },
-    Attribute {
-        name: "level",
-        unit: "number",
-        meaning: "compression level, or 'none' if the codec has no levels; algorithm_params sets it",
-        mode: None,
-        when: When::Always,
-        show: Some(|d| Ok(primary(d).1.map_or("none".to_string(), |l| l.to_string()))),
-        change: None,
-    },
-    Attribute {
-        name: "comp_algorithm",
-        unit: "names",
-        meaning: "the list of codecs, the primary one in brackets, as zram prints it. Takes a name, before the disk has a \
-                  size",
-        mode: Some(0o644),
-        when: When::BeforeSize,
-        show: Some(|d| Ok(disk::codec_list(&primary(d).0))),
-        change: Some((algorithm, choose)),
-    },
-    Attribute {
-        name: "recomp_algorithm",
-        unit: "names",
-        meaning: "the codecs that pages are recompressed with: for each priority the list of codecs, the chosen one \
-                  in brackets, as zram prints it. Takes algo=NAME priority=1 to 3 (1 if left out), before the disk has a \
-                  size",
-        mode: Some(0o644),
-        when: When::BeforeSize,
-        show: Some(|d| Ok(further(d))),
-        change: Some((further_algorithm, choose)),
-    },
-    Attribute {
-        name: "algorithm_params",
-        unit: "",
-        meaning: "parameters of a codec. Takes priority=0 to 3 (0 if left out) or algo=NAME, and level=NUMBER, dict=PATH, \
-                  deflate.winbits=NUMBER; parameters that are left out stay as they are. recomp_algorithm may choose the codec \
-                  of a priority later. Before the disk has a size, which is refused if the codec does not take them",
-        mode: Some(0o200),
-        when: When::BeforeSize,
-        show: None,
-        change: Some((parameters, |t, v| match v {
-            Value::Parameters(parameters) => {
-                t.disk().change_setup(|setup| set_parameters(setup, &parameters))
-            }
-            _ => Ok(()),
-        })),
-    },
-    Attribute {
-        name: "max_comp_streams",
-        unit: "number",
-        meaning: "the number of compression streams: one for each CPU. Takes any number, which has no effect, as in \
-                  zram until Linux 6.15",
-        mode: Some(0o644),
-        when: When::Always,
-        show: Some(|_| Ok(pagefold_sys::cpu::count().to_string())),
-        change: Some((values::number, |_, _| Ok(()))),
-    },
+    Attribute::new("codec", "name", "compression algorithm; comp_algorithm sets it")
+        .shown(|d| Ok(primary(d).0)),
+    Attribute::new(
+        "level",
+        "number",
+        "compression level, or 'none' if the codec has no levels; algorithm_params sets it",
+    )
+    .shown(|d| Ok(primary(d).1.map_or("none".to_string(), |l| l.to_string()))),
+    Attribute::new(
+        "comp_algorithm",
+        "names",
+        "the list of codecs, the primary one in brackets, as zram prints it. Takes a name, before the \
+         disk has a size",
+    )
+    .file(0o644)
+    .when(When::BeforeSize)
+    .shown(|d| Ok(disk::codec_list(&primary(d).0)))
+    .changed(algorithm, choose),
+    Attribute::new(
+        "recomp_algorithm",
+        "names",
+        "the codecs that pages are recompressed with: for each priority the list of codecs, the chosen \
+         one in brackets, as zram prints it. Takes algo=NAME priority=1 to 3 (1 if left out), before \
+         the disk has a size",
+    )
+    .file(0o644)
+    .when(When::BeforeSize)
+    .shown(|d| Ok(further(d)))
+    .changed(further_algorithm, choose),
+    Attribute::new(
+        "algorithm_params",
+        "",
+        "parameters of a codec. Takes priority=0 to 3 (0 if left out) or algo=NAME, and level=NUMBER, \
+         dict=PATH, deflate.winbits=NUMBER; parameters that are left out stay as they are. \
+         recomp_algorithm may choose the codec of a priority later. Before the disk has a size, which \
+         is refused if the codec does not take them",
+    )
+    .file(0o200)
+    .when(When::BeforeSize)
+    .changed(parameters, |t, v| match v {
+        Value::Parameters(parameters) => t.disk().change_setup(|setup| set_parameters(setup, &parameters)),
+        _ => Ok(()),
+    }),
+    Attribute::new(
+        "max_comp_streams",
+        "number",
+        "the number of compression streams: one for each CPU. Takes any number, which has no effect, as \
+         in zram until Linux 6.15",
+    )
+    .file(0o644)
+    .shown(|_| Ok(pagefold_sys::cpu::count().to_string()))
+    .changed(values::number, |_, _| Ok(())),
 ];
 
 /// Name and level of the primary codec. The level of a disk without a size is the one that it gets.
@@ -109,7 +96,7 @@ fn further(disk: &Disk) -> String {
     (1..PRIORITY_COUNT).filter_map(line).collect::<Vec<_>>().join("\n")
 }
 
-fn choose(target: &mut dyn super::AttributeTarget, value: Value) -> Result<()> {
+fn choose(target: &mut dyn AttributeTarget, value: Value) -> Result<()> {
     match value {
         Value::Algorithm { priority, name } => target.disk().change_setup(|setup| {
             setup.choose(priority, &name);
@@ -175,7 +162,7 @@ fn further_algorithm(text: &str, syntax: Syntax) -> Result<Value, Invalid> {
             key => unknown("recomp_algorithm", key, syntax)?,
         }
     }
-    let name = name.ok_or("it takes algo=NAME, and a priority")?;
+    let name = name.ok_or("expected algo=NAME, and a priority")?;
     match usize::try_from(priority) {
         Ok(priority @ 1..PRIORITY_COUNT) => {
             check_len(name)?;

@@ -1,20 +1,10 @@
 //! Attributes of the device: its size, its memory, its statistics.
 
+use super::attribute::{Attribute, When};
 use super::syntax::{self, Invalid, Syntax};
 use super::values::{self, Value};
-use super::{Attribute, ShowFn, When};
 use crate::disk;
 use pagefold_page::PageCount;
-
-/// An attribute that only shows something and is none of zram's.
-const fn shown(name: &'static str, unit: &'static str, meaning: &'static str, show: ShowFn) -> Attribute {
-    Attribute { name, unit, meaning, mode: None, when: When::Always, show: Some(show), change: None }
-}
-
-/// An attribute of zram that only shows something.
-const fn zrams(name: &'static str, unit: &'static str, meaning: &'static str, show: ShowFn) -> Attribute {
-    Attribute { mode: Some(0o444), ..shown(name, unit, meaning, show) }
-}
 
 /// Parses a memory limit. The kernel takes one that is too small for any page; it rounds up to pages.
 fn limit(text: &str, syntax: Syntax) -> Result<Value, Invalid> {
@@ -29,7 +19,7 @@ fn limit(text: &str, syntax: Syntax) -> Result<Value, Invalid> {
 /// Parses the size of the device.
 fn size(text: &str, syntax: Syntax) -> Result<Value, Invalid> {
     match values::bytes(text, syntax)?.number() {
-        0 => Err("it takes a size above 0, such as 4G".into()),
+        0 => Err("expected a size above 0, such as 4G".into()),
         bytes => Ok(Value::Number(whole_pages(bytes))),
     }
 }
@@ -62,127 +52,114 @@ fn mm_stat(disk: &disk::Disk) -> String {
 }
 
 pub(super) static TABLE: &[Attribute] = &[
-    shown("size", "bytes", "size of the device, 0 if it has none yet", |d| Ok(d.size_bytes().to_string())),
-    Attribute {
-        name: "disksize",
-        unit: "bytes",
-        meaning: "size of the device, by zram's name. On a disk without a size it takes one such as 4G, rounded up to \
-                  pages; the settings made before are fixed from then on",
-        mode: Some(0o644),
-        when: When::BeforeSize,
-        show: Some(|d| Ok(d.size_bytes().to_string())),
-        change: Some((size, |t, v| t.initialise(v.number()))),
-    },
-    zrams("initstate", "switch", "1: the disk has a size; 0: it has none yet", |d| {
-        Ok(u8::from(d.running().is_some()).to_string())
-    }),
-    Attribute {
-        name: "reset",
-        unit: "",
-        meaning: "takes 1: discard all pages, those on the backing included, and make the disk one without size and \
-                  with the default settings. Refused while the device is in use (EBUSY)",
-        mode: Some(0o200),
-        when: When::Always,
-        show: None,
-        change: Some((reset, |t, _| t.reset())),
-    },
-    Attribute {
-        name: "mem_limit",
-        unit: "bytes",
-        meaning: "most memory for stored pages; a write beyond it fails and changes nothing. Takes a size such as \
-                  2G; 0 for no limit",
-        mode: Some(0o200),
-        when: When::Always,
-        show: Some(|d| match d.running() {
-            Some(live) => Ok(live.store.stats().mm.mem_limit.to_string()),
-            None => Ok(mm_stat(d).split_whitespace().nth(3).unwrap_or("0").to_string()),
-        }),
-        change: Some((limit, |t, v| {
-            t.disk().lock().change_setup(|setup| {
-                setup.mem_limit_bytes = Some(v.number());
-                if let Some(live) = t.disk().running() {
-                    live.store.set_mem_limit(disk::limit(v.number()));
-                }
-                Ok(())
-            })
-        })),
-    },
-    Attribute {
-        name: "mem_used_max",
-        unit: "bytes",
-        meaning: "highest use of memory by stored pages so far. Takes 0: reset to the present use",
-        mode: Some(0o200),
-        when: When::Always,
-        show: Some(|d| Ok(d.running().map_or(0, |live| live.store.stats().mm.mem_used_max).to_string())),
-        change: Some((values::zero, |t, _| {
+    Attribute::new("size", "bytes", "size of the device, 0 if it has none yet")
+        .shown(|d| Ok(d.size_bytes().to_string())),
+    Attribute::new(
+        "disksize",
+        "bytes",
+        "size of the device, by zram's name. On a disk without a size it takes one such as 4G, rounded \
+         up to pages; the settings made before are fixed from then on",
+    )
+    .file(0o644)
+    .when(When::BeforeSize)
+    .shown(|d| Ok(d.size_bytes().to_string()))
+    .changed(size, |t, v| t.initialise(v.number())),
+    Attribute::new("initstate", "switch", "1: the disk has a size; 0: it has none yet")
+        .file(0o444)
+        .shown(|d| Ok(u8::from(d.running().is_some()).to_string())),
+    Attribute::new(
+        "reset",
+        "",
+        "write 1 to discard all pages, those on the backing included, and make the disk one without \
+         size and with the default settings. Refused while the device is in use (EBUSY)",
+    )
+    .file(0o200)
+    .changed(reset, |t, _| t.reset()),
+    Attribute::new(
+        "mem_limit",
+        "bytes",
+        "most memory for stored pages; a write beyond it fails and changes nothing. Takes a size such \
+         as 2G; 0 for no limit",
+    )
+    .file(0o200)
+    .shown(|d| match d.running() {
+        Some(live) => Ok(live.store.stats().mm.mem_limit.to_string()),
+        None => Ok(mm_stat(d).split_whitespace().nth(3).unwrap_or("0").to_string()),
+    })
+    .changed(limit, |t, v| {
+        t.disk().lock().change_setup(|setup| {
+            setup.mem_limit_bytes = Some(v.number());
             if let Some(live) = t.disk().running() {
-                live.store.reset_mem_used_max();
+                live.store.set_mem_limit(disk::limit(v.number()));
             }
             Ok(())
-        })),
-    },
-    Attribute {
-        name: "compact",
-        unit: "",
-        meaning: "takes 1: compact the pool and return free memory to the system",
-        mode: Some(0o200),
-        when: When::WithSize,
-        show: None,
-        change: Some((values::one, |t, _| {
+        })
+    }),
+    Attribute::new(
+        "mem_used_max",
+        "bytes",
+        "highest use of memory by stored pages so far. Write 0 to reset it to the present use",
+    )
+    .file(0o200)
+    .shown(|d| Ok(d.running().map_or(0, |live| live.store.stats().mm.mem_used_max).to_string()))
+    .changed(values::zero, |t, _| {
+        if let Some(live) = t.disk().running() {
+            live.store.reset_mem_used_max();
+        }
+        Ok(())
+    }),
+    Attribute::new("compact", "", "write 1 to compact the pool and return free memory to the system")
+        .file(0o200)
+        .when(When::WithSize)
+        .changed(values::one, |t, _| {
             t.disk().store()?.compact();
             Ok(())
-        })),
-    },
-    Attribute {
-        name: "same_filled_pages_enabled",
-        unit: "switch",
-        meaning: "whether a page that repeats one 8-byte word is stored as that word. Takes 1 or 0, on or off",
-        mode: None,
-        when: When::Always,
-        show: Some(|d| {
-            let setting = d.setup().same_filled;
-            Ok(u8::from(d.running().map_or(setting, |live| live.store.same_filled_enabled())).to_string())
         }),
-        change: Some((values::switch, |t, v| {
-            t.disk().lock().change_setup(|setup| {
-                setup.same_filled = v.is_on();
-                if let Some(live) = t.disk().running() {
-                    live.store.set_same_filled_enabled(v.is_on());
-                }
-                Ok(())
-            })
-        })),
-    },
-    zrams(
+    Attribute::new(
+        "same_filled_pages_enabled",
+        "switch",
+        "whether a page that repeats one 8-byte word is stored as that word. Takes 1 or 0, on or off",
+    )
+    .shown(|d| {
+        let setting = d.setup().same_filled;
+        Ok(u8::from(d.running().map_or(setting, |live| live.store.same_filled_enabled())).to_string())
+    })
+    .changed(values::switch, |t, v| {
+        t.disk().lock().change_setup(|setup| {
+            setup.same_filled = v.is_on();
+            if let Some(live) = t.disk().running() {
+                live.store.set_same_filled_enabled(v.is_on());
+            }
+            Ok(())
+        })
+    }),
+    Attribute::new(
         "debug_stat",
         "",
-        "as zram prints it: a version, and two counters that are always 0 here, because no slot is freed by a try \
-         alone",
-        |_| Ok(format!("version: 1\n0 {:8}", 0)),
-    ),
-    zrams(
+        "as zram prints it: a version, and two counters that are always 0 here, because no slot is \
+         freed by a try alone",
+    )
+    .file(0o444)
+    .shown(|_| Ok(format!("version: 1\n0 {:8}", 0))),
+    Attribute::new(
         "mm_stat",
         "bytes and pages",
-        "orig_data_size compr_data_size mem_used_total mem_limit mem_used_max same_pages pages_compacted \
-         huge_pages huge_pages_since, as zram prints them",
-        |d| Ok(mm_stat(d)),
-    ),
-    zrams(
+        "orig_data_size compr_data_size mem_used_total mem_limit mem_used_max same_pages \
+         pages_compacted huge_pages huge_pages_since, as zram prints them",
+    )
+    .file(0o444)
+    .shown(|d| Ok(mm_stat(d))),
+    Attribute::new(
         "io_stat",
         "requests",
         "failed_reads failed_writes invalid_io notify_free, as zram prints them",
-        |d| Ok(d.running().map(|live| live.store.stats().io).unwrap_or_default().to_string()),
-    ),
-    Attribute {
-        name: "latency",
-        unit: "",
-        meaning: "latency histograms, which 'disk show' prints. Takes 0: reset them",
-        mode: None,
-        when: When::WithSize,
-        show: None,
-        change: Some((values::zero, |t, _| {
+    )
+    .file(0o444)
+    .shown(|d| Ok(d.running().map(|live| live.store.stats().io).unwrap_or_default().to_string())),
+    Attribute::new("latency", "", "latency histograms, which 'disk show' prints. Write 0 to reset them")
+        .when(When::WithSize)
+        .changed(values::zero, |t, _| {
             t.disk().running_or_error()?.meter.reset_latency();
             Ok(())
-        })),
-    },
+        }),
 ];

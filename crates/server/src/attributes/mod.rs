@@ -5,6 +5,7 @@
 //! number and by its name. To add an attribute, add a row to `device` (the device and its memory), `codecs`,
 //! `recompress` or `writeback`.
 
+mod attribute;
 mod codecs;
 mod device;
 mod plan;
@@ -13,86 +14,14 @@ mod syntax;
 mod values;
 mod writeback;
 
+pub use attribute::{Access, Attribute, AttributeTarget};
 pub use syntax::Syntax;
 pub use values::{Parameters, Value};
 
 use crate::disk::{self, Disk};
 use crate::similar::did_you_mean;
+use attribute::{When, named};
 use pagefold_control::error::{CliError, Result};
-use pagefold_store::recompress::RecompressRequest;
-use pagefold_store::writeback::Selection;
-use values::ParseFn;
-
-/// Whether an attribute can be read, written, or both.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
-    /// Read only: a counter, or chosen at creation.
-    Read,
-    /// Write only: an action.
-    Write,
-    /// Both.
-    ReadWrite,
-}
-
-impl Access {
-    fn name(self) -> &'static str {
-        match self {
-            Access::Read => "read only",
-            Access::Write => "write only",
-            Access::ReadWrite => "read, write",
-        }
-    }
-}
-
-/// The parts of a disk's server that attributes act on.
-pub trait AttributeTarget {
-    /// The disk.
-    fn disk(&self) -> &Disk;
-
-    /// Gives the disk, which has no size, a size and a store.
-    fn initialise(&mut self, size_bytes: u64) -> Result<()>;
-
-    /// Discards all pages, and makes the disk one without size and with the default settings. Fails as busy while its
-    /// device is in use.
-    fn reset(&mut self) -> Result<()>;
-
-    /// Writes back pages. Returns when all writes have completed.
-    fn write_back(&mut self, selection: &Selection) -> Result<()>;
-
-    /// Recompresses pages. Returns when the pass has ended.
-    fn recompress(&mut self, request: &RecompressRequest) -> Result<()>;
-}
-
-type ShowFn = fn(&Disk) -> Result<String>;
-type StoreFn = fn(&mut dyn AttributeTarget, Value) -> Result<()>;
-
-/// When an attribute can be set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum When {
-    /// At any time.
-    Always,
-    /// As long as the disk has no size. Later it fails with EBUSY.
-    BeforeSize,
-    /// As soon as the disk has a size. Earlier it fails with EINVAL.
-    WithSize,
-    /// If the disk has a size and a backing. Without the latter it fails with ENODEV.
-    WithBacking,
-}
-
-/// One attribute.
-pub struct Attribute {
-    /// Its name.
-    pub name: &'static str,
-    /// The unit of its value.
-    pub unit: &'static str,
-    /// Its meaning, and the values that can be written.
-    pub meaning: &'static str,
-    /// The mode of its file in the attribute tree, as in zram's folder in sysfs; `None` if zram has no such file.
-    pub mode: Option<u16>,
-    when: When,
-    show: Option<ShowFn>,
-    change: Option<(ParseFn, StoreFn)>,
-}
 
 /// All attributes, in the order of listings.
 pub fn all() -> impl Iterator<Item = &'static Attribute> {
@@ -100,23 +29,6 @@ pub fn all() -> impl Iterator<Item = &'static Attribute> {
 }
 
 impl Attribute {
-    /// Whether it can be read, written, or both.
-    pub fn access(&self) -> Access {
-        match (&self.show, &self.change) {
-            (_, None) => Access::Read,
-            (None, Some(_)) => Access::Write,
-            (Some(_), Some(_)) => Access::ReadWrite,
-        }
-    }
-
-    /// Its value as text.
-    pub fn show(&self, disk: &Disk) -> Result<String> {
-        match self.show {
-            Some(show) => show(disk),
-            None => Err(CliError::usage(format!("attribute {} can only be set", self.name))),
-        }
-    }
-
     /// Parses a value for it. The error says which values it takes.
     pub fn parse(&self, text: &str, syntax: Syntax) -> Result<Value> {
         let Some((parse, _)) = self.change else {
@@ -153,10 +65,6 @@ impl Attribute {
             None => self.parse("", Syntax::Command).map(|_| ()),
         }
     }
-}
-
-fn named(name: &str, e: CliError) -> CliError {
-    CliError { message: format!("{name}: {}", e.message), ..e }
 }
 
 /// Options of `disk create` whose attribute has another name.

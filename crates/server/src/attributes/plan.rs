@@ -1,7 +1,9 @@
 //! A dry run of changes: every change is tried on a copy of the settings before the first one is made, so that a wrong
 //! value, in whatever place, leaves the disk as it is.
 
-use super::{Attribute, Value, When, codecs, named};
+use super::attribute::{Attribute, When, named};
+use super::codecs;
+use super::values::Value;
 use crate::disk::{self, Disk, Medium, SIZE_MAX_BYTES, Setup};
 use crate::errors;
 use pagefold_control::error::{CliError, Exit, Result};

@@ -1,53 +1,51 @@
 //! Attributes of recompression, as in zram.
 
+use super::attribute::{Attribute, When};
 use super::syntax::{self, Invalid, Syntax};
-use super::{Attribute, Value, When, values};
+use super::values::{self, Value};
 use crate::disk;
 use crate::{errors, log};
 use pagefold_control::error::Result;
 use pagefold_store::recompress::{RecompressError, RecompressRequest};
 
 pub(super) static TABLE: &[Attribute] = &[
-    Attribute {
-        name: "recompress",
-        unit: "pages",
-        meaning: "recompresses pages, as 'disk recompress' does. Takes zram's words, separated by spaces: type=idle, \
-                  type=huge or type=huge_idle; threshold=BYTES; max_pages=N; algo=NAME or priority=1 to 3; 'all' for \
-                  none of them",
-        mode: Some(0o200),
-        when: When::WithSize,
-        show: None,
-        change: Some((words, |t, v| match v {
-            Value::Recompress(request) => t.recompress(&request),
-            _ => Ok(()),
-        })),
-    },
-    Attribute {
-        name: "recompress_busy",
-        unit: "per cent",
-        meaning: "automatic recompression waits while the pressure in /proc/pressure (time stalled in the last ten seconds, \
-                  CPU or I/O) is above this; 0: it never waits",
-        mode: None,
-        when: When::WithSize,
-        show: Some(|d| Ok(d.store()?.recompress_busy_percent().to_string())),
-        change: Some((values::percent, |t, v| {
-            t.disk().store()?.set_recompress_busy_percent(v.percent());
-            Ok(())
-        })),
-    },
-    Attribute {
-        name: "idle",
-        unit: "seconds",
-        meaning: "marks pages as idle until they are accessed. Takes all, or a time such as 3600 or 1h: then exactly \
-                  the pages not accessed for that long are marked. Times above 8192 s count as 8192 s",
-        mode: Some(0o200),
-        when: When::WithSize,
-        show: None,
-        change: Some((idle, |t, v| {
-            t.disk().store()?.mark_idle(v.number().min(disk::AGE_MAX_S));
-            Ok(())
-        })),
-    },
+    Attribute::new(
+        "recompress",
+        "pages",
+        "recompresses pages, as 'disk recompress' does. Takes zram's words, separated by spaces: \
+         type=idle, type=huge or type=huge_idle; threshold=BYTES; max_pages=N; algo=NAME or priority=1 \
+         to 3; 'all' for none of them",
+    )
+    .file(0o200)
+    .when(When::WithSize)
+    .changed(words, |t, v| match v {
+        Value::Recompress(request) => t.recompress(&request),
+        _ => Ok(()),
+    }),
+    Attribute::new(
+        "recompress_busy",
+        "per cent",
+        "automatic recompression waits while the pressure in /proc/pressure (time stalled in the last \
+         ten seconds, CPU or I/O) is above this; 0: it never waits",
+    )
+    .when(When::WithSize)
+    .shown(|d| Ok(d.store()?.recompress_busy_percent().to_string()))
+    .changed(values::percent, |t, v| {
+        t.disk().store()?.set_recompress_busy_percent(v.percent());
+        Ok(())
+    }),
+    Attribute::new(
+        "idle",
+        "seconds",
+        "marks pages as idle until they are accessed. Takes all, or a time such as 3600 or 1h: then \
+         exactly the pages not accessed for that long are marked. Times above 8192 s count as 8192 s",
+    )
+    .file(0o200)
+    .when(When::WithSize)
+    .changed(idle, |t, v| {
+        t.disk().store()?.mark_idle(v.number().min(disk::AGE_MAX_S));
+        Ok(())
+    }),
 ];
 
 fn words(text: &str, syntax: Syntax) -> Result<Value, Invalid> {
@@ -82,7 +80,7 @@ fn idle(text: &str, syntax: Syntax) -> Result<Value, Invalid> {
         ("all", _) => Ok(Value::Number(0)),
         (_, Syntax::Kernel) => syntax::kstrtou(text, 0, u64::from(u32::MAX))
             .map(Value::Number)
-            .map_err(|_| "it takes 'all', or an age in seconds".into()),
+            .map_err(|_| "expected 'all', or an age in seconds".into()),
         _ => values::seconds(text, syntax).map_err(|e| format!("{}; or 'all'", e.why).into()),
     }
 }

@@ -89,7 +89,7 @@ pub fn kstrtobool(text: &str) -> Result<bool, Invalid> {
     match text.to_ascii_lowercase().as_bytes() {
         [b'y' | b't' | b'1', ..] | [b'o', b'n', ..] => Ok(true),
         [b'n' | b'f' | b'0', ..] | [b'o', b'f', ..] => Ok(false),
-        _ => Err("it takes 1 or 0, on or off".into()),
+        _ => Err("expected 1 or 0, on or off".into()),
     }
 }
 

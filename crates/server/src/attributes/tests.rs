@@ -5,7 +5,8 @@ use pagefold_control::config::{CodecConfig, DiskConfig};
 use pagefold_control::error::Exit;
 use pagefold_control::export_kind::ExportKind;
 use pagefold_control::instance::InstanceName;
-use pagefold_store::writeback::LayoutKind;
+use pagefold_store::recompress::RecompressRequest;
+use pagefold_store::writeback::{LayoutKind, Selection};
 use std::sync::Arc;
 
 /// A server without an export.

@@ -78,7 +78,7 @@ pub fn bytes(text: &str, syntax: Syntax) -> Result<Value, Invalid> {
     match syntax {
         Syntax::Command => size::parse(text).map(Value::Number).map_err(|e| e.to_string().into()),
         Syntax::Kernel => {
-            syntax::memparse(text).map(Value::Number).ok_or_else(|| "it takes a size such as 4G".into())
+            syntax::memparse(text).map(Value::Number).ok_or_else(|| "expected a size such as 4G".into())
         }
     }
 }
@@ -139,6 +139,6 @@ pub fn switch(text: &str, syntax: Syntax) -> Result<Value, Invalid> {
         (_, Syntax::Kernel) => syntax::kstrtobool(text).map(|on| Value::Number(on.into())),
         ("1" | "y" | "yes" | "on" | "Y", _) => Ok(Value::Number(1)),
         ("0" | "n" | "no" | "off" | "N", _) => Ok(Value::Number(0)),
-        _ => Err("it takes 1 or 0, on or off".into()),
+        _ => Err("expected 1 or 0, on or off".into()),
     }
 }

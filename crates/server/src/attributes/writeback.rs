@@ -3,9 +3,10 @@
 //! Those of automatic writeback fail if the disk has no backing. Those of zram can be set without one, and before the
 //! disk has a size: then the settings of the disk keep them ([`crate::disk::Setup`]).
 
+use super::attribute::{Attribute, When};
 use super::recompress::invalid;
 use super::syntax::{self, Invalid, Syntax};
-use super::{Attribute, Value, When, values};
+use super::values::{self, Value};
 use crate::disk::{Disk, Medium};
 use crate::{errors, log};
 use pagefold_control::error::{CliError, Result};
@@ -16,183 +17,162 @@ use pagefold_store::writeback::{
 use std::path::PathBuf;
 
 pub(super) static TABLE: &[Attribute] = &[
-    Attribute {
-        name: "backing_dev",
-        unit: "path",
-        meaning: "path of the backing, or 'none'. Takes the absolute path of a block device or file that exists, before \
-                  the disk has a size; its contents are lost then",
-        mode: Some(0o644),
-        when: When::BeforeSize,
-        show: Some(|d| {
-            let setup = d.setup();
-            Ok(setup.medium.as_ref().map_or("none".to_string(), |m| m.path.display().to_string()))
+    Attribute::new(
+        "backing_dev",
+        "path",
+        "path of the backing, or 'none'. Takes the absolute path of a block device or file that exists, \
+         before the disk has a size; its contents are lost then",
+    )
+    .file(0o644)
+    .when(When::BeforeSize)
+    .shown(|d| {
+        let setup = d.setup();
+        Ok(setup.medium.as_ref().map_or("none".to_string(), |m| m.path.display().to_string()))
+    })
+    .changed(backing, |t, v| match v {
+        Value::Path { path, force } => t.disk().change_setup(|setup| {
+            setup.medium = Some(Medium::open(&path, force)?);
+            Ok(())
         }),
-        change: Some((backing, |t, v| match v {
-            Value::Path { path, force } => t.disk().change_setup(|setup| {
-                setup.medium = Some(Medium::open(&path, force)?);
-                Ok(())
-            }),
-            _ => Ok(()),
-        })),
-    },
-    Attribute {
-        name: "compressed_writeback",
-        unit: "switch",
-        meaning: "1: written-back pages are compressed and packed into a log; 0: one uncompressed page per block, as \
-                  zram does. Can be set before the disk has a size",
-        mode: Some(0o644),
-        when: When::BeforeSize,
-        show: Some(|d| Ok(u8::from(layout(d) == LayoutKind::Log).to_string())),
-        change: Some((values::switch, |t, v| {
-            t.disk().change_setup(|setup| {
-                setup.layout = if v.is_on() { LayoutKind::Log } else { LayoutKind::Blocks };
-                Ok(())
-            })
-        })),
-    },
-    Attribute {
-        name: "writeback",
-        unit: "pages",
-        meaning: "writes back pages, as 'disk writeback' does. Takes zram's words, separated by spaces: type=TYPE or \
-                  just TYPE, where TYPE is idle, huge, huge_idle or incompressible; page_index=N; page_indexes=A-B",
-        mode: Some(0o200),
-        when: When::WithBacking,
-        show: None,
-        change: Some((pages, |t, v| match v {
-            Value::Pages(selection) => t.write_back(&selection),
-            _ => Ok(()),
-        })),
-    },
-    Attribute {
-        name: "writeback_limit",
-        unit: "pages",
-        meaning: "number of pages that may still be written back, if writeback_limit_enable is 1",
-        mode: Some(0o644),
-        when: When::Always,
-        show: Some(|d| settings_always(d, |s| s.writeback_limit())),
-        change: Some((values::number, |t, v| change_always(t.disk(), |s| s.set_writeback_limit(v.number())))),
-    },
-    Attribute {
-        name: "writeback_limit_enable",
-        unit: "switch",
-        meaning: "whether writeback_limit is in force. Takes 1 or 0, on or off",
-        mode: Some(0o644),
-        when: When::Always,
-        show: Some(|d| settings_always(d, |s| s.writeback_limit_enabled().into())),
-        change: Some((limit_enable, |t, v| {
-            change_always(t.disk(), |s| s.set_writeback_limit_enabled(v.is_on()))
-        })),
-    },
-    Attribute {
-        name: "writeback_batch_size",
-        unit: "pages",
-        meaning: "most pages that are being written to the backing at once, 1 to 1024",
-        mode: Some(0o644),
-        when: When::Always,
-        show: Some(|d| settings_always(d, |s| s.writeback_batch_size().into())),
-        change: Some((batch_size, |t, v| {
-            change_always(t.disk(), |s| _ = s.set_writeback_batch_size(v.number() as u32))
-        })),
-    },
-    Attribute {
-        name: "bd_stat",
-        unit: "pages",
-        meaning: "bd_count bd_reads bd_writes, as zram prints them: pages on the backing now, pages read back so \
-                  far, pages written back so far",
-        mode: Some(0o444),
-        when: When::Always,
-        show: Some(|d| {
-            let live = d.running();
-            let stats = live.as_ref().and_then(|live| Some(live.store.writeback()?.stats()));
-            Ok(stats.unwrap_or_default().bd.to_string())
-        }),
-        change: None,
-    },
-    Attribute {
-        name: "promote",
-        unit: "switch",
-        meaning: "whether a written-back page that is read twice within promote_window moves back to memory; zram \
-                  never moves it back. Takes 1 or 0, on or off",
-        mode: None,
-        when: When::WithBacking,
-        show: Some(|d| shown(d, |w| w.settings().promote().into())),
-        change: Some((values::switch, |t, v| writeback(t.disk(), |w| w.settings().set_promote(v.is_on())))),
-    },
-    Attribute {
-        name: "promote_window",
-        unit: "seconds",
-        meaning: "time between two reads of a page within which it is promoted, see promote. Takes a time such as 60 \
-                  or 5m",
-        mode: None,
-        when: When::WithBacking,
-        show: Some(|d| shown(d, |w| w.settings().promote_window_s().into())),
-        change: Some((window, |t, v| {
-            writeback(t.disk(), |w| w.settings().set_promote_window_s(v.number() as u32))
-        })),
-    },
-    Attribute {
-        name: "writeback_high",
-        unit: "per cent",
-        meaning: "share of mem_limit above which pages are written back, those not accessed for longest first; 1 to \
-                  100, and not below writeback_low",
-        mode: None,
-        when: When::WithBacking,
-        show: Some(|d| shown(d, |w| w.policy().marks_percent().0.into())),
-        change: Some((mark, |t, v| set_marks(t.disk(), |(_, low)| (v.percent(), low.min(v.percent()))))),
-    },
-    Attribute {
-        name: "writeback_low",
-        unit: "per cent",
-        meaning: "share of mem_limit at which that writeback stops; 1 to 100, and not above writeback_high",
-        mode: None,
-        when: When::WithBacking,
-        show: Some(|d| shown(d, |w| w.policy().marks_percent().1.into())),
-        change: Some((mark, |t, v| set_marks(t.disk(), |(high, _)| (high.max(v.percent()), v.percent())))),
-    },
-    Attribute {
-        name: "writeback_age",
-        unit: "seconds",
-        meaning: "pages not accessed for this long are written back even when memory is free. Takes a time such as \
-                  1h; 0 for never. Times above 8192 s count as 8192 s",
-        mode: None,
-        when: When::WithBacking,
-        show: Some(|d| shown(d, |w| w.policy().age_s())),
-        change: Some((values::seconds, |t, v| writeback(t.disk(), |w| w.policy().set_age_s(v.number())))),
-    },
-    Attribute {
-        name: "writeback_rate",
-        unit: "bytes/s",
-        meaning: "most bytes per second that automatic writeback writes. Takes a size such as 50M or 50M/s; 0 for no \
-                  limit",
-        mode: None,
-        when: When::WithBacking,
-        show: Some(|d| shown(d, |w| w.policy().rate_bytes_per_s())),
-        change: Some((values::rate, |t, v| {
-            writeback(t.disk(), |w| w.policy().set_rate_bytes_per_s(v.number()))
-        })),
-    },
-    Attribute {
-        name: "writeback_daily",
-        unit: "bytes",
-        meaning: "most bytes that automatic writeback writes within 24 hours. Takes a size such as 20G; 0 for no \
-                  limit",
-        mode: None,
-        when: When::WithBacking,
-        show: Some(|d| shown(d, |w| w.policy().daily_bytes())),
-        change: Some((values::bytes, |t, v| writeback(t.disk(), |w| w.policy().set_daily_bytes(v.number())))),
-    },
-    Attribute {
-        name: "writeback_busy",
-        unit: "per cent",
-        meaning: "automatic writeback waits while the pressure in /proc/pressure (time stalled in the last ten \
-                  seconds) is above this, unless memory is nearly used up; 0: it never waits",
-        mode: None,
-        when: When::WithBacking,
-        show: Some(|d| shown(d, |w| w.policy().busy_percent().into())),
-        change: Some((values::percent, |t, v| {
-            writeback(t.disk(), |w| w.policy().set_busy_percent(v.percent()))
-        })),
-    },
+        _ => Ok(()),
+    }),
+    Attribute::new(
+        "compressed_writeback",
+        "switch",
+        "1: written-back pages are compressed and packed into a log; 0: one uncompressed page per \
+         block, as zram does. Can be set before the disk has a size",
+    )
+    .file(0o644)
+    .when(When::BeforeSize)
+    .shown(|d| Ok(u8::from(layout(d) == LayoutKind::Log).to_string()))
+    .changed(values::switch, |t, v| {
+        t.disk().change_setup(|setup| {
+            setup.layout = if v.is_on() { LayoutKind::Log } else { LayoutKind::Blocks };
+            Ok(())
+        })
+    }),
+    Attribute::new(
+        "writeback",
+        "pages",
+        "writes back pages, as 'disk writeback' does. Takes zram's words, separated by spaces: \
+         type=TYPE or just TYPE, where TYPE is idle, huge, huge_idle or incompressible; page_index=N; \
+         page_indexes=A-B",
+    )
+    .file(0o200)
+    .when(When::WithBacking)
+    .changed(pages, |t, v| match v {
+        Value::Pages(selection) => t.write_back(&selection),
+        _ => Ok(()),
+    }),
+    Attribute::new(
+        "writeback_limit",
+        "pages",
+        "number of pages that may still be written back, if writeback_limit_enable is 1",
+    )
+    .file(0o644)
+    .shown(|d| settings_always(d, |s| s.writeback_limit()))
+    .changed(values::number, |t, v| change_always(t.disk(), |s| s.set_writeback_limit(v.number()))),
+    Attribute::new(
+        "writeback_limit_enable",
+        "switch",
+        "whether writeback_limit is in force. Takes 1 or 0, on or off",
+    )
+    .file(0o644)
+    .shown(|d| settings_always(d, |s| s.writeback_limit_enabled().into()))
+    .changed(limit_enable, |t, v| change_always(t.disk(), |s| s.set_writeback_limit_enabled(v.is_on()))),
+    Attribute::new(
+        "writeback_batch_size",
+        "pages",
+        "most pages that are being written to the backing at once, 1 to 1024",
+    )
+    .file(0o644)
+    .shown(|d| settings_always(d, |s| s.writeback_batch_size().into()))
+    .changed(batch_size, |t, v| {
+        change_always(t.disk(), |s| _ = s.set_writeback_batch_size(v.number() as u32))
+    }),
+    Attribute::new(
+        "bd_stat",
+        "pages",
+        "bd_count bd_reads bd_writes, as zram prints them: pages on the backing now, pages read back so \
+         far, pages written back so far",
+    )
+    .file(0o444)
+    .shown(|d| {
+        let live = d.running();
+        let stats = live.as_ref().and_then(|live| Some(live.store.writeback()?.stats()));
+        Ok(stats.unwrap_or_default().bd.to_string())
+    }),
+    Attribute::new(
+        "promote",
+        "switch",
+        "whether a written-back page that is read twice within promote_window moves back to memory; \
+         zram never moves it back. Takes 1 or 0, on or off",
+    )
+    .when(When::WithBacking)
+    .shown(|d| shown(d, |w| w.settings().promote().into()))
+    .changed(values::switch, |t, v| writeback(t.disk(), |w| w.settings().set_promote(v.is_on()))),
+    Attribute::new(
+        "promote_window",
+        "seconds",
+        "time between two reads of a page within which it is promoted, see promote. Takes a time such \
+         as 60 or 5m",
+    )
+    .when(When::WithBacking)
+    .shown(|d| shown(d, |w| w.settings().promote_window_s().into()))
+    .changed(window, |t, v| writeback(t.disk(), |w| w.settings().set_promote_window_s(v.number() as u32))),
+    Attribute::new(
+        "writeback_high",
+        "per cent",
+        "share of mem_limit above which pages are written back, those not accessed for longest first; 1 \
+         to 100, and not below writeback_low",
+    )
+    .when(When::WithBacking)
+    .shown(|d| shown(d, |w| w.policy().marks_percent().0.into()))
+    .changed(mark, |t, v| set_marks(t.disk(), |(_, low)| (v.percent(), low.min(v.percent())))),
+    Attribute::new(
+        "writeback_low",
+        "per cent",
+        "share of mem_limit at which that writeback stops; 1 to 100, and not above writeback_high",
+    )
+    .when(When::WithBacking)
+    .shown(|d| shown(d, |w| w.policy().marks_percent().1.into()))
+    .changed(mark, |t, v| set_marks(t.disk(), |(high, _)| (high.max(v.percent()), v.percent()))),
+    Attribute::new(
+        "writeback_age",
+        "seconds",
+        "pages not accessed for this long are written back even when memory is free. Takes a time such \
+         as 1h; 0 for never. Times above 8192 s count as 8192 s",
+    )
+    .when(When::WithBacking)
+    .shown(|d| shown(d, |w| w.policy().age_s()))
+    .changed(values::seconds, |t, v| writeback(t.disk(), |w| w.policy().set_age_s(v.number()))),
+    Attribute::new(
+        "writeback_rate",
+        "bytes/s",
+        "most bytes per second that automatic writeback writes. Takes a size such as 50M or 50M/s; 0 \
+         for no limit",
+    )
+    .when(When::WithBacking)
+    .shown(|d| shown(d, |w| w.policy().rate_bytes_per_s()))
+    .changed(values::rate, |t, v| writeback(t.disk(), |w| w.policy().set_rate_bytes_per_s(v.number()))),
+    Attribute::new(
+        "writeback_daily",
+        "bytes",
+        "most bytes that automatic writeback writes within 24 hours. Takes a size such as 20G; 0 for no \
+         limit",
+    )
+    .when(When::WithBacking)
+    .shown(|d| shown(d, |w| w.policy().daily_bytes()))
+    .changed(values::bytes, |t, v| writeback(t.disk(), |w| w.policy().set_daily_bytes(v.number()))),
+    Attribute::new(
+        "writeback_busy",
+        "per cent",
+        "automatic writeback waits while the pressure in /proc/pressure (time stalled in the last ten \
+         seconds) is above this, unless memory is nearly used up; 0: it never waits",
+    )
+    .when(When::WithBacking)
+    .shown(|d| shown(d, |w| w.policy().busy_percent().into()))
+    .changed(values::percent, |t, v| writeback(t.disk(), |w| w.policy().set_busy_percent(v.percent()))),
 ];
 
 /// Calls `action` with the writeback of a disk that has a size and a backing.

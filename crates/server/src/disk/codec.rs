@@ -44,7 +44,7 @@ pub fn applicable(config: &CodecConfig) -> CodecConfig {
 
 /// A codec without parameters.
 pub fn plain(name: &str) -> CodecConfig {
-    CodecConfig { name: name.to_string(), level: None, dictionary: None, window_bits: None }
+    CodecConfig { name: name.to_string(), ..CodecConfig::default() }
 }
 
 /// Checks name, level and dictionary by preparing the codec.

@@ -21,34 +21,22 @@ pub fn status(live: &RunningDisk) -> Option<RecompressStatus> {
         })
     };
     let codecs: Vec<FurtherCodec> = (1..=3).filter_map(codec).collect();
-    (!codecs.is_empty()).then_some(RecompressStatus {
-        codecs,
-        recompressed_pages: s.recompressed_pages,
-        saved_bytes: s.saved_bytes,
-        not_smaller_pages: s.not_smaller_pages,
-    })
+    (!codecs.is_empty())
+        .then_some(copied!(RecompressStatus from s: recompressed_pages saved_bytes not_smaller_pages; codecs))
 }
 
 /// Converts the progress of a pass.
 pub fn progress(p: &RecompressProgress) -> PassProgress {
-    PassProgress {
-        seen_pages: p.seen_pages,
-        total_pages: p.total_pages,
-        done_pages: p.recompressed_pages,
-        done_bytes: p.saved_bytes,
+    copied! {
+        PassProgress from p: seen_pages total_pages; done_pages: p.recompressed_pages, done_bytes: p.saved_bytes
     }
 }
 
 /// Converts the report on a pass that took `elapsed`.
 pub fn pass(report: RecompressReport, elapsed: Duration) -> RecompressPassReport {
-    RecompressPassReport {
-        recompressed_pages: report.recompressed_pages,
-        old_bytes: report.old_bytes,
-        new_bytes: report.new_bytes,
-        not_smaller_pages: report.not_smaller_pages,
-        changed_pages: report.changed_pages,
-        no_memory_pages: report.no_memory_pages,
-        failed_pages: report.failed_pages,
+    copied! {
+        RecompressPassReport from report:
+        recompressed_pages old_bytes new_bytes not_smaller_pages changed_pages no_memory_pages failed_pages;
         interrupted: report.stopped,
         elapsed_ns: u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX),
     }

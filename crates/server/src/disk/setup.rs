@@ -16,29 +16,12 @@ pub const PRIORITY_COUNT: usize = FURTHER_CODECS_MAX + 1;
 /// The codec of a new disk.
 const DEFAULT_CODEC: &str = "lz4";
 
-/// The codec of a priority, as far as it is chosen. As in zram, its parameters can be chosen before its algorithm.
-#[derive(Clone, Default)]
-struct Choice {
-    is_chosen: bool,
-    /// Its name counts if an algorithm is chosen.
-    codec: CodecConfig,
-}
-
-impl Choice {
-    fn of(codec: CodecConfig) -> Self {
-        Choice { is_chosen: true, codec }
-    }
-
-    fn codec(&self) -> Option<&CodecConfig> {
-        self.is_chosen.then_some(&self.codec)
-    }
-}
-
 /// The settings of a disk.
 #[derive(Clone)]
 pub struct Setup {
-    /// The codecs by priority; the first is the primary one.
-    choices: [Choice; PRIORITY_COUNT],
+    /// The codecs by priority; the first is the primary one. One without a name is not chosen: as in zram, its parameters
+    /// can be chosen before its algorithm.
+    codecs: [CodecConfig; PRIORITY_COUNT],
     /// The rules of automatic recompression.
     pub recompress_after: Vec<RecompressAfter>,
     /// Limit of the pool's memory; `None` for the store's default, 0 for no limit.
@@ -56,11 +39,11 @@ pub struct Setup {
 impl Setup {
     /// The settings of a configuration.
     pub fn new(config: &DiskConfig, medium: Option<Medium>) -> Self {
-        let mut choices: [Choice; PRIORITY_COUNT] = Default::default();
+        let mut codecs: [CodecConfig; PRIORITY_COUNT] = Default::default();
         let given = std::iter::once(&config.codec).chain(&config.further_codecs);
-        choices.iter_mut().zip(given).for_each(|(choice, codec)| *choice = Choice::of(codec.clone()));
+        codecs.iter_mut().zip(given).for_each(|(codec, given)| *codec = given.clone());
         Setup {
-            choices,
+            codecs,
             recompress_after: config.recompress_after.clone(),
             mem_limit_bytes: config.mem_limit_bytes,
             layout: medium.as_ref().map_or(LayoutKind::Log, |m| m.layout),
@@ -71,19 +54,18 @@ impl Setup {
 
     /// The codec of a priority, if its algorithm is chosen.
     pub fn codec(&self, priority: usize) -> Option<&CodecConfig> {
-        self.choices.get(priority).and_then(Choice::codec)
+        self.codecs.get(priority).filter(|codec| !codec.name.is_empty())
     }
 
     /// The parameters of a priority, for a codec that is chosen or will be.
     pub fn parameters_mut(&mut self, priority: usize) -> Option<&mut CodecConfig> {
-        self.choices.get_mut(priority).map(|choice| &mut choice.codec)
+        self.codecs.get_mut(priority)
     }
 
     /// Chooses the algorithm of a priority. Its parameters stay.
     pub fn choose(&mut self, priority: usize, name: &str) {
-        if let Some(choice) = self.choices.get_mut(priority) {
-            choice.is_chosen = true;
-            choice.codec.name = name.to_string();
+        if let Some(codec) = self.codecs.get_mut(priority) {
+            codec.name = name.to_string();
         }
     }
 
@@ -102,10 +84,10 @@ impl Setup {
 impl Default for Setup {
     /// The settings of a disk after a reset: as zram's, no limit of memory.
     fn default() -> Self {
-        let mut choices: [Choice; PRIORITY_COUNT] = Default::default();
-        choices[0] = Choice::of(codec::plain(DEFAULT_CODEC));
+        let mut codecs: [CodecConfig; PRIORITY_COUNT] = Default::default();
+        codecs[0] = codec::plain(DEFAULT_CODEC);
         Setup {
-            choices,
+            codecs,
             recompress_after: Vec::new(),
             mem_limit_bytes: Some(0),
             same_filled: true,

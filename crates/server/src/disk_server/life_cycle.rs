@@ -3,7 +3,7 @@
 //! The lock of the disk is held during both, so no other change of the life cycle, and of the settings, happens meanwhile.
 //! Reports and attributes do not wait for it.
 
-use super::Server;
+use super::server::Server;
 use crate::disk::{self, RunningDisk};
 use crate::export::Users;
 use crate::log;

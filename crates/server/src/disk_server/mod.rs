@@ -20,17 +20,17 @@
 mod end_watch;
 mod life_cycle;
 mod report;
+mod server;
 
 use crate::attributes::{self, AttributeTarget};
 use crate::disk::{self, Disk, Passes};
-use crate::export::{self, Export, Opening, PreparedForSwap};
+use crate::export::{self, Opening, PreparedForSwap};
 use crate::socket::{ControlSocket, RequestHandler};
 use crate::startup::StartupChannel;
 use crate::{errors, log};
 use end_watch::EndWatch;
 use pagefold_control::config::DiskConfig;
 use pagefold_control::error::{CliError, Result};
-use pagefold_control::instance::state::{BackingFile, ExportState, State};
 use pagefold_control::instance::{InstanceDir, RuntimeDir};
 use pagefold_control::protocol::{Request, Response};
 use pagefold_control::report::recompress::RecompressPassReport;
@@ -40,30 +40,13 @@ use pagefold_store::recompress::RecompressRequest;
 use pagefold_store::writeback::{Selection, WritebackError};
 use pagefold_sys::privileges::CapabilitySet;
 use pagefold_sys::signal::Termination;
-use pagefold_sys::{pidfd, privileges, ready};
+use pagefold_sys::{privileges, ready};
+use server::{Server, state};
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-
-/// The disk and its export, shared by the main thread and the threads of the control socket.
-struct Server {
-    dir: InstanceDir,
-    disk: Disk,
-    export: Box<dyn Export>,
-    /// The reason that swapping to the disk is not safe, if it is not.
-    swap_warning: Option<String>,
-    /// Other warnings for the administrator.
-    warnings: Vec<String>,
-    /// The backing file that is removed with the disk.
-    created: Option<BackingFile>,
-    /// Set when the device was closed on request.
-    removed: AtomicBool,
-    passes: Passes,
-    /// Shut down to wake the main thread, which polls the other end.
-    wake_sender: UnixStream,
-}
 
 /// Serves a disk until it is removed or a signal ends it. The caller holds the lock of the instance.
 /// `backing` is the open file of the backing in the configuration.
@@ -199,51 +182,6 @@ fn remove_dir(server: &Server, dir: &InstanceDir) -> Result<()> {
     let runtime = RuntimeDir::containing(dir)?;
     let _locked = runtime.lock()?;
     dir.remove()
-}
-
-fn state(disk: &Disk, export: Option<ExportState>, backing: Option<BackingFile>) -> State {
-    State {
-        name: disk.name().clone(),
-        server: pidfd::Identity::of_self().map(Into::into),
-        size_bytes: disk.size_bytes(),
-        created_unix_s: disk.created_unix_s(),
-        export,
-        backing,
-    }
-}
-
-impl Server {
-    fn state(&self) -> State {
-        state(&self.disk, Some(self.export.state()), self.created.clone())
-    }
-
-    /// The warnings of a report.
-    fn all_warnings(&self) -> Vec<String> {
-        let has_large_sectors = self.export.sector_bytes().is_some_and(|bytes| bytes > 512);
-        let live = self.disk.running().filter(|_| has_large_sectors);
-        let of_sectors = live.and_then(|live| disk::sector_warning(&live));
-        self.swap_warning.iter().chain(&self.warnings).cloned().chain(of_sectors).collect()
-    }
-
-    /// Closes the device; fails if it is in use (an NBD export only without `force`). Records that it is closed: if the
-    /// process dies from now on, commands report that the disk has ended, not that its server died.
-    fn close_device(&self, force: bool) -> Result<()> {
-        self.export.close(force)?;
-        match self.dir.mark_ended() {
-            Err(e) if self.dir.exists() => {
-                log::warning(format_args!("{e}; the next command takes this server for one that died"));
-            }
-            // Without the folder, no command finds the disk.
-            _ => {}
-        }
-        Ok(())
-    }
-
-    fn remove(&self, force: bool) -> Result<()> {
-        self.close_device(force)?;
-        self.removed.store(true, Ordering::Release);
-        Ok(())
-    }
 }
 
 /// A server handling one request, and the way to report progress to the client.

@@ -5,10 +5,11 @@
 //! repeated exactly by its seed.
 
 use super::*;
-use crate::export::Users;
+use crate::export::{Export, Users};
 use pagefold_block::BlockDevice;
 use pagefold_control::error::Exit;
 use pagefold_control::export_kind::ExportKind;
+use pagefold_control::instance::state::ExportState;
 use pagefold_control::report::disk::ClientsReport;
 use pagefold_fuse::SessionEnd;
 use pagefold_page::PAGE_SIZE;

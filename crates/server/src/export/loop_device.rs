@@ -3,9 +3,9 @@
 //! The server cannot unmount: it dropped the capability before it began to serve. Commands unmount after it has exited
 //! (`pagefold_control::instance::loop_device`).
 
-use super::{Export, Opening, Users};
+use super::interface::{Export, Opening};
 use crate::log;
-use pagefold_block::loop_export::{LoopExport, LoopOptions, RING_BYTES_MAX};
+use pagefold_block::loop_export::{LoopExport, LoopOptions, RING_BYTES_MAX, Users};
 use pagefold_control::config::FuseUring;
 use pagefold_control::error::{CliError, Result};
 use pagefold_control::export_kind::ExportKind;

@@ -1,8 +1,9 @@
 //! The NBD export: on a unix socket in the disk's folder, or on TCP.
 
-use super::{Export, Opening, Users};
+use super::interface::{Export, Opening};
 use crate::errors::of_nbd;
 use crate::log;
+use pagefold_block::loop_export::Users;
 use pagefold_block::nbd::{self, Limits, Server, TlsConfig, UnixSocket, uri};
 use pagefold_control::config::Listen;
 use pagefold_control::error::{CliError, Exit, Result};

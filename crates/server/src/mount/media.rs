@@ -5,27 +5,33 @@
 //! files and the folder of the cache, and [`Media::connect`] asks servers, reads the beginnings of Merkle trees and
 //! compares them with the digests.
 
+mod errors;
 mod stores;
 mod whole;
 
+pub use errors::verity_exit;
 pub use pagefold_remote::whole::{HashedSource, WholeHash};
 pub use stores::store_settings;
 pub use whole::Blob;
 
 use super::cache::OpenedCache;
 use super::shares::CacheShares;
+use errors::{opening, with_advice};
 use pagefold_backing::{ByteSource, FileBacking};
 use pagefold_control::error::{CliError, Exit, Result};
-use pagefold_control::media::{Location, MediaConfig, RemoteConfig, SCHEMES, VerityConfig};
-use pagefold_image::verity::{Digest, Salt, VerifiedSource, VerityError};
+use pagefold_control::media::{
+    Location, MediaConfig, REGISTRY_TREE_SUFFIX, RemoteConfig, SCHEMES, VerityConfig,
+};
+use pagefold_image::verity::{Digest, Salt, VerifiedSource};
 use pagefold_image::with_causes;
 use pagefold_remote::cache::Key;
-use pagefold_remote::stores::{Store, StoreSettings};
-use pagefold_remote::{Options, RemoteError, RemoteSource, Secret, Url};
+use pagefold_remote::stores::Store;
+use pagefold_remote::{Options, RemoteSource, Secret, Url};
 use std::fmt::Display;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+use stores::Stores;
 
 /// The description, in messages, of a file that cannot hold an image.
 pub const NO_MEDIUM: &str = "neither a file nor a block device";
@@ -122,12 +128,11 @@ impl Media {
             Some(Location::Url(url)) => Url::parse(url).ok().map(|url| url.origin()),
             _ => None,
         };
-        let stores = stores::parse(remote.stores.as_ref())?;
+        let stores = Stores::new(&remote)?;
         let mut connector = Connector {
             config: remote,
             image_origin,
             stores,
-            registries: Default::default(),
             cache,
             shares,
             remote: Vec::new(),
@@ -187,9 +192,7 @@ struct Connector {
     config: RemoteConfig,
     /// The server of the image, which gets the credentials.
     image_origin: Option<String>,
-    stores: StoreSettings,
-    /// Images in registries whose manifests have been read.
-    registries: stores::Resolved,
+    stores: Stores,
     cache: Option<OpenedCache>,
     shares: CacheShares,
     remote: Vec<Arc<RemoteSource>>,
@@ -199,8 +202,8 @@ struct Connector {
 
 impl Connector {
     fn connect(&mut self, medium: Medium, salt: &Salt) -> Result<Arc<dyn ByteSource>> {
-        let (medium, of_registry) = self.with_verity_of_registry(medium)?;
         let location = medium.source.location.clone();
+        let (medium, of_registry) = self.with_verity_of_registry(medium)?;
         let first_remote = self.remote.len();
         let is_verified = medium.verity.is_some();
         let source = self.connect_verified(medium, of_registry.as_ref().unwrap_or(salt))?;
@@ -209,6 +212,19 @@ impl Connector {
             self.blobs.push(Blob { location, source: remote.clone(), is_verified });
         }
         Ok(source)
+    }
+
+    /// Lets an image in a registry be verified by the digest and salt that its manifest names, and returns that salt, unless
+    /// the user names a digest. Without one, notes that nothing is verified.
+    fn with_verity_of_registry(&mut self, medium: Medium) -> Result<(Medium, Option<Salt>)> {
+        let location = &medium.source.location;
+        let found = match medium.verity {
+            Some(_) => None,
+            None => self.stores.verity_of(location, &mut self.notes)?,
+        };
+        let Some((digest, salt)) = found else { return Ok((medium, None)) };
+        let tree = Opened { location: location.with_suffix(REGISTRY_TREE_SUFFIX), file: None };
+        Ok((Medium { verity: Some(Verity { digest, tree }), ..medium }, Some(salt)))
     }
 
     /// Opens a medium, verified if it has a digest.
@@ -283,8 +299,8 @@ impl Connector {
         let (authorization, is_verified) = (None, content.is_some());
         let options = Options { timeout, cache_bytes, ahead_threads, authorization, is_verified, cache };
         let opened = match Store::of(url) {
-            Some(Store::Oci) => self.open_oci(location, url, &options)?,
-            Some(_) => self.open_object(location, url, &options)?,
+            Some(Store::Oci) => self.stores.open_oci(location, url, &options)?,
+            Some(_) => self.stores.open_object(location, url, &options)?,
             None => {
                 let url = Url::parse(url).map_err(|e| CliError::usage(format!("'{location}': {e}")))?;
                 let is_of_image = self.image_origin == Some(url.origin());
@@ -296,26 +312,6 @@ impl Connector {
         let source = Arc::new(opened.map_err(|e| opening(location, &e))?);
         self.remote.push(source.clone());
         Ok(source)
-    }
-}
-
-/// The exit code for a failure of a digest.
-pub fn verity_exit(error: &VerityError) -> Exit {
-    if error.is_damage() { Exit::Damaged } else { Exit::Failed }
-}
-
-/// The error of an object on a server that was not opened.
-fn opening(location: &Location, error: &RemoteError) -> CliError {
-    CliError::new(remote_exit(error), format!("opening '{location}': {error}"))
-}
-
-fn remote_exit(error: &RemoteError) -> Exit {
-    match error {
-        error if error.is_missing() => Exit::NotFound,
-        RemoteError::Changed { .. } | RemoteError::OtherDigest { .. } => Exit::Damaged,
-        RemoteError::NoRanges | RemoteError::Unversioned | RemoteError::SetUp { .. } => Exit::Unavailable,
-        error if error.is_denied() => Exit::Unavailable,
-        _ => Exit::Failed,
     }
 }
 
@@ -338,16 +334,6 @@ fn open_tree(verity: &VerityConfig, n: usize, location: &Location) -> Result<Ver
     let digest = verity.digests[n].parse().map_err(|e| CliError::usage(format!("--digest: {e}")))?;
     let tree = verity.trees.get(n).cloned().unwrap_or_else(|| location.with_suffix(TREE_SUFFIX));
     Ok(Verity { digest, tree: Opened::open(&tree).map_err(with_advice)? })
-}
-
-/// Says how to make a Merkle tree that is missing.
-fn with_advice(error: CliError) -> CliError {
-    match error.exit {
-        Exit::NotFound => {
-            CliError::new(error.exit, format!("{error}; 'pagefold image digest' makes the Merkle tree"))
-        }
-        _ => error,
-    }
 }
 
 /// Whether a path begins like a URL.

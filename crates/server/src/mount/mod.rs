@@ -87,27 +87,25 @@ pub fn run(config: &MountConfig, dir: &InstanceDir, channel: StartupChannel) -> 
     let without_rings =
         crate::transport::warning(mount.transport()).filter(|_| config.fuse_uring == FuseUring::On);
     warnings.extend(without_rings.clone());
-    let handler = StatusHandler {
+    let session = MountSession {
         config: config.clone(),
         image,
-        session: MountSession {
-            threads: mount.threads(),
-            transport: crate::transport::name(mount.transport()),
-            without_rings,
-            rings: crate::transport::rings(mount.transport()),
-            max_read_bytes: mount.read_bytes(),
-            requests: mount.requests(),
-            remote,
-            cache,
-            begun,
-            first_read: mount.first_read(),
-            recording: recording.clone(),
-            prefetch,
-        },
+        threads: mount.threads(),
+        transport: crate::transport::name(mount.transport()),
+        without_rings,
+        rings: crate::transport::rings(mount.transport()),
+        max_read_bytes: mount.read_bytes(),
+        requests: mount.requests(),
+        remote,
+        cache,
+        begun,
+        first_read: mount.first_read(),
+        recording: recording.clone(),
+        prefetch,
     };
     run_in_thread(|| {
         privileges::drop_capabilities()?;
-        ControlSocket::bind(&dir.control_path())?.serve(Arc::new(handler))
+        ControlSocket::bind(&dir.control_path())?.serve(Arc::new(session))
     })?;
     channel.ready(&Ready {
         device: config.mount_point.display().to_string(),
@@ -265,19 +263,10 @@ fn wait_for_end(
 }
 
 /// Answers the requests of commands for the report; refuses others.
-struct StatusHandler {
-    config: MountConfig,
-    image: Image,
-    session: MountSession,
-}
-
-impl RequestHandler for StatusHandler {
+impl RequestHandler for MountSession {
     fn handle(&self, request: Request, _: &mut dyn FnMut(&PassProgress) -> bool) -> Response {
         match request {
-            Request::Show {} => {
-                let report = report::report(&self.config, &self.image, &self.session);
-                Response::Mount(Box::new(report))
-            }
+            Request::Show {} => Response::Mount(Box::new(report::report(self))),
             _ => {
                 Response::Refused(CliError::usage("the server of a mounted image does not know this request"))
             }

@@ -13,8 +13,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-/// The figures of a FUSE session that do not come from the image.
+/// A mounted image, for the reports on it.
 pub struct MountSession {
+    /// Its configuration.
+    pub config: MountConfig,
+    /// The image.
+    pub image: Image,
     /// Threads that serve requests.
     pub threads: usize,
     /// How requests reach them.
@@ -42,7 +46,8 @@ pub struct MountSession {
 }
 
 /// The present report on a mounted image.
-pub fn report(config: &MountConfig, image: &Image, session: &MountSession) -> MountReport {
+pub fn report(session: &MountSession) -> MountReport {
+    let MountSession { config, image, .. } = session;
     let ImageStats { reads, budget, cached_bytes, read_bytes, latency } = image.stats();
     let amplification = (reads.asked_bytes > 0).then(|| read_bytes as f64 / reads.asked_bytes as f64);
     MountReport {
@@ -55,13 +60,8 @@ pub fn report(config: &MountConfig, image: &Image, session: &MountSession) -> Mo
         rings: session.rings,
         max_read_bytes: session.max_read_bytes,
         requests: session.requests.load(Ordering::Relaxed),
-        budget: BudgetReport {
-            limit_bytes: budget.limit_bytes,
-            in_use_bytes: budget.in_use_bytes,
-            peak_bytes: budget.peak_bytes,
-            cached_bytes,
-            waits: budget.waits,
-            refused: budget.refused,
+        budget: copied! {
+            BudgetReport from budget: limit_bytes in_use_bytes peak_bytes waits refused; cached_bytes
         },
         reads: reads_report(&reads, read_bytes),
         read_amplification: amplification,
@@ -98,22 +98,10 @@ fn remote_report(sources: &[Arc<RemoteSource>], cache: Option<&OpenedCache>) -> 
 }
 
 fn reads_report(reads: &ReadStats, media_bytes: u64) -> ReadsReport {
-    ReadsReport {
-        reads: reads.reads,
-        errors: reads.errors,
-        asked_bytes: reads.asked_bytes,
-        hit_bytes: reads.hit_bytes,
-        media_bytes,
-        compressed_bytes: reads.compressed_bytes,
-        plain_bytes: reads.plain_bytes,
-        metadata_bytes: reads.metadata_bytes,
-        clusters: reads.clusters,
-        in_place: reads.in_place,
-        bounced: reads.bounced,
-        windowed: reads.windowed,
-        joined: reads.joined,
-        temporary_pages: reads.temporary_pages,
-        readahead_issued: reads.readahead_issued,
-        readahead_dropped: reads.readahead_dropped,
+    copied! {
+        ReadsReport from reads:
+        reads errors asked_bytes hit_bytes compressed_bytes plain_bytes metadata_bytes clusters in_place bounced
+        windowed joined temporary_pages readahead_issued readahead_dropped;
+        media_bytes
     }
 }

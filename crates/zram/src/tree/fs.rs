@@ -1,7 +1,5 @@
 //! [`ZramTree`], which answers the requests of the kernel.
 
-use super::Sysfs;
-use super::debug::{DEBUG_ENTRIES, debug_path};
 use super::node::{FIXED, Names, Node, number_after};
 use super::open_file::{OpenFile, PAGE_BYTES, Target};
 use super::read_slots::{self, ReadSlots};
@@ -28,12 +26,26 @@ const FIXED_TTL: Duration = Duration::from_secs(24 * 3600);
 /// Limit of background requests in flight. The tree has none but those that release files.
 const MAX_BACKGROUND: u16 = 64;
 const BLOCK_DIR: &str = "devices/virtual/block";
+/// Where debugfs is in sysfs.
+const DEBUG_DIR: &str = "kernel/debug";
+
+/// The longest request, bytes. A write may be longer than what the tree takes of it.
+pub(super) const MAX_REQUEST_BYTES: usize = 64 << 10;
+
+/// Where the tree finds the files of loop devices and of other block devices.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sysfs {
+    /// The sysfs that this process reads.
+    pub real: PathBuf,
+    /// The path at which users of the tree find the same sysfs: links lead there.
+    pub links_to: PathBuf,
+}
 
 /// The file system.
 pub(super) struct ZramTree {
-    pub(super) disks: Arc<dyn Disks>,
-    pub(super) sysfs: Sysfs,
-    pub(super) names: Names,
+    disks: Arc<dyn Disks>,
+    sysfs: Sysfs,
+    names: Names,
     open: Mutex<HashMap<u64, Arc<OpenFile>>>,
     next_handle: AtomicU64,
     read_slots: ReadSlots,
@@ -52,38 +64,39 @@ impl ZramTree {
     }
 
     fn find(&self, parent: Node, name: &OsStr) -> Result<Node, Errno> {
+        let missing = Errno(libc::ENOENT);
+        if let Some((_, node)) = fixed_entries(parent).into_iter().find(|(fixed, _)| name == *fixed) {
+            return Ok(node);
+        }
+        if parent == Node::VirtualBlock {
+            return self.disk_of_minor(number_after("loop", name)).map(|(minor, _)| Node::Disk(minor));
+        }
+        if let (Some(node), Some(number)) = (of_disk(parent), number_after("zram", name)) {
+            self.disks.device(number).map_err(|_| missing)?;
+            return if self.is_shown(parent, number) { Ok(node(number)) } else { Err(missing) };
+        }
+        let (dir, node) = self.others(parent).ok_or(missing)?;
+        exists(&dir.join(name))?;
+        Ok(node(self.names.number(name)))
+    }
+
+    /// Whether a directory has an entry for this disk. A disk without a size has no pool.
+    fn is_shown(&self, parent: Node, number: u32) -> bool {
+        let has_size = || self.disks.read(number, "initstate").is_ok_and(|state| state == "1");
+        parent != Node::DebugZsmalloc || has_size()
+    }
+
+    /// The real directory whose further entries are links in this one, and their nodes by the number of the name.
+    fn others(&self, parent: Node) -> Option<(PathBuf, Box<dyn Fn(u32) -> Node>)> {
+        let real = &self.sysfs.real;
         match parent {
-            Node::Disk(minor) => self.find_in_disk(minor, name),
-            Node::Block => self.find_in_block(name),
-            Node::VirtualBlock => {
-                self.disk_of_minor(number_after("loop", name)).map(|(minor, _)| Node::Disk(minor))
+            Node::Block => Some((real.join("block"), Box::new(Node::BlockOther))),
+            Node::Disk(minor) => {
+                Some((self.loop_dir(real, minor), Box::new(move |name| Node::OfLoop(minor, name))))
             }
-            Node::Root if let Some(number) = number_after("zram", name) => {
-                self.disks.device(number).map_err(|_| Errno(libc::ENOENT))?;
-                Ok(Node::DiskLink(number))
-            }
-            other => {
-                let found = fixed_entries(other).iter().find(|(n, _)| name == *n);
-                found.map_or_else(|| self.find_in_debug(other, name), |(_, node)| Ok(*node))
-            }
+            Node::Debug => Some((real.join(DEBUG_DIR), Box::new(Node::DebugOther))),
+            _ => None,
         }
-    }
-
-    fn find_in_block(&self, name: &OsStr) -> Result<Node, Errno> {
-        if let Some(number) = number_after("zram", name) {
-            self.disks.device(number).map_err(|_| Errno(libc::ENOENT))?;
-            return Ok(Node::BlockDisk(number));
-        }
-        exists(&self.sysfs.real.join("block").join(name))?;
-        Ok(Node::BlockOther(self.names.number(name)))
-    }
-
-    fn find_in_disk(&self, minor: u32, name: &OsStr) -> Result<Node, Errno> {
-        if let Some(index) = ATTRIBUTE_FILES.iter().position(|file| name == file.name) {
-            return Ok(Node::Attribute(minor, index as u32));
-        }
-        exists(&self.loop_dir(&self.sysfs.real, minor).join(name))?;
-        Ok(Node::OfLoop(minor, self.names.number(name)))
     }
 
     /// The disk whose device is `/dev/loopM`, as M and its number. ENOENT: no disk has this device.
@@ -122,7 +135,8 @@ impl ZramTree {
                 }
             }
             Node::DebugOther(name) => {
-                Ok(debug_path(&self.sysfs.links_to, &self.names.name(name).ok_or(missing)?).into())
+                let dir = self.sysfs.links_to.join(DEBUG_DIR);
+                Ok(dir.join(self.names.name(name).ok_or(missing)?).into())
             }
             _ => Err(Errno(libc::EINVAL)),
         }
@@ -130,47 +144,32 @@ impl ZramTree {
 
     /// The entries of a directory, without `.` and `..`.
     fn entries(&self, node: Node) -> Result<Vec<(OsString, Node)>, Errno> {
-        let mut entries: Vec<_> =
-            fixed_entries(node).iter().map(|(name, node)| (OsString::from(name), *node)).collect();
-        match node {
-            Node::Root => {
-                let numbers = self.disks.numbers()?;
-                entries.extend(numbers.into_iter().map(|n| (format!("zram{n}").into(), Node::DiskLink(n))));
-            }
-            Node::Block => {
-                // The kernel's own devices are left out: their numbers would be ambiguous.
-                let others = names_in(&self.sysfs.real.join("block"))?.into_iter();
-                let others = others.filter(|name| !name.as_bytes().starts_with(b"zram"));
-                entries.extend(others.map(|name| {
-                    let node = Node::BlockOther(self.names.number(&name));
-                    (name, node)
-                }));
-                let numbers = self.disks.numbers()?;
-                entries.extend(numbers.into_iter().map(|n| (format!("zram{n}").into(), Node::BlockDisk(n))));
-            }
-            Node::VirtualBlock => {
-                let minors =
-                    self.disks.numbers()?.into_iter().filter_map(|number| self.minor_of(number).ok());
-                entries.extend(minors.map(|minor| (format!("loop{minor}").into(), Node::Disk(minor))));
-            }
-            Node::Disk(minor) => {
-                let attributes = ATTRIBUTE_FILES.iter().enumerate();
-                entries.extend(
-                    attributes.map(|(i, file)| (OsString::from(file.name), Node::Attribute(minor, i as u32))),
-                );
-                // A disk that has just been removed has no such directory.
-                let others =
-                    names_in(&self.loop_dir(&self.sysfs.real, minor)).unwrap_or_default().into_iter();
-                let others = others.filter(|name| ATTRIBUTE_FILES.iter().all(|file| *name != *file.name));
-                entries.extend(others.map(|name| {
-                    let node = Node::OfLoop(minor, self.names.number(&name));
-                    (name, node)
-                }));
-            }
-            _ if entries.is_empty() || node == Node::Debug => entries.extend(self.debug_entries(node)?),
-            _ => {}
+        let fixed = fixed_entries(node);
+        let mut entries: Vec<_> = fixed.iter().map(|(name, node)| (OsString::from(name), *node)).collect();
+        if let Some(of_disk) = of_disk(node) {
+            let numbers = self.disks.numbers()?.into_iter().filter(|number| self.is_shown(node, *number));
+            entries.extend(numbers.map(|number| (format!("zram{number}").into(), of_disk(number))));
         }
-        Ok(entries)
+        if node == Node::VirtualBlock {
+            let minors = self.disks.numbers()?.into_iter().filter_map(|number| self.minor_of(number).ok());
+            entries.extend(minors.map(|minor| (format!("loop{minor}").into(), Node::Disk(minor))));
+        }
+        if let Some((dir, other)) = self.others(node) {
+            // The directory of a disk that has just been removed is missing, and debugfs may be. The kernel's own devices
+            // are left out of the block devices: their numbers would be ambiguous.
+            let names = match node {
+                Node::Block => names_in(&dir)?,
+                _ => names_in(&dir).unwrap_or_default(),
+            };
+            let is_zram = |name: &OsString| node == Node::Block && name.as_bytes().starts_with(b"zram");
+            let is_other = |name: &OsString| !is_zram(name) && fixed.iter().all(|(fixed, _)| name != *fixed);
+            let others = names.into_iter().filter(is_other);
+            entries.extend(others.map(|name| (name.clone(), other(self.names.number(&name)))));
+        }
+        match kind(node) {
+            FileType::Directory => Ok(entries),
+            _ => Err(Errno(libc::ENOTDIR)),
+        }
     }
 
     /// Opens a file for what its mode allows. The kernel lets root pass, sysfs does not, and debugfs does.
@@ -208,21 +207,38 @@ impl ZramTree {
 }
 
 /// The entries that a directory always has.
-fn fixed_entries(node: Node) -> &'static [(&'static str, Node)] {
+fn fixed_entries(node: Node) -> Vec<(&'static str, Node)> {
     match node {
-        Node::Root => &[
+        Node::Root => vec![
             ("block", Node::Block),
             ("class", Node::Class),
             ("devices", Node::Devices),
             ("kernel", Node::Kernel),
         ],
-        Node::Class => &[("zram-control", Node::ZramControl)],
-        Node::ZramControl => &[("hot_add", Node::HotAdd), ("hot_remove", Node::HotRemove)],
-        Node::Devices => &[("virtual", Node::Virtual)],
-        Node::Virtual => &[("block", Node::VirtualBlock)],
-        Node::Kernel => &[("debug", Node::Debug)],
-        Node::Debug => &DEBUG_ENTRIES,
-        _ => &[],
+        Node::Class => vec![("zram-control", Node::ZramControl)],
+        Node::ZramControl => vec![("hot_add", Node::HotAdd), ("hot_remove", Node::HotRemove)],
+        Node::Devices => vec![("virtual", Node::Virtual)],
+        Node::Virtual => vec![("block", Node::VirtualBlock)],
+        Node::Kernel => vec![("debug", Node::Debug)],
+        Node::Debug => vec![("zram", Node::DebugZram), ("zsmalloc", Node::DebugZsmalloc)],
+        Node::DebugDisk(number) => vec![("block_state", Node::BlockState(number))],
+        Node::DebugPool(number) => vec![("classes", Node::Classes(number))],
+        Node::Disk(minor) => {
+            let attributes = (0..).zip(ATTRIBUTE_FILES.iter());
+            attributes.map(|(index, file)| (file.name, Node::Attribute(minor, index))).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// The entry of a directory that has one `zramN` for each disk.
+fn of_disk(node: Node) -> Option<fn(u32) -> Node> {
+    match node {
+        Node::Root => Some(Node::DiskLink),
+        Node::Block => Some(Node::BlockDisk),
+        Node::DebugZram => Some(Node::DebugDisk),
+        Node::DebugZsmalloc => Some(Node::DebugPool),
+        _ => None,
     }
 }
 
@@ -282,11 +298,11 @@ fn join_link(dir: &Path, target: &Path) -> PathBuf {
     path
 }
 
-pub(super) fn exists(path: &Path) -> Result<(), Errno> {
+fn exists(path: &Path) -> Result<(), Errno> {
     path.symlink_metadata().map(drop).map_err(|e| errno(&e))
 }
 
-pub(super) fn names_in(dir: &Path) -> Result<Vec<OsString>, Errno> {
+fn names_in(dir: &Path) -> Result<Vec<OsString>, Errno> {
     let entries = std::fs::read_dir(dir).map_err(|e| errno(&e))?;
     Ok(entries.flatten().map(|entry| entry.file_name()).collect())
 }
@@ -302,7 +318,7 @@ fn node_of(inode: Inode) -> Result<Node, Errno> {
 
 impl FileSystem for ZramTree {
     fn init(&mut self, _: &Offer) -> Result<Settings, Unsupported> {
-        Ok(Settings::for_requests_of(super::MAX_REQUEST_BYTES, MAX_BACKGROUND))
+        Ok(Settings::for_requests_of(MAX_REQUEST_BYTES, MAX_BACKGROUND))
     }
 
     /// Reads and writes call the server of a disk.

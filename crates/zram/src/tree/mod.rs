@@ -23,36 +23,25 @@
 //! because they call the server of a disk, which may take as long as writeback does: other requests do not wait for
 //! them. Reads, which any user may make, are bounded (`read_slots`).
 
-mod debug;
 mod fs;
 mod node;
 mod open_file;
 mod read_slots;
 mod states;
 
+pub use fs::Sysfs;
 pub use node::number_after;
 
 use crate::disks::Disks;
-use fs::ZramTree;
+use fs::{MAX_REQUEST_BYTES, ZramTree};
 use pagefold_fuse::{FuseError, FuseMount, MOUNT_NAME, Mounter, SessionThreads, free_directory};
 use pagefold_sys::fusedev::Request;
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 /// Threads that answer requests. None of them waits for the server of a disk.
 const THREADS: usize = 4;
-/// The longest request, bytes. A write may be longer than what the tree takes of it.
-const MAX_REQUEST_BYTES: usize = 64 << 10;
-
-/// Where the tree finds the files of loop devices and of other block devices.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sysfs {
-    /// The sysfs that this process reads.
-    pub real: PathBuf,
-    /// The path at which users of the tree find the same sysfs: links lead there.
-    pub links_to: PathBuf,
-}
 
 /// Mounts the tree at the existing directory `path`, for all users.
 pub fn mount(disks: Arc<dyn Disks>, sysfs: Sysfs, path: &Path) -> Result<FuseMount, FuseError> {

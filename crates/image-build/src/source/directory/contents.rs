@@ -1,8 +1,8 @@
 //! The contents of files in a directory, which are those that were there when it was scanned, or an error.
 
 use super::root::Root;
-use crate::BuildError;
 use crate::content::{Content, Contents, RangeReader, Reader, Stored};
+use crate::{BuildError, Result};
 use pagefold_sys::source_tree::{self, SourceStat};
 use std::fs::File;
 use std::io;
@@ -76,7 +76,7 @@ impl Content for SourceContent {
         self.identity.len_bytes
     }
 
-    fn open(&self) -> Result<Box<dyn Reader + '_>, BuildError> {
+    fn open(&self) -> Result<Box<dyn Reader + '_>> {
         let file = self.root.folder.open_source(&self.path).map_err(|e| match e.errno {
             // It was removed, or is a link or a pipe now.
             libc::ENOENT | libc::ENOTDIR | libc::ELOOP | libc::ESTALE => self.changed(),
@@ -105,7 +105,7 @@ impl SourceContent {
     }
 
     /// Compares inode, length and times of the open file with those of the scan.
-    fn check(&self, file: &File) -> Result<(), BuildError> {
+    fn check(&self, file: &File) -> Result<()> {
         let now = source_tree::stat(file).map_err(|e| self.failed(e.into()))?;
         if self.identity.is_that_of(Identity::of(&now)) { Ok(()) } else { Err(self.changed()) }
     }
@@ -117,7 +117,7 @@ struct SourceReader<'c> {
 }
 
 impl Reader for SourceReader<'_> {
-    fn data_ranges(&self) -> Result<Option<Vec<Range<u64>>>, BuildError> {
+    fn data_ranges(&self) -> Result<Option<Vec<Range<u64>>>> {
         if !self.content.identity.may_have_holes {
             return Ok(None);
         }
@@ -125,7 +125,7 @@ impl Reader for SourceReader<'_> {
         ranges.map_err(|e| self.content.failed(e.into()))
     }
 
-    fn read_exact_at(&self, buf: &mut [u8], at: u64) -> Result<(), BuildError> {
+    fn read_exact_at(&self, buf: &mut [u8], at: u64) -> Result<()> {
         self.file.read_exact_at(buf, at).map_err(|e| self.content.read_failed(e))
     }
 
@@ -134,7 +134,7 @@ impl Reader for SourceReader<'_> {
         Some(Box::new(SourceRange { content, file, start }))
     }
 
-    fn finish(&self) -> Result<(), BuildError> {
+    fn finish(&self) -> Result<()> {
         self.content.check(&self.file)
     }
 }
@@ -148,7 +148,7 @@ struct SourceRange {
 }
 
 impl RangeReader for SourceRange {
-    fn read(&self, at: u64, buf: &mut [u8]) -> Result<(), BuildError> {
+    fn read(&self, at: u64, buf: &mut [u8]) -> Result<()> {
         self.file.read_exact_at(buf, self.start + at).map_err(|e| self.content.read_failed(e))?;
         // The file's reader may have ended before.
         self.content.check(&self.file)

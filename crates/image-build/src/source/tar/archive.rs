@@ -1,7 +1,7 @@
 //! The file that an archive is in: read by blocks while it is parsed, and at any position when contents are read.
 
 use super::fault::Fault;
-use crate::BuildError;
+use crate::{BuildError, Result};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -25,7 +25,7 @@ pub struct Archive {
 
 impl Archive {
     /// Takes the file that the archive is in.
-    pub fn new(file: File, path: &Path) -> Result<Self, BuildError> {
+    pub fn new(file: File, path: &Path) -> Result<Self> {
         let opened = identity(&file).map_err(|e| BuildError::source(path, e))?;
         Ok(Archive { file, path: path.into(), opened })
     }
@@ -36,7 +36,7 @@ impl Archive {
     }
 
     /// Fills `buf` with the bytes from `at` on, which lie within the archive.
-    pub fn read_exact_at(&self, buf: &mut [u8], at: u64) -> Result<(), BuildError> {
+    pub fn read_exact_at(&self, buf: &mut [u8], at: u64) -> Result<()> {
         self.file.read_exact_at(buf, at).map_err(|e| match e.kind() {
             io::ErrorKind::UnexpectedEof => self.changed(),
             _ => BuildError::source(&self.path, e),
@@ -44,7 +44,7 @@ impl Archive {
     }
 
     /// Fails if the archive has changed since it was opened.
-    pub fn check(&self) -> Result<(), BuildError> {
+    pub fn check(&self) -> Result<()> {
         let now = identity(&self.file).map_err(|e| BuildError::source(&self.path, e))?;
         if now == self.opened { Ok(()) } else { Err(self.changed()) }
     }
@@ -95,7 +95,7 @@ impl<'a> Cursor<'a> {
         self.check_left(BLOCK_BYTES as u64).is_ok()
     }
 
-    /// Reads `len_bytes` and passes over the padding behind them. The caller limits the length.
+    /// Reads `len_bytes` and passes over the padding after them. The caller limits the length.
     pub fn payload(&mut self, len_bytes: u64) -> Result<Vec<u8>, Fault> {
         let start = self.at;
         self.skip(len_bytes)?;
@@ -104,7 +104,7 @@ impl<'a> Cursor<'a> {
         Ok(bytes)
     }
 
-    /// Passes over `len_bytes` and the padding behind them.
+    /// Passes over `len_bytes` and the padding after them.
     pub fn skip(&mut self, len_bytes: u64) -> Result<(), Fault> {
         let padded = len_bytes.checked_next_multiple_of(BLOCK_BYTES as u64).ok_or_else(cut_off)?;
         self.check_left(padded)?;

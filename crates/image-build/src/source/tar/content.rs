@@ -2,7 +2,7 @@
 
 use super::archive::Archive;
 use super::sparse::SparseRun;
-use crate::BuildError;
+use crate::Result;
 use crate::content::{Content, Contents, Reader, Stored};
 use crate::table::Table;
 use std::ops::Range;
@@ -39,7 +39,7 @@ impl Runs {
         self.range.clone().map(|index| self.table.get(index))
     }
 
-    /// The first run that ends behind a position.
+    /// The first run that ends after a position.
     fn behind(&self, position: u64) -> Option<SparseRun> {
         let first = self.table.partition_point(self.range.clone(), |run| run.end <= position);
         (first < self.range.end).then(|| self.table.get(first))
@@ -63,7 +63,7 @@ impl Content for MemberContent {
         self.len_bytes
     }
 
-    fn open(&self) -> Result<Box<dyn Reader + '_>, BuildError> {
+    fn open(&self) -> Result<Box<dyn Reader + '_>> {
         self.archive.check()?;
         Ok(Box::new(MemberReader(self)))
     }
@@ -89,11 +89,11 @@ impl MemberReader<'_> {
 }
 
 impl Reader for MemberReader<'_> {
-    fn data_ranges(&self) -> Result<Option<Vec<Range<u64>>>, BuildError> {
+    fn data_ranges(&self) -> Result<Option<Vec<Range<u64>>>> {
         Ok(self.0.runs.as_ref().map(|runs| runs.iter().map(|run| run.start..run.end).collect()))
     }
 
-    fn read_exact_at(&self, buf: &mut [u8], at: u64) -> Result<(), BuildError> {
+    fn read_exact_at(&self, buf: &mut [u8], at: u64) -> Result<()> {
         let mut done = 0;
         while done < buf.len() {
             let (stored_at, run) = self.run(at + done as u64);
@@ -111,7 +111,7 @@ impl Reader for MemberReader<'_> {
         Ok(())
     }
 
-    fn finish(&self) -> Result<(), BuildError> {
+    fn finish(&self) -> Result<()> {
         self.0.archive.check()
     }
 }

@@ -103,7 +103,7 @@ impl<'a> Members<'a> {
         }
     }
 
-    /// Returns the name of the member behind an extended header, for the message that this is damaged.
+    /// Returns the name of the member after an extended header, for the message that this is damaged.
     fn name_behind(&mut self, preceding: &Preceding) -> Vec<u8> {
         let records = &preceding.records;
         if let Some(name) =

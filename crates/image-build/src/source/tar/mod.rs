@@ -31,8 +31,8 @@ mod place;
 mod sparse;
 
 use super::{OnEntry, Scanned};
-use crate::BuildError;
 use crate::error::path_of;
+use crate::{BuildError, Result};
 use archive::Archive;
 use fault::Fault;
 use members::Members;
@@ -45,7 +45,7 @@ use std::sync::Arc;
 
 /// Reads the names and metadata of the archive in `file`, which is not compressed and can be read at any position.
 /// `path` is for messages.
-pub fn scan(file: File, path: &Path, options: &TarOptions) -> Result<Scanned, BuildError> {
+pub fn scan(file: File, path: &Path, options: &TarOptions) -> Result<Scanned> {
     scan_watched(file, path, options, &mut |_| ControlFlow::Continue(()))
 }
 
@@ -56,7 +56,7 @@ pub fn scan_watched(
     path: &Path,
     options: &TarOptions,
     on_entry: &mut OnEntry<'_>,
-) -> Result<Scanned, BuildError> {
+) -> Result<Scanned> {
     let archive = Arc::new(Archive::new(file, path)?);
     let mut members = Members::new(&archive);
     let mut placer = Placer::new(archive.clone(), options)?;

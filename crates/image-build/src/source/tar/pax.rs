@@ -52,7 +52,7 @@ pub struct SparseRecords {
 }
 
 impl Records {
-    /// Adds the records of a header. A global header applies to all members behind it, so it may not have what belongs
+    /// Adds the records of a header. A global header applies to all members after it, so it may not have what belongs
     /// to a single file.
     pub fn add(&mut self, mut bytes: &[u8], is_global: bool) -> Result<(), Fault> {
         while !bytes.is_empty() {

@@ -7,7 +7,7 @@ use super::kind::{Data, Kind};
 use super::members::Member;
 use super::options::{TarOptions, Whiteouts};
 use super::sparse::SparseRun;
-use crate::BuildError;
+use crate::Result;
 use crate::content::Stored;
 use crate::source::Scanned;
 use crate::table::Table;
@@ -60,7 +60,7 @@ pub struct Placer<'o> {
 
 impl<'o> Placer<'o> {
     /// Begins with a root directory.
-    pub fn new(archive: Arc<Archive>, options: &'o TarOptions) -> Result<Self, BuildError> {
+    pub fn new(archive: Arc<Archive>, options: &'o TarOptions) -> Result<Self> {
         let spill = &options.spill;
         Ok(Placer {
             archive,
@@ -104,7 +104,7 @@ impl<'o> Placer<'o> {
     }
 
     /// Ends the tree.
-    pub fn finish(mut self) -> Result<Scanned, BuildError> {
+    pub fn finish(mut self) -> Result<Scanned> {
         let tree = &mut self.scanned.tree;
         tree.set_contents(Arc::new(Members { archive: self.archive, runs: Arc::new(self.runs) }));
         for Whiteout { name, parent, id } in self.whiteouts.iter() {

@@ -28,7 +28,7 @@ const BLOCK_IS_CONTINUED: usize = 504;
 pub struct SparseRun {
     /// First byte.
     pub start: u64,
-    /// First byte behind it.
+    /// First byte after it.
     pub end: u64,
     /// Position of the first byte in the data of the member.
     pub stored_at: u64,
@@ -46,7 +46,7 @@ pub struct Sparse {
 }
 
 impl Sparse {
-    /// Reads the map of GNU's old form: in the header, and in blocks behind it.
+    /// Reads the map of GNU's old form: in the header, and in blocks after it.
     pub fn old(header: Header<'_>, cursor: &mut Cursor<'_>) -> Result<Self, Fault> {
         let mut map = Vec::new();
         add_old(header.0, OLD_MAP, ENTRIES_IN_HEADER, &mut map)?;
@@ -155,7 +155,7 @@ struct Numbers<'c, 'a> {
     block: Block,
     /// Position in `block`.
     at: usize,
-    /// Bytes of the member behind `block`.
+    /// Bytes of the member after `block`.
     left: &'c mut u64,
 }
 

@@ -301,10 +301,6 @@ impl Visitor for Twin {
         ControlFlow::Continue(true)
     }
 
-    fn leave(&mut self, _: &Visit<'_>, _: u64) -> ControlFlow<()> {
-        ControlFlow::Continue(())
-    }
-
     fn file(&mut self, visit: &Visit<'_>) -> ControlFlow<()> {
         if visit.link == Link::First {
             let stored_bytes = self.node(visit.node, None);

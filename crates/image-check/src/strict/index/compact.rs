@@ -1,10 +1,10 @@
 //! Entries of the compact form, pack by pack.
 
-use super::lclusters::Entry;
-use super::{Index, Strict};
-use crate::strict::Faults;
+use super::entry::Entry;
+use super::extent::Index;
+use crate::strict::context::Strict;
 use pagefold_image::format::zmap::{BLOCKS_MASK, EntryType, HEADER_BYTES, IS_BLOCKS, Pack, advise};
-use pagefold_image::{Address, ImageError, rules};
+use pagefold_image::{Address, Result, rules};
 
 /// A walk over the packs of an index, in ascending order.
 pub(super) struct Packs {
@@ -62,13 +62,7 @@ impl Packs {
     }
 
     /// Reads entry `number`; the one before it was read last.
-    pub(super) fn entry(
-        &mut self,
-        strict: &Strict<'_>,
-        index: &Index<'_>,
-        number: u64,
-        faults: &mut Faults<'_>,
-    ) -> Result<Entry, ImageError> {
+    pub(super) fn entry(&mut self, strict: &Strict<'_>, index: &Index<'_>, number: u64) -> Result<Entry> {
         let (offset, first, is_long) = self.place(number);
         if self.current.as_ref().is_none_or(|current| current.at != offset) {
             let at = Address { offset, ..index.at };
@@ -77,7 +71,7 @@ impl Packs {
                 false => Pack::two(strict.array(at)?),
             };
             self.current = Some(Current { at: offset, pack, first, blocks: 0 });
-            self.check_pack(at, faults);
+            self.check_pack(at, strict);
         }
         let at = Address { offset, ..index.at };
         let (kind, low) = self.decode(number);
@@ -113,18 +107,18 @@ impl Packs {
     }
 
     /// Judges the address of the current pack, and the entry that its only entry leaves unused.
-    fn check_pack(&self, at: Address, faults: &mut Faults<'_>) {
+    fn check_pack(&self, at: Address, strict: &Strict<'_>) {
         let Some(current) = &self.current else { return };
         let base = current.pack.base;
         let (kind, low) = self.decode(current.first);
         let counts_earlier = !self.big || (kind == EntryType::NonHead && low & IS_BLOCKS != 0);
         if let Some(last) = self.last_head.filter(|last| counts_earlier && *last != base) {
             let what = format!("a pack's address is {base}, and the last head before it is at block {last}");
-            faults.add(&rules::INDEX_PACK, at, what);
+            strict.fault(&rules::INDEX_PACK, at, what);
         }
         let unused = current.first + u64::from(current.pack.entries) > self.count;
         if unused && current.pack.entry(1) != 0 {
-            faults.add(&rules::INDEX_ENTRY, at, "the second entry of the last pack, which has only one");
+            strict.fault(&rules::INDEX_ENTRY, at, "the second entry of the last pack, which has only one");
         }
     }
 }

@@ -1,18 +1,19 @@
 //! Entries of the full form.
 
-use super::lclusters::Entry;
-use super::{Index, Strict};
+use super::entry::Entry;
+use super::extent::Index;
+use crate::strict::context::Strict;
 use pagefold_image::format::zmap::{
     BLOCKS_MASK, EntryType, FULL_ENTRIES_OFFSET, FULL_ENTRY_BYTES, IS_BLOCKS, RawFullEntry,
 };
-use pagefold_image::{Address, ImageError};
+use pagefold_image::{Address, Result};
 
 /// The bits of a head's first word that have a meaning, and of another entry's.
 const HEAD_BITS: u16 = 0x8003;
 const OTHER_BITS: u16 = 0x3;
 
 /// Reads the entry of logical cluster `number`.
-pub(super) fn entry(strict: &Strict<'_>, index: &Index<'_>, number: u64) -> Result<Entry, ImageError> {
+pub(super) fn entry(strict: &Strict<'_>, index: &Index<'_>, number: u64) -> Result<Entry> {
     let offset = index.at.offset + FULL_ENTRIES_OFFSET + number * FULL_ENTRY_BYTES;
     let at = Address { offset, ..index.at };
     let raw = RawFullEntry::parse(&strict.array(at)?);

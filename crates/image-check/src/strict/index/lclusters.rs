@@ -1,48 +1,17 @@
 //! The entries of logical clusters, of either form, from the first to the last.
 
 use super::compact::Packs;
-use super::{Extent, Faults, Index, Strict, full, tail};
+use super::entry::{Entry, Extent};
+use super::extent::Index;
+use super::{full, tail};
+use crate::strict::context::Strict;
 use crate::strict::inode::Layout;
 use pagefold_image::format::features::incompat;
 use pagefold_image::format::zmap::{EntryType, FULL_ENTRIES_OFFSET, FULL_ENTRY_BYTES, advise};
-use pagefold_image::{Address, ImageError, rules};
+use pagefold_image::{Address, Result, rules};
 
 /// The longest distance that an entry may have; longer ones are written as this.
 const DISTANCE_MAX: u64 = 2047;
-
-/// An entry of either form.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Entry {
-    /// The entry or its pack.
-    pub(super) at: Address,
-    pub(super) kind: EntryType,
-    /// Offset of the extent in the head's logical cluster. Other entries may repeat it.
-    pub(super) offset: u64,
-    pub(super) partial: bool,
-    /// Heads: the first block.
-    pub(super) block: u32,
-    /// The distance back, the one forward and the number of blocks, if the entry has them.
-    pub(super) back: Option<u16>,
-    pub(super) forward: Option<u16>,
-    pub(super) blocks: Option<u16>,
-    pub(super) has_unused_bits: bool,
-}
-
-impl Default for Entry {
-    fn default() -> Self {
-        Entry {
-            at: Address::image(0),
-            kind: EntryType::NonHead,
-            offset: 0,
-            partial: false,
-            block: 0,
-            back: None,
-            forward: None,
-            blocks: None,
-            has_unused_bits: false,
-        }
-    }
-}
 
 /// The head of the extent that the walk is in.
 struct Head {
@@ -51,7 +20,7 @@ struct Head {
     /// First byte of the extent in the file.
     start: u64,
     blocks: Option<u16>,
-    /// Whether the entry behind the head lacks the number of blocks.
+    /// Whether the entry after the head lacks the number of blocks.
     lacks_blocks: bool,
     /// The next head's number according to distances forward: exactly, and at least.
     next: Option<u64>,
@@ -80,11 +49,7 @@ struct Walk<'a, 'i, 's> {
 }
 
 /// Judges all entries of an index and their extents; false if a fault hides some of them.
-pub(super) fn check(
-    index: &mut Index<'_>,
-    strict: &mut Strict<'_>,
-    faults: &mut Faults<'_>,
-) -> Result<bool, ImageError> {
+pub(super) fn check(index: &mut Index<'_>, strict: &mut Strict<'_>) -> Result<bool> {
     let count = index.inode.size.div_ceil(1 << index.lcluster_bits);
     let (source, end) = match index.inode.layout() {
         // The reader refuses such an index, because readers disagree about its entries.
@@ -99,27 +64,27 @@ pub(super) fn check(
         _ => (Source::Full, index.at.offset + FULL_ENTRIES_OFFSET + FULL_ENTRY_BYTES * count),
     };
     let inline_bytes = if index.header.advises(advise::INLINE) { index.header.inline_bytes() } else { 0 };
-    strict.claim_metadata(index.inode, end + u64::from(inline_bytes), faults);
-    Walk { index, strict, source, count, index_end: end }.run(faults)
+    index.inode.claim(strict, end + u64::from(inline_bytes));
+    Walk { index, strict, source, count, index_end: end }.run()
 }
 
 impl Walk<'_, '_, '_> {
-    fn run(&mut self, faults: &mut Faults<'_>) -> Result<bool, ImageError> {
+    fn run(&mut self) -> Result<bool> {
         let size = self.index.inode.size;
         let mut current: Option<Head> = None;
         for number in 0..self.count {
-            let entry = self.entry(number, current.as_ref(), faults)?;
+            let entry = self.entry(number, current.as_ref())?;
             if entry.kind == EntryType::NonHead {
                 let Some(head) = &mut current else {
-                    faults.add(&rules::INDEX_HEAD, entry.at, "the first entry is not a head");
+                    self.strict.fault(&rules::INDEX_HEAD, entry.at, "the first entry is not a head");
                     return Ok(false);
                 };
-                self.inside(head, number, &entry, faults);
+                self.inside(head, number, &entry);
                 continue;
             }
-            let Some(start) = self.start(number, &entry, faults) else { return Ok(false) };
+            let Some(start) = self.start(number, &entry) else { return Ok(false) };
             if let Some(head) = current.take() {
-                self.finish(head, number, start, faults)?;
+                self.finish(head, number, start)?;
             }
             if start == size {
                 return Ok(true);
@@ -128,34 +93,29 @@ impl Walk<'_, '_, '_> {
         }
         let Some(head) = current else { return Ok(true) };
         if head.number + 1 < self.count && !size.is_multiple_of(1 << self.index.lcluster_bits) {
-            faults.add(&rules::INDEX_END, head.entry.at, "no entry marks the end of the last extent");
+            self.strict.fault(&rules::INDEX_END, head.entry.at, "no entry marks the end of the last extent");
         }
-        self.finish(head, self.count, size, faults)?;
+        self.finish(head, self.count, size)?;
         Ok(true)
     }
 
-    /// Reads entry `number`, which is behind `head`, and judges its unused bits.
-    fn entry(
-        &mut self,
-        number: u64,
-        head: Option<&Head>,
-        faults: &mut Faults<'_>,
-    ) -> Result<Entry, ImageError> {
+    /// Reads entry `number`, which is after `head`, and judges its unused bits.
+    fn entry(&mut self, number: u64, head: Option<&Head>) -> Result<Entry> {
         let entry = match &mut self.source {
             Source::Full => full::entry(self.strict, self.index, number)?,
-            Source::Compact(packs) => packs.entry(self.strict, self.index, number, faults)?,
+            Source::Compact(packs) => packs.entry(self.strict, self.index, number)?,
         };
         let head_offset = head.map_or(0, |head| head.entry.offset);
         let is_odd = entry.kind == EntryType::NonHead && ![0, head_offset].contains(&entry.offset);
         if entry.has_unused_bits || is_odd {
-            faults.add(&rules::INDEX_ENTRY, entry.at, format!("entry {number} has unused bits"));
+            self.strict.fault(&rules::INDEX_ENTRY, entry.at, format!("entry {number} has unused bits"));
         }
         Ok(entry)
     }
 
     /// Returns where the extent of a head begins in the file; the size of the file if the head marks its end. `None`
     /// after reporting that this is nowhere.
-    fn start(&self, number: u64, entry: &Entry, faults: &mut Faults<'_>) -> Option<u64> {
+    fn start(&self, number: u64, entry: &Entry) -> Option<u64> {
         let (size, lcluster_bytes) = (self.index.inode.size, 1u64 << self.index.lcluster_bits);
         let start = number * lcluster_bytes + entry.offset;
         let is_inside = entry.offset < lcluster_bytes && (number > 0 || entry.offset == 0);
@@ -164,7 +124,7 @@ impl Walk<'_, '_, '_> {
             return Some(start);
         }
         let what = format!("entry {number} has an extent at byte {} of its logical cluster", entry.offset);
-        faults.add(&rules::INDEX_HEAD, entry.at, what);
+        self.strict.fault(&rules::INDEX_HEAD, entry.at, what);
         None
     }
 
@@ -177,21 +137,21 @@ impl Walk<'_, '_, '_> {
     }
 
     /// Judges an entry inside an extent.
-    fn inside(&self, head: &mut Head, number: u64, entry: &Entry, faults: &mut Faults<'_>) {
+    fn inside(&self, head: &mut Head, number: u64, entry: &Entry) {
         let is_second = number == head.number + 1;
         let may_have_blocks = is_second && self.is_big(head.entry.kind);
         match entry.blocks {
             Some(blocks) if may_have_blocks => head.blocks = Some(blocks),
             Some(blocks) => {
                 let what = format!("entry {number} has a number of blocks, {blocks}, which it must not have");
-                faults.add(&rules::INDEX_BLOCKS, entry.at, what);
+                self.strict.fault(&rules::INDEX_BLOCKS, entry.at, what);
             }
             None => head.lacks_blocks |= may_have_blocks,
         }
         let distance = (number - head.number).min(DISTANCE_MAX);
         if let Some(back) = entry.back.map(u64::from).filter(|back| *back != distance) {
             let what = format!("entry {number} has a distance back of {back} instead of {distance}");
-            faults.add(&rules::INDEX_BACK, entry.at, what);
+            self.strict.fault(&rules::INDEX_BACK, entry.at, what);
         }
         let Some(forward) = entry.forward.map(u64::from) else { return };
         let next = number + forward;
@@ -199,20 +159,20 @@ impl Walk<'_, '_, '_> {
             head.next_at_least = head.next_at_least.max(next);
         } else if head.next.is_some_and(|other| other != next) {
             let what = format!("entry {number} has a distance forward of {forward}, and earlier ones differ");
-            faults.add(&rules::INDEX_FORWARD, entry.at, what);
+            self.strict.fault(&rules::INDEX_FORWARD, entry.at, what);
         } else {
             head.next = Some(next);
         }
     }
 
     /// Judges an extent that ends at byte `end`, because the next head has this number or the index ends there.
-    fn finish(&mut self, head: Head, next: u64, end: u64, faults: &mut Faults<'_>) -> Result<(), ImageError> {
+    fn finish(&mut self, head: Head, next: u64, end: u64) -> Result<()> {
         let entry = &head.entry;
         if head.next.is_some_and(|claimed| claimed != next) || head.next_at_least > next {
             let claimed = head.next.unwrap_or(head.next_at_least);
             let what =
                 format!("distances forward from entry {} lead to {claimed} instead of {next}", head.number);
-            faults.add(&rules::INDEX_FORWARD, entry.at, what);
+            self.strict.fault(&rules::INDEX_FORWARD, entry.at, what);
         }
         let header = self.index.header;
         let is_last = end == self.index.inode.size;
@@ -222,13 +182,13 @@ impl Walk<'_, '_, '_> {
             EntryType::Plain | EntryType::NonHead => None,
         };
         if entry.kind == EntryType::Head2 {
-            self.strict.uses(incompat::COMPR_HEAD2, "a second algorithm in one file", entry.at, faults);
+            self.strict.uses(incompat::COMPR_HEAD2, "a second algorithm in one file", entry.at);
         }
         let len_bytes = end - head.start;
         if is_last && header.advises(advise::FRAGMENT) {
             let high = if self.index.inode.layout() == Layout::Full { u64::from(entry.block) } else { 0 };
             let offset = u64::from(header.fragment_offset()) | high << 32;
-            tail::check_fragment(self.strict, self.index.inode, entry.at, offset, len_bytes, faults);
+            tail::check_fragment(self.strict, self.index.inode, entry.at, offset, len_bytes);
             return Ok(());
         }
         let extent = Extent {
@@ -242,12 +202,12 @@ impl Walk<'_, '_, '_> {
             inline: false,
         };
         if is_last && header.advises(advise::INLINE) {
-            return tail::check_inline(self.strict, self.index, extent, self.index_end, faults);
+            return tail::check_inline(self.strict, self.index, extent, self.index_end);
         }
         if head.lacks_blocks || head.blocks == Some(0) {
             let what = format!("the entry behind head {} has no number of blocks, or 0", head.number);
-            faults.add(&rules::INDEX_BLOCKS, entry.at, what);
+            self.strict.fault(&rules::INDEX_BLOCKS, entry.at, what);
         }
-        self.index.extent(self.strict, extent, faults)
+        self.index.extent(self.strict, extent)
     }
 }

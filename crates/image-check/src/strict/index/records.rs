@@ -1,9 +1,12 @@
 //! Extent records.
 
-use super::{Extent, Faults, Index, Strict, tail};
+use super::entry::Extent;
+use super::extent::Index;
+use super::tail;
+use crate::strict::context::Strict;
 use pagefold_image::format::features::incompat;
 use pagefold_image::format::zmap::{ExtentRecord, HEADER_BYTES, StoredLength, advise};
-use pagefold_image::{Address, ImageError, rules};
+use pagefold_image::{Address, Result, rules};
 
 /// The bits of a stored length that have a meaning.
 const STORED_BITS: u32 = 0xf81f_ffff;
@@ -21,26 +24,22 @@ struct Records {
 }
 
 /// Judges all records of an index and their extents; false if a fault hides some of them.
-pub(super) fn check(
-    index: &mut Index<'_>,
-    strict: &mut Strict<'_>,
-    faults: &mut Faults<'_>,
-) -> Result<bool, ImageError> {
-    strict.uses(incompat::WIDE_ADDRESSES, "extent records", index.at, faults);
-    let records = Records::open(index, strict, faults)?;
+pub(super) fn check(index: &mut Index<'_>, strict: &mut Strict<'_>) -> Result<bool> {
+    strict.uses(incompat::WIDE_ADDRESSES, "extent records", index.at);
+    let records = Records::open(index, strict)?;
     if index.header.advises(advise::INLINE) || records.count == 0 {
-        faults.add(&rules::INDEX_RECORD, index.at, "records that are none, or with an inline extent");
+        strict.fault(&rules::INDEX_RECORD, index.at, "records that are none, or with an inline extent");
         return Ok(false);
     }
-    let mut next = records.record(strict, index, 0, records.physical, faults)?;
+    let mut next = records.record(strict, index, 0, records.physical)?;
     if records.is_sized && next.logical != 0 {
-        faults.add(&rules::INDEX_RECORD, index.at, "the first record does not begin at byte 0");
+        strict.fault(&rules::INDEX_RECORD, index.at, "the first record does not begin at byte 0");
     }
     for number in 0..records.count {
         let (record, is_last) = (next, number + 1 == records.count);
         if !is_last {
             let physical = record.physical.wrapping_add(record.stored.len_bytes().into());
-            next = records.record(strict, index, number + 1, physical, faults)?;
+            next = records.record(strict, index, number + 1, physical)?;
         }
         let (size, lcluster) = (index.inode.size, 1u64 << index.lcluster_bits);
         let (start, end) = match records.is_sized {
@@ -49,13 +48,13 @@ pub(super) fn check(
         };
         let at = Address { offset: records.offset(number), ..index.at };
         if end <= start || end > size {
-            faults.add(&rules::INDEX_RECORD, at, format!("record {number} covers bytes {start} to {end}"));
+            strict.fault(&rules::INDEX_RECORD, at, format!("record {number} covers bytes {start} to {end}"));
             return Ok(false);
         }
-        extent(index, strict, (at, &record, end - start, is_last), faults)?;
+        extent(index, strict, (at, &record, end - start, is_last))?;
     }
     let end = records.begin.saturating_add(records.count.saturating_mul(1 << records.bits));
-    strict.claim_metadata(index.inode, end, faults);
+    index.inode.claim(strict, end);
     Ok(true)
 }
 
@@ -64,17 +63,16 @@ fn extent(
     index: &mut Index<'_>,
     strict: &mut Strict<'_>,
     (at, record, len_bytes, is_last): (Address, &ExtentRecord, u64, bool),
-    faults: &mut Faults<'_>,
-) -> Result<(), ImageError> {
+) -> Result<()> {
     let stored = record.stored;
     if is_last && index.header.advises(advise::FRAGMENT) {
         let high = if index.header.record_bits() == 2 { 0 } else { record.physical << 32 };
         let offset = u64::from(stored.0) | high;
-        tail::check_fragment(strict, index.inode, at, offset, len_bytes, faults);
+        tail::check_fragment(strict, index.inode, at, offset, len_bytes);
         return Ok(());
     }
     if stored.0 & !STORED_BITS != 0 || (stored.len_bytes() == 0 && stored.0 != 0) {
-        faults.add(&rules::INDEX_RECORD, at, format!("a stored length of {:#x}", stored.0));
+        strict.fault(&rules::INDEX_RECORD, at, format!("a stored length of {:#x}", stored.0));
     }
     if stored.len_bytes() == 0 {
         return Ok(());
@@ -89,12 +87,12 @@ fn extent(
         is_last,
         inline: false,
     };
-    index.extent(strict, extent, faults)
+    index.extent(strict, extent)
 }
 
 impl Records {
-    /// Finds the records behind the header, and judges the bytes between.
-    fn open(index: &Index<'_>, strict: &Strict<'_>, faults: &mut Faults<'_>) -> Result<Self, ImageError> {
+    /// Finds the records after the header, and judges the bytes between.
+    fn open(index: &Index<'_>, strict: &Strict<'_>) -> Result<Self> {
         let bits = index.header.record_bits();
         let (is_sized, has_addresses) = (bits >= 4, bits > 2);
         let lclusters = index.inode.size.div_ceil(1 << index.lcluster_bits);
@@ -102,7 +100,7 @@ impl Records {
         let header_end = Address { offset: index.at.offset + HEADER_BYTES, ..index.at };
         let array = header_end.offset.next_multiple_of(1 << bits);
         if !strict.is_zero(header_end, array - header_end.offset)? {
-            faults.add(&rules::INDEX_HEADER, header_end, "bytes before the records are not zero");
+            strict.fault(&rules::INDEX_HEADER, header_end, "bytes before the records are not zero");
         }
         let (begin, physical) = match has_addresses {
             true => (array, 0),
@@ -125,15 +123,14 @@ impl Records {
         index: &Index<'_>,
         number: u64,
         physical: u64,
-        faults: &mut Faults<'_>,
-    ) -> Result<ExtentRecord, ImageError> {
+    ) -> Result<ExtentRecord> {
         let at = Address { offset: self.offset(number), ..index.at };
         let mut bytes = [0; 32];
         let len = 1 << self.bits;
         strict.bytes().read_at(at, &mut bytes[..len])?;
         let [fields @ .., _, _, _, _, _, _, _, _, _, _, _, _] = bytes;
         if bytes[20..].iter().any(|byte| *byte != 0) {
-            faults.add(&rules::INDEX_RECORD, at, "reserved bytes of a record are not zero");
+            strict.fault(&rules::INDEX_RECORD, at, "reserved bytes of a record are not zero");
         }
         let mut record = ExtentRecord::parse(fields);
         if self.bits == 2 {

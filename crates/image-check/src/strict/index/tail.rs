@@ -1,10 +1,12 @@
-//! A last extent that lies elsewhere: behind the index, or in the packed file.
+//! A last extent that lies elsewhere: after the index, or in the packed file.
 
-use super::{Extent, Faults, Index, Strict};
+use super::entry::Extent;
+use super::extent::Index;
+use crate::strict::context::Strict;
 use crate::strict::inode::RawInode;
 use pagefold_image::format::features::incompat;
 use pagefold_image::format::zmap::advise;
-use pagefold_image::{Address, ImageError, rules};
+use pagefold_image::{Address, Result, rules};
 
 /// Judges a last extent that lies at `index_end`.
 pub(super) fn check_inline(
@@ -12,8 +14,7 @@ pub(super) fn check_inline(
     index: &mut Index<'_>,
     extent: Extent,
     index_end: u64,
-    faults: &mut Faults<'_>,
-) -> Result<(), ImageError> {
+) -> Result<()> {
     let stored_bytes = u64::from(index.header.inline_bytes());
     let block_bytes = strict.block_bytes();
     let at = Address { offset: index_end, ..index.at };
@@ -25,9 +26,9 @@ pub(super) fn check_inline(
         () if extent.algorithm.is_none() && index.header.advises(advise::INTERLACED) => {
             "a plain inline cluster in an interlaced file, which readers interpret differently"
         }
-        () => return index.extent(strict, Extent { at, stored_bytes, inline: true, ..extent }, faults),
+        () => return index.extent(strict, Extent { at, stored_bytes, inline: true, ..extent }),
     };
-    faults.add(&rules::INLINE_CLUSTER, at, what);
+    strict.fault(&rules::INLINE_CLUSTER, at, what);
     Ok(())
 }
 
@@ -38,9 +39,8 @@ pub(super) fn check_fragment(
     at: Address,
     offset: u64,
     len_bytes: u64,
-    faults: &mut Faults<'_>,
 ) {
-    strict.uses(incompat::FRAGMENTS, "a fragment", at, faults);
+    strict.uses(incompat::FRAGMENTS, "a fragment", at);
     let packed = match strict.image.superblock().packed_nid {
         Some(nid) if nid != inode.nid => strict.image.node(nid).ok(),
         _ => None,
@@ -49,6 +49,6 @@ pub(super) fn check_fragment(
     if offset.checked_add(len_bytes).is_none_or(|end| end > packed_bytes) {
         let what =
             format!("a fragment of {len_bytes} bytes at byte {offset} of a packed file of {packed_bytes}");
-        faults.add(&rules::FRAGMENT_RANGE, at, what);
+        strict.fault(&rules::FRAGMENT_RANGE, at, what);
     }
 }

@@ -6,18 +6,13 @@ mod deflate;
 mod lz4;
 mod zstd;
 
+use super::context::Strict;
 use super::index::Extent;
-use super::{Faults, Strict};
 use pagefold_image::format::features::incompat;
-use pagefold_image::{Address, ImageError, Space, rules};
+use pagefold_image::{Address, Result, Space, rules};
 
 /// Judges the stored bytes of an extent, the first that uses its cluster.
-pub(super) fn check(
-    strict: &mut Strict<'_>,
-    extent: &Extent,
-    is_interlaced: bool,
-    faults: &mut Faults<'_>,
-) -> Result<(), ImageError> {
+pub(super) fn check(strict: &mut Strict<'_>, extent: &Extent, is_interlaced: bool) -> Result<()> {
     let mut bytes = std::mem::take(&mut strict.cluster);
     bytes.resize(extent.stored_bytes as usize, 0); // at most 1 MiB
     let source = match extent.at.space {
@@ -27,39 +22,33 @@ pub(super) fn check(
     let read = source.read_at(extent.at, &mut bytes);
     if read.is_ok() {
         match extent.algorithm {
-            None => check_plain(strict, extent, is_interlaced, &bytes, faults),
-            Some(number) => check_compressed(strict, extent, number, &bytes, faults),
+            None => check_plain(strict, extent, is_interlaced, &bytes),
+            Some(number) => check_compressed(strict, extent, number, &bytes),
         }
     }
     strict.cluster = bytes;
     read
 }
 
-/// Judges the bytes of a plain cluster behind its extent. With shared clusters, another extent may use them.
-fn check_plain(
-    strict: &Strict<'_>,
-    extent: &Extent,
-    is_interlaced: bool,
-    bytes: &[u8],
-    faults: &mut Faults<'_>,
-) {
+/// Judges the bytes of a plain cluster after its extent. With shared clusters, another extent may use them.
+fn check_plain(strict: &Strict<'_>, extent: &Extent, is_interlaced: bool, bytes: &[u8]) {
     if extent.partial || is_interlaced || strict.has_incompat(incompat::DEDUPE) {
         return;
     }
     let rest = bytes.get(extent.len_bytes as usize..).unwrap_or_default();
     if let Some(first) = rest.iter().position(|byte| *byte != 0) {
         let at = Address { offset: extent.at.offset + extent.len_bytes + first as u64, ..extent.at };
-        faults.add(&rules::PLAIN_FILL, at, "bytes behind the extent of a plain cluster");
+        strict.fault(&rules::PLAIN_FILL, at, "bytes behind the extent of a plain cluster");
     }
 }
 
-fn check_compressed(strict: &Strict<'_>, extent: &Extent, number: u8, bytes: &[u8], faults: &mut Faults<'_>) {
+fn check_compressed(strict: &Strict<'_>, extent: &Extent, number: u8, bytes: &[u8]) {
     let is_padded = strict.has_incompat(incompat::ZERO_PADDING);
     let padding = if is_padded { bytes.iter().take_while(|byte| **byte == 0).count() } else { 0 };
     let limit = if extent.inline { 0 } else { strict.block_bytes() as usize - 1 };
     if padding > limit || padding == bytes.len() {
         let what = format!("{padding} zeroes precede a stream in a cluster of {} bytes", bytes.len());
-        return faults.add(&rules::STREAM_PADDING, extent.at, what);
+        return strict.fault(&rules::STREAM_PADDING, extent.at, what);
     }
     let at = Address { offset: extent.at.offset + padding as u64, ..extent.at };
     let stream = &bytes[padding..];
@@ -70,24 +59,24 @@ fn check_compressed(strict: &Strict<'_>, extent: &Extent, number: u8, bytes: &[u
             if let Some(distance) = lz4::too_far(stream, strict.limits.lz4_window, len) {
                 let window = strict.limits.lz4_window;
                 let what = format!("a match that reaches back {distance} bytes, with a window of {window}");
-                faults.add(&rules::LZ4_WINDOW, at, what);
+                strict.fault(&rules::LZ4_WINDOW, at, what);
             }
         }
         1 if !is_lzma_properties(!stream[0]) => {
             let what = format!("a stream that begins with {:#04x}", stream[0]);
-            faults.add(&rules::LZMA_FIRST, at, what);
+            strict.fault(&rules::LZMA_FIRST, at, what);
         }
         2 => {
             if let Some(distance) = deflate::too_far(stream, strict.limits.deflate_window, extent.len_bytes) {
                 let window = strict.limits.deflate_window;
                 let what = format!("a match that reaches back {distance} bytes, with a window of {window}");
-                faults.add(&rules::DEFLATE_WINDOW, at, what);
+                strict.fault(&rules::DEFLATE_WINDOW, at, what);
             }
         }
         3 => {
             let len = if is_whole { Some(extent.len_bytes) } else { None };
             if let Err(what) = zstd::check(stream, strict.limits.zstd_window, len) {
-                faults.add(&rules::ZSTD_FRAME, at, what);
+                strict.fault(&rules::ZSTD_FRAME, at, what);
             }
         }
         _ => {}

@@ -4,7 +4,7 @@
 const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 /// Bytes of the header of a block.
 const BLOCK_HEADER_BYTES: usize = 3;
-/// Bytes of the checksum behind the last block.
+/// Bytes of the checksum after the last block.
 const CHECKSUM_BYTES: usize = 4;
 
 /// Judges a stream: one frame that ends with it. `len` is the content size, if the extent is all of it. The error says

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::Nid;
+use crate::Result;
 use crate::format::device::RawDeviceSlot;
 use crate::format::features::incompat;
 use crate::format::le::{Le16, Le32};
@@ -9,12 +10,7 @@ use crate::read::SliceBytes;
 use crate::read::test_image::{TestImage, compact};
 
 /// The extents of a file of `size` bytes in chunks of 2 blocks of 512, front to back.
-fn extents(
-    test_image: &mut TestImage,
-    format: u16,
-    entries: &[u8],
-    size: u32,
-) -> Result<Vec<Extent>, ImageError> {
+fn extents(test_image: &mut TestImage, format: u16, entries: &[u8], size: u32) -> Result<Vec<Extent>> {
     let mut raw = compact();
     raw.i_format = Le16::new(4 << 1);
     raw.i_u = Le32::new(u32::from(format | 1));

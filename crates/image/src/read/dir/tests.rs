@@ -1,6 +1,7 @@
 //! Directory blocks built by hand, and searches in sorted and unsorted directories.
 
 use super::*;
+use crate::Result;
 use crate::format::le::{Le16, Le64};
 use crate::read::test_image::{TestImage, compact, message};
 use proptest::prelude::*;
@@ -22,7 +23,7 @@ fn block_of(names: &[Vec<u8>], nid: u64, len: usize) -> Vec<u8> {
     block
 }
 
-fn names_of(block: &[u8]) -> Result<Vec<Vec<u8>>, ImageError> {
+fn names_of(block: &[u8]) -> Result<Vec<Vec<u8>>> {
     DirBlock::parse(block, AT)?.entries().map(|entry| Ok(entry?.name.to_vec())).collect()
 }
 
@@ -94,7 +95,7 @@ fn directory(blocks: &[Vec<u8>]) -> (Directory, Vec<u8>) {
 }
 
 /// Searches by both methods, binary and linear.
-fn search(directory: &Directory, data: &[u8], name: &[u8]) -> [Result<Option<Found>, ImageError>; 2] {
+fn search(directory: &Directory, data: &[u8], name: &[u8]) -> [Result<Option<Found>>; 2] {
     let mut block = Vec::new();
     let mut read = |number: u64, buf: &mut [u8]| {
         let start = number as usize * 512;

@@ -7,7 +7,7 @@ use crate::format::superblock::{self as disk, RawSuperblock};
 use crate::read::Bytes;
 use crate::read::bytes::array_at;
 use crate::read::extent::MAX_CLUSTER_BYTES;
-use crate::{Address, ImageError};
+use crate::{Address, ImageError, Result};
 
 /// The algorithms of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,13 +30,9 @@ pub struct Algorithms {
 }
 
 impl Algorithms {
-    /// Reads the superblock's fields, and the records `offset` bytes behind its beginning. Returns also the offset of
+    /// Reads the superblock's fields, and the records `offset` bytes after its beginning. Returns also the offset of
     /// the end of the records in the image.
-    pub(super) fn read(
-        bytes: &dyn Bytes,
-        raw: &RawSuperblock,
-        offset: u64,
-    ) -> Result<(Self, u64), ImageError> {
+    pub(super) fn read(bytes: &dyn Bytes, raw: &RawSuperblock, offset: u64) -> Result<(Self, u64)> {
         let mut found = Algorithms {
             bits: 1 << Algorithm::Lz4 as u8,
             is_declared: raw.u1.get() != 0,
@@ -90,7 +86,7 @@ impl Algorithms {
         }
     }
 
-    /// Reads one record of `len` bytes at `at`. Bytes behind the known fields are ignored.
+    /// Reads one record of `len` bytes at `at`. Bytes after the known fields are ignored.
     fn read_record(
         &mut self,
         bytes: &dyn Bytes,
@@ -98,7 +94,7 @@ impl Algorithms {
         len: u16,
         algorithm: Algorithm,
         block_bits: u8,
-    ) -> Result<(), ImageError> {
+    ) -> Result<()> {
         match algorithm {
             Algorithm::Lz4 => {
                 let raw = RawLz4Config::parse(&record(bytes, at, len)?);
@@ -139,7 +135,7 @@ impl Algorithms {
 }
 
 /// Reads the first `N` bytes of a record of `len` bytes.
-fn record<const N: usize>(bytes: &dyn Bytes, at: Address, len: u16) -> Result<[u8; N], ImageError> {
+fn record<const N: usize>(bytes: &dyn Bytes, at: Address, len: u16) -> Result<[u8; N]> {
     if usize::from(len) < N {
         let what = format!("a configuration record of {len} bytes instead of {N}");
         return Err(ImageError::corrupt(at, what));
@@ -147,7 +143,7 @@ fn record<const N: usize>(bytes: &dyn Bytes, at: Address, len: u16) -> Result<[u
     array_at(bytes, at)
 }
 
-fn check_format(at: Address, format: u16, name: &str) -> Result<(), ImageError> {
+fn check_format(at: Address, format: u16, name: &str) -> Result<()> {
     match format {
         0 => Ok(()),
         _ => {

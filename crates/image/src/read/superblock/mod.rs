@@ -15,7 +15,7 @@ use crate::format::features::{self, KernelVersion, compat, incompat};
 use crate::format::inode::NID_METABOX;
 use crate::format::superblock::{self as disk, RawMetaboxSlot, RawSuperblock};
 use crate::format::{inode, xattr};
-use crate::{Address, ImageError, Nid, Space};
+use crate::{Address, ImageError, Nid, Result, Space};
 
 /// A further device of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,7 +97,7 @@ pub struct Superblock {
     pub xattr_filter: bool,
     /// Whether shared attributes are in the metabox instead of the image.
     pub shared_xattrs_in_metabox: bool,
-    /// Whether compressed streams are at the end of their cluster, behind zeroes; otherwise at its beginning.
+    /// Whether compressed streams are at the end of their cluster, after zeroes; otherwise at its beginning.
     pub zero_padding: bool,
     /// Whether clusters may have more than one block. The bit also says that algorithms have records.
     pub big_pcluster: bool,
@@ -115,7 +115,7 @@ impl Superblock {
     ///
     /// Memory: the device table, 88 bytes per device and at most 65535 devices. A table that leaves the image is an
     /// error.
-    pub fn read(bytes: &dyn Bytes) -> Result<Self, ImageError> {
+    pub fn read(bytes: &dyn Bytes) -> Result<Self> {
         let raw = read_raw(bytes)?;
         let compat = raw.feature_compat.get();
         let incompat = raw.feature_incompat.get();
@@ -198,7 +198,7 @@ impl Superblock {
     }
 
     /// Returns the address of an inode, whether or not there is one.
-    pub fn inode_address(&self, nid: Nid) -> Result<Address, ImageError> {
+    pub fn inode_address(&self, nid: Nid) -> Result<Address> {
         let slot = nid.0 & !NID_METABOX;
         let beyond = || corrupt(0, format!("inode {nid} has an address beyond all numbers"));
         let within = slot.checked_mul(inode::SLOT_LEN).ok_or_else(beyond)?;
@@ -227,7 +227,7 @@ impl Superblock {
 }
 
 /// Reads the superblock's fields. Fails if there is no superblock.
-fn read_raw(bytes: &dyn Bytes) -> Result<RawSuperblock, ImageError> {
+fn read_raw(bytes: &dyn Bytes) -> Result<RawSuperblock> {
     let found = array_at(bytes, Address::image(disk::OFFSET)).map_err(|error| match error {
         ImageError::Truncated { end, .. } => ImageError::NotAnImage {
             what: format!("it has {end} bytes, fewer than a superblock needs").into(),
@@ -252,14 +252,14 @@ fn covered_bytes(block_bits: u8) -> u64 {
     }
 }
 
-fn check_fits_block(raw: &RawSuperblock, len_bytes: u64) -> Result<(), ImageError> {
+fn check_fits_block(raw: &RawSuperblock, len_bytes: u64) -> Result<()> {
     if len_bytes > covered_bytes(raw.blkszbits) {
         return Err(corrupt(0x0d, format!("a superblock of {len_bytes} bytes, which leaves its block")));
     }
     Ok(())
 }
 
-fn verify_checksum(bytes: &dyn Bytes, raw: &RawSuperblock) -> Result<(), ImageError> {
+fn verify_checksum(bytes: &dyn Bytes, raw: &RawSuperblock) -> Result<()> {
     let mut covered = vec![0; covered_bytes(raw.blkszbits) as usize];
     bytes.read_at(Address::image(disk::OFFSET), &mut covered)?;
     if let Some(field) = covered.get_mut(disk::CHECKSUM_OFFSET..disk::CHECKSUM_OFFSET + 4) {
@@ -277,14 +277,14 @@ fn verify_checksum(bytes: &dyn Bytes, raw: &RawSuperblock) -> Result<(), ImageEr
     Ok(())
 }
 
-fn refuse_unknown(bits: u32) -> Result<(), ImageError> {
+fn refuse_unknown(bits: u32) -> Result<()> {
     match features::split(bits, &incompat::ALL) {
         (_, 0) => Ok(()),
         (_, unknown) => Err(ImageError::Unsupported { features: format!("unknown features {unknown:#x}") }),
     }
 }
 
-fn read_metabox(bytes: &dyn Bytes, raw: &RawSuperblock) -> Result<Nid, ImageError> {
+fn read_metabox(bytes: &dyn Bytes, raw: &RawSuperblock) -> Result<Nid> {
     if raw.sb_extslots == 0 {
         return Err(corrupt(0x0d, "a metabox, but no extension slot with its inode"));
     }
@@ -296,7 +296,7 @@ fn read_metabox(bytes: &dyn Bytes, raw: &RawSuperblock) -> Result<Nid, ImageErro
     Ok(Nid(nid))
 }
 
-fn read_devices(bytes: &dyn Bytes, raw: &RawSuperblock) -> Result<Vec<Device>, ImageError> {
+fn read_devices(bytes: &dyn Bytes, raw: &RawSuperblock) -> Result<Vec<Device>> {
     let len = RawDeviceSlot::LEN as u64;
     let mut at = Address::image(u64::from(raw.devt_slotoff.get()) * len);
     let mut devices = Vec::new();
@@ -317,7 +317,7 @@ fn prefix_table(
     raw: &RawSuperblock,
     packed_nid: Option<Nid>,
     metabox_nid: Option<Nid>,
-) -> Result<PrefixTable, ImageError> {
+) -> Result<PrefixTable> {
     let plain = raw.feature_compat.get() & compat::PLAIN_XATTR_PFX != 0;
     let place = match (metabox_nid, packed_nid) {
         (Some(_), _) if !plain => PrefixPlace::Space(Space::Metabox),

@@ -5,7 +5,7 @@ use crate::format::le::{Le16, Le32, Le64};
 use crate::read::SliceBytes;
 use crate::read::test_image::{TestImage, message};
 
-/// Makes an image with `incompat` features and `records` behind the superblock.
+/// Makes an image with `incompat` features and `records` after the superblock.
 fn with_records(incompat: u32, algorithms: u16, records: &[u8]) -> TestImage {
     let mut test_image = TestImage::new(12);
     test_image.raw.feature_incompat = Le32::new(incompat);

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::Nid;
+use crate::Result;
 use crate::format::features::{compat, incompat};
 use crate::format::le::{Le16, Le32};
 use crate::read::SliceBytes;
@@ -61,15 +62,17 @@ fn open(test_image: &TestImage) -> Open {
 }
 
 impl Open {
-    fn list(&self) -> Result<Vec<(String, Vec<u8>)>, ImageError> {
-        let listed = list(&SliceBytes(&self.image), &self.sb, &self.prefixes, &self.inode)?;
-        let names = names(&SliceBytes(&self.image), &self.sb, &self.prefixes, &self.inode)?;
+    fn list(&self) -> Result<Vec<(String, Vec<u8>)>> {
+        let bytes = SliceBytes(&self.image);
+        let xattrs = Xattrs::open(&bytes, &self.sb, &self.prefixes, &self.inode)?;
+        let (listed, names) = (xattrs.list()?, xattrs.names()?);
         assert!(names.iter().eq(listed.iter().map(|xattr| &xattr.name)));
         Ok(listed.into_iter().map(|x| (String::from_utf8(x.name).unwrap(), x.value)).collect())
     }
 
     fn get(&self, name: &str) -> Option<Vec<u8>> {
-        get(&SliceBytes(&self.image), &self.sb, &self.prefixes, &self.inode, name.as_bytes()).unwrap()
+        let bytes = SliceBytes(&self.image);
+        Xattrs::open(&bytes, &self.sb, &self.prefixes, &self.inode).unwrap().get(name.as_bytes()).unwrap()
     }
 }
 
@@ -163,11 +166,9 @@ fn many_large_attributes_are_read_one_at_a_time() {
     let open = open(&test_image);
     assert_eq!(open.list().unwrap().len(), 255);
     let mut count = 0;
-    visit(&SliceBytes(&open.image), &open.sb, &open.prefixes, &open.inode, |xattr| {
-        count += usize::from(xattr.value.len() == 60_000);
-        Ok(())
-    })
-    .unwrap();
+    let bytes = SliceBytes(&open.image);
+    let xattrs = Xattrs::open(&bytes, &open.sb, &open.prefixes, &open.inode).unwrap();
+    xattrs.visit(|xattr, _| count += usize::from(xattr.value.len() == 60_000)).unwrap();
     assert_eq!(count, 255);
 }
 
@@ -200,15 +201,16 @@ proptest! {
         add_prefixes(&mut test_image);
         let open = open(&test_image);
         let bytes = SliceBytes(&open.image);
-        if let Ok(listed) = list(&bytes, &open.sb, &open.prefixes, &open.inode) {
+        let Ok(xattrs) = Xattrs::open(&bytes, &open.sb, &open.prefixes, &open.inode) else { return Ok(()) };
+        if let Ok(listed) = xattrs.list() {
             for (number, xattr) in listed.iter().enumerate() {
                 let first = listed.iter().position(|other| other.name == xattr.name);
-                let found = get(&bytes, &open.sb, &open.prefixes, &open.inode, &xattr.name).unwrap();
+                let found = xattrs.get(&xattr.name).unwrap();
                 if first == Some(number) {
                     prop_assert_eq!(found.as_ref(), Some(&xattr.value));
                 }
             }
         }
-        _ = names(&bytes, &open.sb, &open.prefixes, &open.inode);
+        _ = xattrs.names();
     }
 }

@@ -7,8 +7,8 @@
 use super::entry::{Entry, Head, HeadKind};
 use super::header::IndexHeader;
 use super::index_reader::IndexReader;
-use crate::ImageError;
 use crate::format::zmap::{BLOCKS_MASK, EntryType, HEADER_BYTES, IS_BLOCKS, Pack, advise};
+use crate::{ImageError, Result};
 
 /// The order of packs: some of 2 entries up to a multiple of 32 bytes, then some of 16 entries, and the rest of 2
 /// again.
@@ -36,7 +36,7 @@ struct Position {
 }
 
 impl Packs {
-    pub(super) fn open(map: &IndexHeader) -> Result<Self, ImageError> {
+    pub(super) fn open(map: &IndexHeader) -> Result<Self> {
         let header = map.header;
         let fault = |what| Err(map.corrupt(map.at, what));
         if header.advises(advise::BIG_CLUSTER_1) != header.advises(advise::BIG_CLUSTER_2) {
@@ -87,7 +87,7 @@ impl Packs {
         self.position(lcluster).pack
     }
 
-    fn read(&self, index: &mut IndexReader<'_>, lcluster: u64) -> Result<(Pack, u32), ImageError> {
+    fn read(&self, index: &mut IndexReader<'_>, lcluster: u64) -> Result<(Pack, u32)> {
         let position = self.position(lcluster);
         let pack = match position.entries {
             2 => Pack::two(index.array(position.pack)?),
@@ -102,7 +102,7 @@ impl Packs {
         map: &IndexHeader,
         index: &mut IndexReader<'_>,
         lcluster: u64,
-    ) -> Result<Entry, ImageError> {
+    ) -> Result<Entry> {
         let (pack, i) = self.read(index, lcluster)?;
         let entry = decode(map, &pack, i);
         if matches!(entry, Entry::Inside { .. }) && i > 0 && i == pack.entries - 1 {
@@ -119,12 +119,7 @@ impl Packs {
     }
 
     /// Computes the block address of the head at logical cluster `lcluster`.
-    pub(super) fn block(
-        &self,
-        map: &IndexHeader,
-        index: &mut IndexReader<'_>,
-        lcluster: u64,
-    ) -> Result<u32, ImageError> {
+    pub(super) fn block(&self, map: &IndexHeader, index: &mut IndexReader<'_>, lcluster: u64) -> Result<u32> {
         let (pack, i) = self.read(index, lcluster)?;
         let blocks = match map.header.advises(advise::BIG_CLUSTER_1) {
             false => Some(heads_to(map, &pack, i)),
@@ -181,7 +176,7 @@ fn blocks_before(map: &IndexHeader, pack: &Pack, i: u32) -> Option<u32> {
                 blocks += u32::from(n);
                 before -= 1;
             }
-            // Go to the entry behind the head, which has the number of blocks. A distance of 1 would be that entry
+            // Go to the entry after the head, which has the number of blocks. A distance of 1 would be that entry
             // itself.
             Entry::Inside { back: 0 | 1 } => return None,
             Entry::Inside { back } => before -= i64::from(back) - 2,

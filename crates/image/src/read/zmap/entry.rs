@@ -43,7 +43,7 @@ pub(super) struct Head {
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Entry {
     Head(Head),
-    /// The entry behind a head, with the number of blocks of that head's cluster.
+    /// The entry after a head, with the number of blocks of that head's cluster.
     Blocks(u16),
     /// Another entry inside an extent, with the distance back to the head or to an entry nearer to it.
     Inside {

@@ -10,7 +10,7 @@ use super::index_reader::IndexReader;
 use super::mapping::Stored;
 use crate::format::zmap::{ExtentRecord, HEADER_BYTES, StoredLength, advise};
 use crate::read::{Bytes, Extent, Mapping};
-use crate::{Address, ImageError};
+use crate::{Address, ImageError, Result};
 
 /// Records of 4 bytes that are summed up at most: 64 MiB of them, enough for 64 GiB of 4 KiB extents.
 const MAX_SUMMED: u64 = 1 << 24;
@@ -44,7 +44,7 @@ pub(super) struct Records {
 }
 
 impl Records {
-    pub(super) fn open(map: &IndexHeader, bytes: &dyn Bytes) -> Result<Self, ImageError> {
+    pub(super) fn open(map: &IndexHeader, bytes: &dyn Bytes) -> Result<Self> {
         let fault = |what| Err(map.corrupt(map.at, what));
         if map.header.advises(advise::INLINE) {
             return fault("extent records with an inline extent");
@@ -86,7 +86,7 @@ impl Records {
         bytes: &dyn Bytes,
         offset: u64,
         cursor: &mut Cursor,
-    ) -> Result<Extent, ImageError> {
+    ) -> Result<Extent> {
         let end = self.end();
         let mut search =
             Search { records: *self, map, index: IndexReader::new(bytes, map.address(self.begin), end) };
@@ -115,7 +115,7 @@ struct Search<'a> {
 
 impl Search<'_> {
     /// Finds the record whose extent contains byte `offset`. Returns its index, and the extent's beginning and end.
-    fn binary_search(&mut self, offset: u64) -> Result<(u64, u64, u64), ImageError> {
+    fn binary_search(&mut self, offset: u64) -> Result<(u64, u64, u64)> {
         // Invariant: record `low` begins at `start <= offset`, record `high` begins at `end > offset`.
         let (mut low, mut start) = (0, self.logical(0)?);
         let (mut high, mut end) = (self.records.count, self.map.size);
@@ -136,13 +136,7 @@ impl Search<'_> {
         Ok((low, start, end))
     }
 
-    fn extent(
-        &mut self,
-        i: u64,
-        record: ExtentRecord,
-        start: u64,
-        len_bytes: u64,
-    ) -> Result<Extent, ImageError> {
+    fn extent(&mut self, i: u64, record: ExtentRecord, start: u64, len_bytes: u64) -> Result<Extent> {
         let entry = self.address(i);
         let stored = record.stored;
         if i + 1 == self.records.count && self.map.header.advises(advise::FRAGMENT) {
@@ -165,7 +159,7 @@ impl Search<'_> {
     }
 
     /// Reads record `i` of an index whose records have more than 4 bytes.
-    fn record(&mut self, i: u64) -> Result<ExtentRecord, ImageError> {
+    fn record(&mut self, i: u64) -> Result<ExtentRecord> {
         let at = self.offset(i);
         let mut bytes = [0; 20];
         match self.records.bits {
@@ -177,7 +171,7 @@ impl Search<'_> {
     }
 
     /// Reads record `i` of 4 bytes. Its stored position is the sum of the lengths before it.
-    fn sum(&mut self, i: u64, cursor: &mut Cursor) -> Result<ExtentRecord, ImageError> {
+    fn sum(&mut self, i: u64, cursor: &mut Cursor) -> Result<ExtentRecord> {
         if cursor.record > i {
             *cursor = Cursor::default();
         }
@@ -192,13 +186,13 @@ impl Search<'_> {
         Ok(ExtentRecord { stored: self.stored(i)?, physical, logical: 0 })
     }
 
-    fn stored(&mut self, i: u64) -> Result<StoredLength, ImageError> {
+    fn stored(&mut self, i: u64) -> Result<StoredLength> {
         let at = self.offset(i);
         Ok(StoredLength(u32::from_le_bytes(self.index.array(at)?)))
     }
 
     /// Position of record `i` in the file, bytes; records of 16 bytes have the low half only.
-    fn logical(&mut self, i: u64) -> Result<u64, ImageError> {
+    fn logical(&mut self, i: u64) -> Result<u64> {
         Ok(self.record(i)?.logical)
     }
 

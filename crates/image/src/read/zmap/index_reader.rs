@@ -3,7 +3,7 @@
 //! A lookup reads neighbouring entries one after the other, so it costs a read or two through the metadata cache.
 
 use crate::read::Bytes;
-use crate::{Address, ImageError, Space};
+use crate::{Address, ImageError, Result, Space};
 
 /// Bytes per read. Entries of all forms are aligned to their size, so none crosses a multiple of this.
 const BUFFER_BYTES: u64 = 512;
@@ -27,7 +27,7 @@ impl<'a> IndexReader<'a> {
     }
 
     /// Returns the `N` bytes at `offset`, which is a multiple of `N`.
-    pub(super) fn array<const N: usize>(&mut self, offset: u64) -> Result<[u8; N], ImageError> {
+    pub(super) fn array<const N: usize>(&mut self, offset: u64) -> Result<[u8; N]> {
         if let Some(found) = self.buffered(offset) {
             return Ok(found);
         }
@@ -42,7 +42,7 @@ impl<'a> IndexReader<'a> {
         self.buf.get(..self.len)?.get(from..from.checked_add(N)?)?.try_into().ok()
     }
 
-    fn fill(&mut self, offset: u64) -> Result<(), ImageError> {
+    fn fill(&mut self, offset: u64) -> Result<()> {
         let border = offset & !(BUFFER_BYTES - 1);
         let from = border.max(self.begin);
         let to = border.saturating_add(BUFFER_BYTES).min(self.end);

@@ -15,7 +15,7 @@ use super::mapping::Stored;
 use crate::format::zmap::{FULL_ENTRIES_OFFSET, FULL_ENTRY_BYTES, advise};
 use crate::read::extent::MAX_DECODED_BYTES;
 use crate::read::{Bytes, Extent};
-use crate::{Address, ImageError};
+use crate::{Address, ImageError, Result};
 
 /// The form of the entries.
 #[derive(Debug, Clone, Copy)]
@@ -26,7 +26,7 @@ pub(super) enum Entries {
 
 impl Entries {
     /// Offset of the end of the entries.
-    pub(super) fn end(&self, map: &IndexHeader) -> Result<u64, ImageError> {
+    pub(super) fn end(&self, map: &IndexHeader) -> Result<u64> {
         let end = match self {
             Entries::Compact(packs) => packs.end(),
             // At most 2^54 entries: the file has less than 2^63 bytes, a block 512 or more.
@@ -58,11 +58,7 @@ pub(super) struct Lclusters<'a> {
 }
 
 impl<'a> Lclusters<'a> {
-    pub(super) fn new(
-        map: &'a IndexHeader,
-        entries: Entries,
-        bytes: &'a dyn Bytes,
-    ) -> Result<Self, ImageError> {
+    pub(super) fn new(map: &'a IndexHeader, entries: Entries, bytes: &'a dyn Bytes) -> Result<Self> {
         let index_end = entries.end(map)?;
         Ok(Lclusters {
             map,
@@ -75,7 +71,7 @@ impl<'a> Lclusters<'a> {
 
     /// Finds the extent that contains byte `offset`. Not for a last extent that is inline or a fragment: see
     /// [`Self::tail`].
-    pub(super) fn extent_at(&mut self, offset: u64) -> Result<Extent, ImageError> {
+    pub(super) fn extent_at(&mut self, offset: u64) -> Result<Extent> {
         let found = self.head_of(offset)?;
         let (end, blocks) = self.end_of(&found)?;
         if end <= offset {
@@ -94,7 +90,7 @@ impl<'a> Lclusters<'a> {
     }
 
     /// Finds the last extent, if it is inline or a fragment.
-    pub(super) fn tail(&mut self) -> Result<Extent, ImageError> {
+    pub(super) fn tail(&mut self) -> Result<Extent> {
         let found = self.head_of(self.map.size - 1)?;
         let len_bytes = self.map.size - found.start;
         let header = self.map.header;
@@ -125,7 +121,7 @@ impl<'a> Lclusters<'a> {
     }
 
     /// Finds the head of the extent that contains byte `offset`.
-    fn head_of(&mut self, offset: u64) -> Result<Found, ImageError> {
+    fn head_of(&mut self, offset: u64) -> Result<Found> {
         let within = offset & ((1 << self.map.lcluster_bits) - 1);
         let mut lcluster = offset >> self.map.lcluster_bits;
         if let Entry::Head(head) = self.entry(lcluster)?
@@ -152,13 +148,13 @@ impl<'a> Lclusters<'a> {
     }
 
     /// Finds the end of the extent, bytes, and the number of blocks of its cluster.
-    fn end_of(&mut self, found: &Found) -> Result<(u64, u16), ImageError> {
+    fn end_of(&mut self, found: &Found) -> Result<(u64, u16)> {
         let bits = self.map.lcluster_bits;
         let mut blocks = 1;
         for lcluster in found.lcluster + 1..self.count {
             match self.entry(lcluster)? {
                 Entry::Head(head) => {
-                    // A plain entry at or behind the end of the file may mark the end.
+                    // A plain entry at or after the end of the file may mark the end.
                     let next = (lcluster << bits) + u64::from(head.lcluster_offset);
                     return Ok((next.min(self.map.size), blocks));
                 }
@@ -179,7 +175,7 @@ impl<'a> Lclusters<'a> {
         Ok((self.map.size, blocks))
     }
 
-    fn entry(&mut self, lcluster: u64) -> Result<Entry, ImageError> {
+    fn entry(&mut self, lcluster: u64) -> Result<Entry> {
         let entry = match self.entries {
             Entries::Compact(packs) => packs.entry(self.map, &mut self.index, lcluster)?,
             Entries::Full => full::entry(self.map, &mut self.index, lcluster)?,
@@ -193,7 +189,7 @@ impl<'a> Lclusters<'a> {
         Ok(entry)
     }
 
-    fn block(&mut self, lcluster: u64) -> Result<u32, ImageError> {
+    fn block(&mut self, lcluster: u64) -> Result<u32> {
         match self.entries {
             Entries::Compact(packs) => packs.block(self.map, &mut self.index, lcluster),
             Entries::Full => full::block(self.map, &mut self.index, lcluster),

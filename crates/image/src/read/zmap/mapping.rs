@@ -7,7 +7,7 @@ use super::header::IndexHeader;
 use crate::format::zmap::advise;
 use crate::read::extent::{MAX_CLUSTER_BYTES, MAX_DECODED_BYTES};
 use crate::read::{Algorithm, Cluster, Extent, Mapping};
-use crate::{Address, ImageError};
+use crate::{Address, Result};
 
 /// The stored bytes of an extent according to an index.
 #[derive(Debug, Clone, Copy)]
@@ -22,13 +22,13 @@ pub(super) struct Stored {
     pub(super) algorithm: Option<u8>,
     /// Whether the extent is only a prefix of the decoded bytes.
     pub(super) partial: bool,
-    /// Whether the bytes are in the metadata, behind the index.
+    /// Whether the bytes are in the metadata, after the index.
     pub(super) inline: bool,
 }
 
 impl IndexHeader {
     /// Makes the extent of `len_bytes` bytes from `start`, after checks of `stored`.
-    pub(super) fn stored(&self, start: u64, len_bytes: u64, stored: Stored) -> Result<Extent, ImageError> {
+    pub(super) fn stored(&self, start: u64, len_bytes: u64, stored: Stored) -> Result<Extent> {
         let fault = |what| Err(self.corrupt(stored.entry, what));
         if stored.len_bytes == 0 || stored.len_bytes > u64::from(MAX_CLUSTER_BYTES) {
             return fault("a cluster of no bytes or more than 1 MiB");
@@ -49,7 +49,7 @@ impl IndexHeader {
         Ok(Extent { start, len_bytes, mapping })
     }
 
-    fn compressed(&self, decoded_bytes: u64, stored: Stored, number: u8) -> Result<Cluster, ImageError> {
+    fn compressed(&self, decoded_bytes: u64, stored: Stored, number: u8) -> Result<Cluster> {
         let fault = |what| Err(self.corrupt(stored.entry, what));
         let algorithm = match number {
             0 => Algorithm::Lz4,
@@ -78,7 +78,7 @@ impl IndexHeader {
         })
     }
 
-    fn plain(&self, stored: Stored) -> Result<Mapping, ImageError> {
+    fn plain(&self, stored: Stored) -> Result<Mapping> {
         let block_bytes = 1_u64 << self.context.block_bits;
         let whole_blocks = (stored.at.offset | stored.len_bytes).is_multiple_of(block_bytes);
         // Inline tails are never rotated, even if the header says that blocks are.
@@ -92,13 +92,7 @@ impl IndexHeader {
     }
 
     /// Makes the extent of `len_bytes` bytes from `start` that is a fragment at `offset` of the packed file.
-    pub(super) fn fragment(
-        &self,
-        entry: Address,
-        start: u64,
-        len_bytes: u64,
-        offset: u64,
-    ) -> Result<Extent, ImageError> {
+    pub(super) fn fragment(&self, entry: Address, start: u64, len_bytes: u64, offset: u64) -> Result<Extent> {
         if !self.context.fragments {
             return Err(self.corrupt(entry, "a fragment, but the image has no packed file for it"));
         }

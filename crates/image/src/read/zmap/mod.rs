@@ -22,7 +22,7 @@ mod mapping;
 
 use super::{Bytes, Extent};
 use crate::format::zmap::{HEADER_BYTES, MapHeader, advise};
-use crate::{Address, ImageError};
+use crate::{Address, ImageError, Result};
 use compact::Packs;
 pub use extents::Cursor;
 use extents::Records;
@@ -74,7 +74,7 @@ enum Index {
 }
 
 impl ZMap {
-    /// Reads the header of the index of a file of `size` bytes, which begins at or behind `tail`, the end of the inode
+    /// Reads the header of the index of a file of `size` bytes, which begins at or after `tail`, the end of the inode
     /// and its attributes. Looks up the last extent too if it is a fragment or inline.
     pub fn open(
         bytes: &dyn Bytes,
@@ -82,7 +82,7 @@ impl ZMap {
         form: IndexForm,
         tail: Address,
         size: u64,
-    ) -> Result<ZMap, ImageError> {
+    ) -> Result<ZMap> {
         let at = tail.offset.checked_next_multiple_of(HEADER_BYTES).map(|offset| Address { offset, ..tail });
         let at = at.ok_or_else(|| ImageError::corrupt(tail, "an index beyond all addresses"))?;
         let mut raw = [0; HEADER_BYTES as usize];
@@ -107,18 +107,13 @@ impl ZMap {
     ///
     /// Costs one or two reads of at most 512 bytes if extents are short. Records of 4 bytes must be summed up from the
     /// first one on, which [`Self::extent_near`] avoids.
-    pub fn extent_at(&self, bytes: &dyn Bytes, offset: u64) -> Result<Extent, ImageError> {
+    pub fn extent_at(&self, bytes: &dyn Bytes, offset: u64) -> Result<Extent> {
         self.extent_near(bytes, offset, &mut Cursor::default())
     }
 
     /// As [`Self::extent_at`], but cheap in a file of any size if `offset` is not before that of the last call with
     /// the same cursor.
-    pub fn extent_near(
-        &self,
-        bytes: &dyn Bytes,
-        offset: u64,
-        cursor: &mut Cursor,
-    ) -> Result<Extent, ImageError> {
+    pub fn extent_near(&self, bytes: &dyn Bytes, offset: u64, cursor: &mut Cursor) -> Result<Extent> {
         if offset >= self.header.size {
             return Err(self
                 .header
@@ -151,8 +146,8 @@ impl ZMap {
         }
     }
 
-    /// Offset of the end of the index, without an inline extent behind it.
-    pub(crate) fn end(&self) -> Result<u64, ImageError> {
+    /// Offset of the end of the index, without an inline extent after it.
+    pub(crate) fn end(&self) -> Result<u64> {
         match self.index {
             Index::None => Ok(self.header.at.offset + HEADER_BYTES),
             Index::Records(records) => Ok(records.end()),
@@ -160,7 +155,7 @@ impl ZMap {
         }
     }
 
-    /// The last extent, if its stored bytes are behind the index.
+    /// The last extent, if its stored bytes are after the index.
     pub(crate) fn inline_tail(&self) -> Option<Extent> {
         self.tail.filter(|_| !self.has_records() && self.header.header.advises(advise::INLINE))
     }
@@ -170,7 +165,7 @@ impl ZMap {
         matches!(self.index, Index::Records(_))
     }
 
-    fn choose_index(&self, bytes: &dyn Bytes, form: IndexForm) -> Result<Index, ImageError> {
+    fn choose_index(&self, bytes: &dyn Bytes, form: IndexForm) -> Result<Index> {
         let (map, header) = (&self.header, self.header.header);
         if form == IndexForm::Full && map.context.extent_records && header.advises(advise::EXTENTS) {
             return Records::open(map, bytes).map(Index::Records);
@@ -186,7 +181,7 @@ impl ZMap {
 
     /// Looks up a last extent that is inline or a fragment, once: every reader of a small file needs it, and a
     /// fragment may be longer than the limit of a search forward.
-    fn find_tail(&mut self, bytes: &dyn Bytes) -> Result<(), ImageError> {
+    fn find_tail(&mut self, bytes: &dyn Bytes) -> Result<()> {
         let elsewhere = self.header.header.advise() & (advise::INLINE | advise::FRAGMENT) != 0;
         if let Index::Entries(entries) = self.index
             && elsewhere

@@ -1,12 +1,12 @@
 //! The stores among the media: buckets of S3, of Azure and of Google, and registries.
 //!
 //! A command reads their settings ([`store_settings`]), because only it has the user's environment and may run the user's
-//! programs; the settings reach the server with its configuration.
+//! programs; the settings reach the server with its configuration ([`Stores`]).
 
-use super::{Connector, Medium, Opened, Verity, opening};
+use super::errors::opening;
 use pagefold_control::error::{CliError, Exit, Result};
-use pagefold_control::media::{Location, REGISTRY_TREE_SUFFIX, Secret};
-use pagefold_image::verity::Salt;
+use pagefold_control::media::{Location, REGISTRY_TREE_SUFFIX, RemoteConfig, Secret};
+use pagefold_image::verity::{Digest, Salt};
 use pagefold_remote::oci::{self, OciImage, OciReference, Platform};
 use pagefold_remote::stores::{self, ObjectName, Store, StoreSettings};
 use pagefold_remote::{Options, RemoteError, RemoteSource};
@@ -15,13 +15,8 @@ use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The images of registries by their names.
-pub(super) type Resolved = HashMap<String, Arc<OciImage>>;
-
 /// Reads the settings and credentials that these locations need, as a text for [`RemoteConfig`]; `None` if none is in a
 /// store. May run the user's programs.
-///
-/// [`RemoteConfig`]: pagefold_control::media::RemoteConfig
 pub fn store_settings<'a>(
     locations: impl Iterator<Item = &'a Location>,
     platform: Option<&str>,
@@ -42,21 +37,31 @@ pub fn store_settings<'a>(
     Ok(Some(Secret(settings.to_text())))
 }
 
-/// The settings in a configuration.
-pub(super) fn parse(text: Option<&Secret>) -> Result<StoreSettings> {
-    match text.map(|Secret(text)| StoreSettings::from_text(text)) {
-        None => Ok(StoreSettings::default()),
-        Some(Some(settings)) => Ok(settings),
-        Some(None) => Err(CliError::failed("the settings of stores cannot be read")),
-    }
-}
-
 /// The name of an object that was parsed, or a wrong use of the command line.
 fn named<N, E: Display>(location: &Location, parsed: std::result::Result<N, E>) -> Result<N> {
     parsed.map_err(|e| CliError::usage(format!("'{location}': {e}")))
 }
 
-impl Connector {
+/// Opens objects of stores.
+pub(super) struct Stores {
+    settings: StoreSettings,
+    timeout: Duration,
+    /// Images in registries, by their names, whose manifests have been read.
+    registries: HashMap<String, Arc<OciImage>>,
+}
+
+impl Stores {
+    /// Reads the settings of stores in a configuration.
+    pub(super) fn new(config: &RemoteConfig) -> Result<Self> {
+        let settings = match &config.stores {
+            None => StoreSettings::default(),
+            Some(Secret(text)) => StoreSettings::from_text(text)
+                .ok_or_else(|| CliError::failed("the settings of stores cannot be read"))?,
+        };
+        let timeout = Duration::from_millis(config.timeout_ms);
+        Ok(Stores { settings, timeout, registries: HashMap::new() })
+    }
+
     /// Opens an object of a bucket.
     pub(super) fn open_object(
         &self,
@@ -65,7 +70,7 @@ impl Connector {
         options: &Options,
     ) -> Result<std::result::Result<RemoteSource, RemoteError>> {
         let object = named(location, ObjectName::parse(name))?;
-        Ok(stores::open(&object, &self.stores, options))
+        Ok(stores::open(&object, &self.settings, options))
     }
 
     /// Opens an image in a registry, or the Merkle tree in its manifest.
@@ -91,26 +96,29 @@ impl Connector {
             return Ok(image.clone());
         }
         let reference = named(location, OciReference::parse(name))?;
-        let login = self.stores.logins.get(&reference.repository());
-        let platform = self.stores.platform.clone().unwrap_or_else(Platform::of_this_machine);
-        let timeout = Duration::from_millis(self.config.timeout_ms);
-        let image = oci::resolve(&reference, login, &platform, timeout).map_err(|e| opening(location, &e))?;
+        let login = self.settings.logins.get(&reference.repository());
+        let platform = self.settings.platform.clone().unwrap_or_else(Platform::of_this_machine);
+        let image =
+            oci::resolve(&reference, login, &platform, self.timeout).map_err(|e| opening(location, &e))?;
         let image = Arc::new(image);
         self.registries.insert(name.to_string(), image.clone());
         Ok(image)
     }
 
-    /// Lets an image in a registry be verified by the digest and salt that its manifest names, and returns that salt, unless
-    /// the user names a digest. Without one, notes that nothing is verified.
-    pub(super) fn with_verity_of_registry(&mut self, medium: Medium) -> Result<(Medium, Option<Salt>)> {
-        let location = &medium.source.location;
+    /// The digest and salt that the manifest of an image in a registry names; `None` for others. If it names none, adds a
+    /// note that nothing is verified.
+    pub(super) fn verity_of(
+        &mut self,
+        location: &Location,
+        notes: &mut Vec<String>,
+    ) -> Result<Option<(Digest, Salt)>> {
         let name = match location {
-            Location::Url(name) if medium.verity.is_none() && Store::of(name) == Some(Store::Oci) => name,
-            _ => return Ok((medium, None)),
+            Location::Url(name) if Store::of(name) == Some(Store::Oci) => name,
+            _ => return Ok(None),
         };
         let image = self.resolved(location, name)?;
         let Some(tree) = &image.layer().tree else {
-            self.notes.push(match image.layer().lone_digest.is_some() {
+            notes.push(match image.layer().lone_digest.is_some() {
                 false => format!(
                     "the contents of '{location}' are not verified, because its manifest has no digest of fs-verity with \
                      a Merkle tree; --digest verifies them"
@@ -120,7 +128,7 @@ impl Connector {
                      Merkle tree: push the tree as a layer too, or pass both by --digest and --merkle-tree"
                 ),
             });
-            return Ok((medium, None));
+            return Ok(None);
         };
         let wrong =
             |what: &str| CliError::new(Exit::Damaged, format!("'{location}': its annotation has {what}"));
@@ -129,7 +137,6 @@ impl Connector {
             .parse()
             .map_err(|_| wrong("no digest of fs-verity, which is sha256: and 64 hexadecimal digits"))?;
         let salt = tree.salt.parse().map_err(|_| wrong("no salt"))?;
-        let tree = Opened { location: location.with_suffix(REGISTRY_TREE_SUFFIX), file: None };
-        Ok((Medium { verity: Some(Verity { digest, tree }), ..medium }, Some(salt)))
+        Ok(Some((digest, salt)))
     }
 }

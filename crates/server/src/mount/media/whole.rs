@@ -2,8 +2,9 @@
 //!
 //! A mount does not: it does not know when everything has been read, and programs have used the bytes by then.
 
-use super::{Location, opening};
+use super::errors::opening;
 use pagefold_control::error::{CliError, Exit, Result};
+use pagefold_control::media::Location;
 use pagefold_image::with_causes;
 use pagefold_remote::RemoteSource;
 use pagefold_remote::whole::{WholeError, WholeHash};
