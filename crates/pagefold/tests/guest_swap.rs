@@ -33,8 +33,8 @@ fn guest(test: &str) -> Option<(Guest, MutexGuard<'static, ()>)> {
 #[test]
 fn guest_swap() {
     let Some((guest, _guard)) = guest("guest_swap") else { return };
-    let console = guest
-        .run("pf.size=160M pf.limit=88M pf.hog=232 pf.passes=1 pf.time_s=780", Duration::from_secs(840));
+    let console =
+        guest.run("pf.size=160M pf.limit=88M pf.hog=232 pf.passes=1 pf.time_s=780", Duration::from_secs(840));
     console.expect_ok();
     // More was swapped out than the memory could hold, and the hog compared every page.
     assert!(console.number("pswpout") > (48 << 20) >> 12, "hardly anything was swapped:\n{}", console.tail());
