@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn pages_are_written_back_and_a_wrong_page_is_detected() {
-        let source: Vec<Page> = (0..100).map(|n| std::array::from_fn(|i| (i * n >> 4) as u8)).collect();
+        let source: Vec<Page> = (0..100).map(|n| std::array::from_fn(|i| ((i * n) >> 4) as u8)).collect();
         let pages: Vec<&Page> = source.iter().skip(1).collect();
         for layout in [LayoutKind::Log, LayoutKind::Blocks] {
             let backing = Arc::new(medium::memory(medium::ample_len(300)).unwrap());
