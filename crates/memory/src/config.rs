@@ -98,8 +98,6 @@ pub struct RegionConfig {
     pub register_late: bool,
     /// Whether it may use huge pages there. The default is yes.
     pub huge_pages: bool,
-    /// Whether the time to store and load each page is measured. Measuring takes time itself.
-    pub measure_pages: bool,
 }
 
 impl RegionConfig {
@@ -129,7 +127,6 @@ impl RegionConfig {
             neighbours: true,
             register_late: true,
             huge_pages: true,
-            measure_pages: false,
         }
     }
 

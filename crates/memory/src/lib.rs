@@ -125,7 +125,6 @@
 //! | `evict` | how cold pages are found and leave the range |
 //! | `limit` | the limit on the pool |
 //! | `hint` | which limit of the process to raise after a failed creation |
-//! | `meter` | the time to store or load one page |
 //! | `region` | set-up, and the owner's calls |
 //! | `owned_pin` | pins that borrow nothing, for callers that use addresses |
 //! | `parts` | pins, and calls on parts that several threads have |
@@ -187,8 +186,6 @@ mod hint;
 #[cfg(not(loom))]
 mod limit;
 #[cfg(not(loom))]
-mod meter;
-#[cfg(not(loom))]
 mod owned_pin;
 #[cfg(not(loom))]
 mod pager;
@@ -234,7 +231,7 @@ pub use parts::{Parts, PinnedSlice, PinnedSliceMut};
 #[cfg(not(loom))]
 pub use region::Region;
 #[cfg(not(loom))]
-pub use stats::{EvictionStats, FaultStats, MemoryStats, PageTimes, PoolStats, Pressure, RegionStats};
+pub use stats::{EvictionStats, FaultStats, MemoryStats, PoolStats, Pressure, RegionStats};
 #[cfg(not(loom))]
 pub use store_view::StoreView;
 #[cfg(not(loom))]

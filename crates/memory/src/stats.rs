@@ -91,26 +91,6 @@ pub struct PoolStats {
     pub decompress_fail: u64,
 }
 
-/// Time spent on single pages, by how the store keeps them: what zswap's developers measured as store and load. The
-/// time to read the clock is subtracted. Same-filled pages are those that are kept as a word; there are none if the
-/// check for them is off.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub struct PageTimes {
-    /// Same-filled pages stored.
-    pub same_filled_stored: u64,
-    /// Same-filled pages loaded.
-    pub same_filled_loaded: u64,
-    /// Time in storing same-filled pages.
-    pub same_filled_store: Duration,
-    /// Time in loading same-filled pages.
-    pub same_filled_load: Duration,
-    /// Time in storing the other pages.
-    pub store: Duration,
-    /// Time in loading the other pages.
-    pub load: Duration,
-}
-
 /// Memory of a region, bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
@@ -156,8 +136,6 @@ pub struct RegionStats {
     pub eviction: EvictionStats,
     /// zswap's counters.
     pub pool: PoolStats,
-    /// Times by kind of page; zero unless [`RegionConfig::measure_pages`](crate::RegionConfig::measure_pages) is set.
-    pub times: PageTimes,
 }
 
 impl RegionStats {
@@ -263,14 +241,6 @@ pub(crate) fn collect(pager: &Pager) -> RegionStats {
             reject_compress_poor: 0,
             reject_reclaim_fail: count(Counter::RejectReclaimFail),
             decompress_fail: count(Counter::DecompressFail),
-        },
-        times: PageTimes {
-            same_filled_stored: count(Counter::SameFilledStored),
-            same_filled_loaded: count(Counter::SameFilledLoaded),
-            same_filled_store: time(Counter::SameFilledStoreNs),
-            same_filled_load: time(Counter::SameFilledLoadNs),
-            store: time(Counter::StoreNs),
-            load: time(Counter::LoadNs),
         },
     }
 }

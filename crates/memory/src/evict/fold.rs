@@ -100,7 +100,6 @@ unsafe fn store_page(pager: &Pager, page: PageIndex, frame: Frame) -> Stored {
 
 /// Stores the bytes of a page that the caller is folding, or owns.
 fn store_bytes(pager: &Pager, page: PageIndex, bytes: &Page) -> Stored {
-    let began = pager.meter.start();
     let fill_word = pager.fill_word(bytes);
     let hash = pager.hash_of(bytes, fill_word);
     let word = pager.word(page);
@@ -124,13 +123,6 @@ fn store_bytes(pager: &Pager, page: PageIndex, bytes: &Page) -> Stored {
     }
     pager.table.set_hash(page, hash);
     pager.counters.add(Counter::FoldedPages, 1);
-    if let Some(began) = began {
-        let ns = pager.meter.ns_since(began);
-        let is_same_filled = fill_word.is_some();
-        let counter = if is_same_filled { Counter::SameFilledStoreNs } else { Counter::StoreNs };
-        pager.counters.add(counter, ns);
-        pager.counters.add(Counter::SameFilledStored, is_same_filled.into());
-    }
     Stored::InStore
 }
 

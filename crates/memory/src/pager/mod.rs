@@ -46,7 +46,6 @@ use crate::config::{Eviction, RegionConfig, Service};
 use crate::counters::{Counter, Counters};
 use crate::error::RegionError;
 use crate::limit::PoolLimit;
-use crate::meter::Meter;
 use crate::page::{FoldTime, Frame, PageWord};
 use crate::readahead::Readahead;
 use crate::region_budget::RegionBudget;
@@ -94,7 +93,6 @@ pub(crate) struct Pager {
     pub(crate) reuses_frames: bool,
     /// Asynchronous write-protection reports which pages were written.
     pub(crate) tracks_writes: bool,
-    pub(crate) meter: Meter,
     /// Seed of the hashes.
     pub(crate) seed: u64,
     /// Whether pages that repeat one word are kept as that word.
@@ -178,7 +176,6 @@ impl Pager {
             protects_loads,
             reuses_frames,
             tracks_writes,
-            meter: Meter::new(config.measure_pages),
             checks_same_filled: config.same_filled,
             seed: pagefold_sys::entropy::random_u64()?,
             copy_cursor: AtomicU64::new(0),

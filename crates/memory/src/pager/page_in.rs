@@ -218,19 +218,13 @@ impl Pager {
 
     /// Loads the page's bytes from the store.
     fn load(&self, page: PageIndex, loader: &mut pagefold_store::Loader, to: &mut Page) -> PageContents {
-        let began = self.meter.start();
-        let loaded = self.store.load(page, loader, to);
-        let mut is_same_filled = true;
-        let kind = match loaded {
-            Ok(Loaded::Page) => {
-                is_same_filled = false;
-                PageContents::Bytes
-            }
+        match self.store.load(page, loader, to) {
+            Ok(Loaded::Page) => PageContents::Bytes,
             Ok(Loaded::SameFilled(0)) => PageContents::Zero,
             Ok(Loaded::Empty) => {
                 // The page was folded, so the store should have it.
                 self.counters.add(Counter::DecompressFail, 1);
-                return PageContents::Failed;
+                PageContents::Failed
             }
             Ok(Loaded::SameFilled(word)) => {
                 pagefold_store::fill(to, word);
@@ -242,16 +236,9 @@ impl Pager {
                     LoadError::Corrupt { .. } | LoadError::CorruptRecord { .. } => Counter::DecompressFail,
                 };
                 self.counters.add(counter, 1);
-                return PageContents::Failed;
+                PageContents::Failed
             }
-        };
-        if let Some(began) = began {
-            let ns = self.meter.ns_since(began);
-            let counter = if is_same_filled { Counter::SameFilledLoadNs } else { Counter::LoadNs };
-            self.counters.add(counter, ns);
-            self.counters.add(Counter::SameFilledLoaded, is_same_filled.into());
         }
-        kind
     }
 
     /// Puts the pages into the range, run by run, and ends their loading, except that of the faulting page if it

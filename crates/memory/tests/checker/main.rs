@@ -102,7 +102,6 @@ fn config(case: &Case, random: &mut Random) -> RegionConfig {
         handler_threads: 1 + random.below(3) as usize,
         neighbours: random.below(4) > 0,
         same_filled: random.below(4) > 0,
-        measure_pages: random.below(2) == 0,
         huge_pages: random.below(2) == 0,
         ..RegionConfig::new((OWN + COMMON + LOCKED) * PAGE, limits[random.below(2) as usize] * PAGE)
     }

@@ -31,8 +31,6 @@ pub struct Config {
     pub same_filled: bool,
     /// Whether a fault also loads neighbours.
     pub neighbours: bool,
-    /// Whether the region measures pages (`measure_pages`).
-    pub measures: bool,
     /// Threads that evict pages.
     pub fold_threads: usize,
     /// Threads that serve faults.
@@ -88,7 +86,6 @@ impl Config {
                 .pick(&["lz4", "lz4", "lz4", "lz4hc", "zstd", "deflate", "lzo", "lzo-rle", "842", "numbers"]),
             same_filled: random.percent(80),
             neighbours: random.percent(75),
-            measures: random.percent(30),
             fold_threads: random.between(1, 4) as usize,
             handler_threads: random.between(1, 4) as usize,
             limit_pages,
@@ -140,7 +137,6 @@ impl Config {
             fold_threads: self.fold_threads,
             handler_threads: self.handler_threads,
             neighbours: self.neighbours,
-            measure_pages: self.measures,
             ..RegionConfig::new(self.range_pages() * PAGE, self.limit_pages * PAGE)
         })
     }
