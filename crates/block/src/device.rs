@@ -2,7 +2,6 @@
 
 use crate::BlockError;
 use crate::operation::Operation;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// A device of a number of bytes, shared by any number of threads.
@@ -72,49 +71,6 @@ pub trait BlockDevice: Send + Sync {
             Some(end) if end <= self.len_bytes() => Ok(()),
             _ => Err(BlockError::OutOfRange { offset, len, device_len: self.len_bytes() }),
         }
-    }
-}
-
-/// Lets a layer wrap a device that is chosen at run time.
-impl BlockDevice for Arc<dyn BlockDevice> {
-    fn len_bytes(&self) -> u64 {
-        (**self).len_bytes()
-    }
-
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), BlockError> {
-        (**self).read_at(offset, buf)
-    }
-
-    fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), BlockError> {
-        (**self).write_at(offset, data)
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> Result<(), BlockError> {
-        (**self).discard(offset, len)
-    }
-
-    fn write_zeroes(&self, offset: u64, len: u64) -> Result<(), BlockError> {
-        (**self).write_zeroes(offset, len)
-    }
-
-    fn flush(&self) -> Result<(), BlockError> {
-        (**self).flush()
-    }
-
-    fn extent(&self, offset: u64, len: u64) -> Extent {
-        (**self).extent(offset, len)
-    }
-
-    fn waits_for_medium(&self, offset: u64, len: u64) -> bool {
-        (**self).waits_for_medium(offset, len)
-    }
-
-    fn waits_for_room(&self, len: u64) -> bool {
-        (**self).waits_for_room(len)
-    }
-
-    fn note_reply(&self, operation: Operation, took: Duration) {
-        (**self).note_reply(operation, took);
     }
 }
 

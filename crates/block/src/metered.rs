@@ -10,6 +10,7 @@
 pub use crate::operation::{OPERATIONS, Operation};
 use crate::{BlockDevice, BlockError, Extent};
 use pagefold_page::latency::{Latency, LatencyCounters};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -31,8 +32,8 @@ pub struct Traffic {
 }
 
 /// A device that passes every request to the device inside and counts it.
-pub struct Metered<D> {
-    inner: D,
+pub struct Metered {
+    inner: Arc<dyn BlockDevice>,
     shards: Box<[Shard]>,
 }
 
@@ -61,16 +62,11 @@ impl Counters {
     }
 }
 
-impl<D: BlockDevice> Metered<D> {
+impl Metered {
     /// Wraps `inner`, with all counters at zero.
-    pub fn new(inner: D) -> Self {
+    pub fn new(inner: Arc<dyn BlockDevice>) -> Self {
         let shard = |_| Shard { operations: Default::default() };
         Metered { inner, shards: (0..SHARDS).map(shard).collect() }
-    }
-
-    /// The device inside.
-    pub fn inner(&self) -> &D {
-        &self.inner
     }
 
     /// The counts of `operation` so far.
@@ -99,10 +95,10 @@ impl<D: BlockDevice> Metered<D> {
         &self,
         operation: Operation,
         bytes: u64,
-        request: impl FnOnce(&D) -> Result<(), BlockError>,
+        request: impl FnOnce(&dyn BlockDevice) -> Result<(), BlockError>,
     ) -> Result<(), BlockError> {
         let start = Instant::now();
-        let result = request(&self.inner);
+        let result = request(&*self.inner);
         let elapsed = start.elapsed();
         self.counters(operation).add(bytes, result.is_ok(), elapsed);
         result
@@ -113,7 +109,7 @@ impl<D: BlockDevice> Metered<D> {
     }
 }
 
-impl<D: BlockDevice> BlockDevice for Metered<D> {
+impl BlockDevice for Metered {
     fn len_bytes(&self) -> u64 {
         self.inner.len_bytes()
     }
@@ -162,7 +158,7 @@ mod tests {
 
     #[test]
     fn requests_bytes_and_errors_are_exact_over_threads() {
-        let device = Metered::new(RamDevice::new(1 << 20));
+        let device = Metered::new(Arc::new(RamDevice::new(1 << 20)));
         std::thread::scope(|s| {
             for t in 0..4u64 {
                 let device = &device;
@@ -190,7 +186,7 @@ mod tests {
 
     #[test]
     fn every_operation_reaches_the_device_inside() {
-        let device = Metered::new(RamDevice::new(8192));
+        let device = Metered::new(Arc::new(RamDevice::new(8192)));
         device.write_at(0, &[7; 8192]).unwrap();
         device.discard(0, 4096).unwrap();
         device.write_zeroes(4096, 1).unwrap();
@@ -199,6 +195,6 @@ mod tests {
         device.read_at(4096, &mut buf).unwrap();
         assert_eq!(buf, [0, 7]);
         assert_eq!(OPERATIONS.map(|o| device.traffic(o).requests), [1, 1, 1, 1, 1]);
-        assert_eq!(device.len_bytes(), device.inner().len_bytes());
+        assert_eq!(device.len_bytes(), 8192);
     }
 }

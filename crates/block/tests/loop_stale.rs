@@ -316,7 +316,7 @@ fn harden() -> String {
     let dir = tempfile::tempdir().unwrap();
     let mut export =
         LoopExport::start(Arc::new(RamDevice::new(MIB)), dir.path(), LoopOptions::default()).unwrap();
-    let threads = export.threads();
+    let threads = export.disk().threads();
     assert_eq!(threads.threads, LoopOptions::default().threads);
     assert_eq!(threads.threads == threads.io_flushers, report.io_flusher.is_ok());
     let status = std::fs::read_to_string("/proc/self/status").unwrap();

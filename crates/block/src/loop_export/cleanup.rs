@@ -5,11 +5,15 @@
 //! and reading the loop device's status can hang behind that request. Then the loop device is detached. The mount is
 //! removed last, because its device number identifies loop devices that the server did not live to record.
 
-use super::ExportError;
+use crate::export_error::ExportError;
 use pagefold_fuse::MOUNT_NAME;
 use pagefold_sys::loopdev::{self, AttachedLoop, Detach, Detached, LoopIdentity};
-use pagefold_sys::{SysError, fusedev};
+use pagefold_sys::{SysError, blockuse, fusedev};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long a detach waits for other processes to close the device: udev and blkid open new devices for a moment.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The loop devices and the mount that [`clean_up`] removed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -72,13 +76,32 @@ fn detach_all(
         recorded == Some(a.identity) || mount.is_some_and(|m| m.device == a.identity.file_system())
     };
     for device in loopdev::attached()?.into_iter().filter(is_ours) {
-        match super::detach_and_wait(&device, Detach::IfUnclaimed)? {
+        match detach_and_wait(&device, Detach::IfUnclaimed)? {
             Detached::Now => done.detached.push(device.path),
             Detached::WhenClosed if done.open.contains(&device.path) => {}
             Detached::WhenClosed => done.open.push(device.path),
             Detached::NotOurs => {}
-            Detached::Claimed => return Err(super::in_use(&device.path)),
+            Detached::Claimed => return Err(in_use(&device.path)),
         }
     }
     Ok(())
+}
+
+/// Detaches, and waits at most [`CLOSE_TIMEOUT`] for the processes that have the device open to close it.
+pub(super) fn detach_and_wait(device: &AttachedLoop, how: Detach) -> Result<Detached, SysError> {
+    let AttachedLoop { path, identity, .. } = device;
+    let deadline = Instant::now() + CLOSE_TIMEOUT;
+    let mut detached = loopdev::detach_if(path, *identity, how)?;
+    while detached == Detached::WhenClosed && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(5));
+        if loopdev::identity(path)? != Some(*identity) {
+            detached = Detached::Now;
+        }
+    }
+    Ok(detached)
+}
+
+pub(super) fn in_use(path: &Path) -> ExportError {
+    let uses = blockuse::claims(path).unwrap_or_default();
+    ExportError::InUse { device: path.to_path_buf(), uses }
 }

@@ -21,22 +21,18 @@ mod cleanup;
 
 use crate::BlockDevice;
 pub use crate::export_error::{ExportError, Unavailable};
-use crate::fuse::{FuseDisk, MAX_IO_BYTES, ThreadReport};
+use crate::fuse::{FuseDisk, MAX_IO_BYTES};
 pub use cleanup::{CleanUp, clean_up};
-use pagefold_fuse::{Rings, Serving, SessionEnd, Transport};
+use cleanup::{detach_and_wait, in_use};
+use pagefold_fuse::{Rings, Serving, Transport};
 use pagefold_page::PAGE_SIZE;
 use pagefold_sys::loopdev::{self, AttachError, AttachedLoop, Detach, Detached, LoopIdentity};
 use pagefold_sys::privileges::{self, CapabilitySet};
-use pagefold_sys::{SysError, blockuse, fusedev, fusering};
+use pagefold_sys::{SysError, fusedev, fusering};
 use std::fs::{File, OpenOptions};
-use std::os::fd::BorrowedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-
-/// How long a detach waits for other processes to close the device: udev and blkid open new devices for a moment.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Threads for the queue of each CPU, and entries of the ring of each: requests that the kernel hands to a thread
 /// together. Each entry has a buffer of the longest request.
@@ -122,6 +118,11 @@ impl LoopExport {
         &self.attached.0.path
     }
 
+    /// The FUSE mount whose file is the loop device's.
+    pub fn disk(&self) -> &FuseDisk {
+        &self.disk
+    }
+
     /// The identity of this loop device, which differs from that of a later one with the same number. Record it for
     /// [`clean_up`].
     pub fn identity(&self) -> LoopIdentity {
@@ -133,27 +134,6 @@ impl LoopExport {
     pub fn is_attached(&self) -> bool {
         // If its status cannot be read, assume that nothing has changed.
         loopdev::identity(self.device_path()).map_or(true, |found| found == Some(self.identity()))
-    }
-
-    /// How requests reach the session threads.
-    pub fn transport(&self) -> &Transport {
-        self.disk.transport()
-    }
-
-    /// The end of the session threads, or of the first one; `None` while all serve. When all have ended, every request
-    /// fails, and nothing but a new export changes that.
-    pub fn end(&self) -> Option<SessionEnd> {
-        self.disk.end()
-    }
-
-    /// A descriptor that is readable from the end of the first session thread on, for `poll`.
-    pub fn first_end(&self) -> Option<BorrowedFd<'_>> {
-        self.disk.first_end()
-    }
-
-    /// How many session threads there are, and how many of them are I/O flushers.
-    pub fn threads(&self) -> ThreadReport {
-        self.disk.threads()
     }
 
     /// Calls `change`, which may change the size of the device that is served, and gives the file and the loop device the
@@ -206,12 +186,7 @@ impl LoopExport {
 fn serving(options: LoopOptions) -> Serving {
     let threads = options.threads.max(1);
     let queues = options.uring.then(fusering::queues).and_then(Result::ok);
-    let shape = queues.and_then(|queues| RingShape::choose(threads, queues, options.ring_bytes));
-    let rings = shape.map(|RingShape { threads_per_queue, entries, io_bytes }| Rings {
-        threads_per_queue,
-        entries,
-        request_bytes: io_bytes,
-    });
+    let rings = queues.and_then(|queues| choose_rings(threads, queues, options.ring_bytes));
     Serving { threads, rings }
 }
 
@@ -223,36 +198,24 @@ fn longest_request(transport: &Transport) -> usize {
     }
 }
 
-/// The number and length of the rings' buffers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct RingShape {
-    threads_per_queue: usize,
-    /// Entries of the ring of each thread.
-    entries: usize,
-    /// Bytes of the buffer of an entry, the longest request.
-    io_bytes: usize,
-}
-
-impl RingShape {
-    /// The best shape whose buffers take at most `most_bytes`; `None` if there is none.
-    fn choose(threads: usize, queues: usize, most_bytes: u64) -> Option<Self> {
-        let wanted = threads.div_ceil(queues).max(THREADS_PER_QUEUE);
-        let entries = if wanted > THREADS_PER_QUEUE { 1 } else { RING_ENTRIES };
-        let choices = [
-            (wanted, entries, MAX_IO_BYTES),
-            (wanted, 1, MAX_IO_BYTES),
-            (wanted, 1, MAX_IO_BYTES / 2),
-            (wanted, 1, MAX_IO_BYTES / 4),
-            (wanted, 1, SHORT_IO_BYTES),
-            (THREADS_PER_QUEUE, 1, SHORT_IO_BYTES),
-            (1, 1, SHORT_IO_BYTES),
-        ];
-        let fits = |(threads, entries, bytes): &(usize, usize, usize)| {
-            (threads * entries * queues) as u64 * *bytes as u64 <= most_bytes
-        };
-        let (threads_per_queue, entries, io_bytes) = choices.into_iter().find(fits)?;
-        Some(RingShape { threads_per_queue, entries, io_bytes })
-    }
+/// The best shape whose buffers take at most `bytes_max`; `None` if there is none.
+fn choose_rings(threads: usize, queues: usize, bytes_max: u64) -> Option<Rings> {
+    let wanted = threads.div_ceil(queues).max(THREADS_PER_QUEUE);
+    let entries = if wanted > THREADS_PER_QUEUE { 1 } else { RING_ENTRIES };
+    let choices = [
+        (wanted, entries, MAX_IO_BYTES),
+        (wanted, 1, MAX_IO_BYTES),
+        (wanted, 1, MAX_IO_BYTES / 2),
+        (wanted, 1, MAX_IO_BYTES / 4),
+        (wanted, 1, SHORT_IO_BYTES),
+        (THREADS_PER_QUEUE, 1, SHORT_IO_BYTES),
+        (1, 1, SHORT_IO_BYTES),
+    ];
+    let fits = |(threads, entries, bytes): &(usize, usize, usize)| {
+        (threads * entries * queues) as u64 * *bytes as u64 <= bytes_max
+    };
+    let (threads_per_queue, entries, request_bytes) = choices.into_iter().find(fits)?;
+    Some(Rings { threads_per_queue, entries, request_bytes })
 }
 
 /// Checks the size, the privilege and the drivers before anything is mounted.
@@ -322,25 +285,6 @@ impl Drop for Attachment {
     }
 }
 
-/// Detaches, and waits at most [`CLOSE_TIMEOUT`] for the processes that have the device open to close it.
-fn detach_and_wait(device: &AttachedLoop, how: Detach) -> Result<Detached, SysError> {
-    let AttachedLoop { path, identity, .. } = device;
-    let deadline = Instant::now() + CLOSE_TIMEOUT;
-    let mut detached = loopdev::detach_if(path, *identity, how)?;
-    while detached == Detached::WhenClosed && Instant::now() < deadline {
-        std::thread::sleep(Duration::from_millis(5));
-        if loopdev::identity(path)? != Some(*identity) {
-            detached = Detached::Now;
-        }
-    }
-    Ok(detached)
-}
-
-fn in_use(path: &Path) -> ExportError {
-    let uses = blockuse::claims(path).unwrap_or_default();
-    ExportError::InUse { device: path.to_path_buf(), uses }
-}
-
 fn open_direct(path: &Path) -> Result<File, SysError> {
     let opened = OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).open(path);
     opened.map_err(|e| SysError::io(format!("opening {}", path.display()), &e))
@@ -371,13 +315,12 @@ mod tests {
             ((16, 2, 1), Some((2, 1, 128))),
         ];
         for ((threads, queues, mib), shape) in wanted {
-            let expected = shape.map(|(threads_per_queue, entries, kib)| RingShape {
+            let expected = shape.map(|(threads_per_queue, entries, kib)| Rings {
                 threads_per_queue,
                 entries,
-                io_bytes: kib * KIB,
+                request_bytes: kib * KIB,
             });
-            let most_bytes = mib << 20;
-            let found = RingShape::choose(threads, queues, most_bytes);
+            let found = choose_rings(threads, queues, mib << 20);
             assert_eq!(found, expected, "{threads} threads, {queues} queues, {mib} MiB");
         }
     }

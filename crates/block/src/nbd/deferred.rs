@@ -55,6 +55,11 @@ pub struct Job {
 }
 
 impl Job {
+    /// Makes the job of a request for which no memory is reserved.
+    pub fn new(request: Request) -> Self {
+        Job { request, arrival: None, parts: Vec::new(), waits_for_room: false, charge_bytes: 0 }
+    }
+
     /// Executes the request, and returns the data that a read replies.
     pub fn execute(&self, device: &dyn BlockDevice) -> Result<Vec<u8>, BlockError> {
         let Request { command, flags, offset, len, .. } = self.request;
@@ -75,17 +80,8 @@ impl Job {
     }
 }
 
-/// A request that was executed.
-pub struct Answer {
-    /// The request.
-    pub request: Request,
-    /// When it was received.
-    pub arrival: Option<Arrival>,
-    /// The data of a read.
-    pub result: Result<Vec<u8>, BlockError>,
-    /// For [`Deferred::release`].
-    pub charge_bytes: usize,
-}
+/// A request that was executed, and the data of a read.
+pub type Answer = (Job, Result<Vec<u8>, BlockError>);
 
 /// The requests of one connection that wait for the medium.
 pub struct Deferred {
@@ -247,7 +243,7 @@ fn run(shared: &Shared, export: &Export) {
     let mut queue = shared.queue.lock();
     loop {
         let job = if export.is_stopping() { None } else { queue.take_job() };
-        let Some(job) = job else {
+        let Some(mut job) = job else {
             if queue.is_closed {
                 return;
             }
@@ -258,11 +254,10 @@ fn run(shared: &Shared, export: &Export) {
         };
         drop(queue);
         let result = job.execute(device);
-        let Job { request, arrival, parts, waits_for_room, charge_bytes } = job;
-        drop(parts);
+        job.parts = Vec::new();
         queue = shared.queue.lock();
-        queue.room_writers -= usize::from(waits_for_room);
-        queue.answers.push_back(Answer { request, arrival, result, charge_bytes });
+        queue.room_writers -= usize::from(job.waits_for_room);
+        queue.answers.push_back((job, result));
         // Adding 1 to the counter cannot fail: the connection's thread sets it to 0 before it gets near its limit.
         let _ = rustix::io::write(&shared.has_answer, &1u64.to_ne_bytes());
     }

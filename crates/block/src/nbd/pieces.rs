@@ -9,7 +9,6 @@ use super::buffer::Buffer;
 use super::deferred::{Deferred, Job, WritePart};
 use super::proto::{self, Request, chunk, flag};
 use super::replies::{Refusal, put_data_header, put_error};
-use super::reply_times::Arrival;
 use crate::{BlockDevice, BlockError};
 use pagefold_page::PAGE_SIZE;
 
@@ -18,17 +17,12 @@ pub const MAX_CHUNK_DATA: usize = 256 << 10;
 
 /// A write whose data have not all arrived.
 pub struct Writing {
-    pub request: Request,
+    /// The request, with the parts that were not written, because that waits for the medium.
+    pub job: Job,
     pub offset: u64,
     pub left: u32,
     /// The error of the reply. Once it is set, the rest of the data is skipped.
     pub failed: Option<Refusal>,
-    /// The parts that were not written, because that waits for the medium.
-    pub parts: Vec<WritePart>,
-    /// Whether one of them waits for memory.
-    waits_for_room: bool,
-    /// The memory that was reserved for them.
-    pub charge_bytes: usize,
 }
 
 /// A read whose reply is not complete.
@@ -67,13 +61,7 @@ impl Writing {
     /// Makes a write of which nothing was written.
     pub fn new(request: Request, failed: Option<Refusal>) -> Self {
         let (offset, left) = (request.offset, request.len);
-        Writing { request, offset, left, failed, parts: Vec::new(), waits_for_room: false, charge_bytes: 0 }
-    }
-
-    /// Makes the job of a thread from a write whose data have all arrived: what was set aside.
-    pub fn into_job(self, arrival: Option<Arrival>) -> Job {
-        let Writing { request, parts, waits_for_room, charge_bytes, .. } = self;
-        Job { request, arrival, parts, waits_for_room, charge_bytes }
+        Writing { job: Job::new(request), offset, left, failed }
     }
 
     /// Writes as much of `data`, the filled input, as possible, and returns the number of bytes consumed.
@@ -109,7 +97,7 @@ impl Writing {
         data: &[u8],
     ) -> Result<(), BlockError> {
         if device.waits_for_room(data.len() as u64) && self.set_aside(deferred, self.offset, data) {
-            self.waits_for_room = true;
+            self.job.waits_for_room = true;
             return Ok(());
         }
         let (head, tail) = partial_pages(self.offset, data.len() as u64);
@@ -137,8 +125,8 @@ impl Writing {
         if !deferred.reserve(charge_bytes) {
             return false;
         }
-        self.charge_bytes += charge_bytes;
-        self.parts.push(WritePart { offset, data: data.to_vec() });
+        self.job.charge_bytes += charge_bytes;
+        self.job.parts.push(WritePart { offset, data: data.to_vec() });
         true
     }
 }

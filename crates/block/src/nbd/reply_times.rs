@@ -77,10 +77,11 @@ impl ReplyTimes {
 mod tests {
     use super::*;
     use crate::{Metered, RamDevice};
+    use std::sync::Arc;
 
     #[test]
     fn a_reply_is_counted_when_all_of_it_was_sent() {
-        let device = Metered::new(RamDevice::new(4096));
+        let device = Metered::new(Arc::new(RamDevice::new(4096)));
         let counts = || [Operation::Read, Operation::Write].map(|o| device.traffic(o).reply_latency.count());
         let mut times = ReplyTimes::new();
         times.begin(cmd::READ);

@@ -41,6 +41,8 @@ struct EventState {
     last_report: Option<Instant>,
     /// Events since the last report.
     unreported: u64,
+    /// All events.
+    count: u64,
 }
 
 impl Reporter {
@@ -48,7 +50,12 @@ impl Reporter {
         Reporter { log, states: Mutex::default() }
     }
 
-    /// Reports an event unless the last report of its kind is too recent; then the event is only counted.
+    /// Returns how often an event has occurred.
+    pub(super) fn count(&self, event: Event) -> u64 {
+        self.states.lock().unwrap_or_else(PoisonError::into_inner)[event as usize].count
+    }
+
+    /// Counts an event, and reports it unless the last report of its kind is too recent.
     pub(super) fn report(&self, event: Event, sentence: impl FnOnce() -> String) {
         let Some(unreported) = self.due(event, Instant::now()) else { return };
         let suffix = match unreported {
@@ -62,6 +69,7 @@ impl Reporter {
     fn due(&self, event: Event, now: Instant) -> Option<u64> {
         let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
         let state = &mut states[event as usize];
+        state.count += 1;
         if state.last_report.is_some_and(|last| now.saturating_duration_since(last) < INTERVAL) {
             state.unreported += 1;
             return None;

@@ -48,16 +48,6 @@ pub struct Counters {
 }
 
 /// [`Counters`] as the threads of the server update them.
-#[derive(Default)]
-struct AtomicCounters {
-    accepted: AtomicU64,
-    refused_peer: AtomicU64,
-    refused_full: AtomicU64,
-    slow_handshakes: AtomicU64,
-    unused: AtomicU64,
-    failed: AtomicU64,
-}
-
 /// An NBD server of one export on any number of listeners.
 ///
 /// Dropping it stops it.
@@ -72,7 +62,7 @@ struct Shared {
     connections: Mutex<Connections>,
     /// A handshake has ended, or the server is to stop.
     changed: Condvar,
-    counts: AtomicCounters,
+    accepted: AtomicU64,
     reporter: Reporter,
 }
 
@@ -115,7 +105,7 @@ impl Server {
             limits,
             connections: Mutex::new(connections),
             changed: Condvar::new(),
-            counts: AtomicCounters::default(),
+            accepted: AtomicU64::default(),
             reporter: Reporter::new(Box::new(log)),
         });
         Server { shared, acceptors: Mutex::default() }
@@ -130,9 +120,9 @@ impl Server {
                 let own = rustix::process::geteuid().as_raw();
                 match pagefold_sys::peer::credentials(client.as_fd()) {
                     Ok(peer) if may_connect(peer.uid, own) => shared.admit(client, None),
-                    _ => shared.count_and_report(Event::WrongPeer, || {
-                        "refused an NBD client of another user".into()
-                    }),
+                    _ => shared
+                        .reporter
+                        .report(Event::WrongPeer, || "refused an NBD client of another user".into()),
                 }
             })
         })
@@ -167,15 +157,14 @@ impl Server {
 
     /// The counts so far.
     pub fn counters(&self) -> Counters {
-        let counts = &self.shared.counts;
-        let read = |n: &AtomicU64| n.load(Ordering::Relaxed);
+        let count = |event| self.shared.reporter.count(event);
         Counters {
-            accepted: read(&counts.accepted),
-            refused_peer: read(&counts.refused_peer),
-            refused_full: read(&counts.refused_full),
-            slow_handshakes: read(&counts.slow_handshakes),
-            unused: read(&counts.unused),
-            failed: read(&counts.failed),
+            accepted: self.shared.accepted.load(Ordering::Relaxed),
+            refused_peer: count(Event::WrongPeer),
+            refused_full: count(Event::Full),
+            slow_handshakes: count(Event::SlowHandshake),
+            unused: count(Event::Unused),
+            failed: count(Event::Failed),
         }
     }
 
@@ -226,19 +215,6 @@ impl Shared {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts an event and reports it.
-    fn count_and_report(&self, event: Event, sentence: impl FnOnce() -> String) {
-        let counter = match event {
-            Event::Full => &self.counts.refused_full,
-            Event::SlowHandshake => &self.counts.slow_handshakes,
-            Event::Unused => &self.counts.unused,
-            Event::WrongPeer => &self.counts.refused_peer,
-            Event::Failed => &self.counts.failed,
-        };
-        count(counter);
-        self.reporter.report(event, sentence);
-    }
-
     /// Starts the thread of a client as soon as the limit of handshakes allows. An acceptor calls this.
     fn admit(self: &Arc<Self>, client: OwnedFd, tls: Option<TlsConfig>) {
         // Hold the lock until the thread is in the table: it cannot remove itself before that.
@@ -253,12 +229,12 @@ impl Shared {
         });
         match spawned {
             Ok(thread) => {
-                count(&self.counts.accepted);
+                self.accepted.fetch_add(1, Ordering::Relaxed);
                 connections.clients.insert(id, Connection { socket, thread }, Instant::now());
             }
             Err(e) => {
                 drop(connections);
-                self.count_and_report(Event::Failed, || {
+                self.reporter.report(Event::Failed, || {
                     format!("disconnected an NBD client: starting its thread: {e}")
                 });
             }
@@ -283,7 +259,7 @@ impl Shared {
                 HandshakeSlot::Free => return Some(connections),
                 HandshakeSlot::Evicts(oldest) => {
                     oldest.disconnect();
-                    self.count_and_report(Event::SlowHandshake, || {
+                    self.reporter.report(Event::SlowHandshake, || {
                         let n = self.limits.max_handshakes;
                         format!("disconnected an NBD client that had not opened the export, as {n} are in their handshake")
                     });
@@ -311,13 +287,13 @@ impl ConnectionGuard {
         match connection::serve(socket, export, tls.as_ref(), limits, self) {
             Ok(()) => {}
             Err(ConnectionError::Io(e)) if e.kind() == ErrorKind::TimedOut && !self.opened.get() => {
-                self.shared.count_and_report(Event::SlowHandshake, || {
+                self.shared.reporter.report(Event::SlowHandshake, || {
                     let time = limits.handshake_time.as_secs();
                     format!("disconnected an NBD client that had not opened the export after {time} s")
                 });
             }
             Err(e) => {
-                self.shared.count_and_report(Event::Failed, || format!("disconnected an NBD client: {e}"))
+                self.shared.reporter.report(Event::Failed, || format!("disconnected an NBD client: {e}"))
             }
         }
     }
@@ -330,7 +306,7 @@ impl ExportAccess for ConnectionGuard {
             OpenResult::Granted => false,
             OpenResult::Evicts(unused) => {
                 unused.disconnect();
-                self.shared.count_and_report(Event::Unused, || {
+                self.shared.reporter.report(Event::Unused, || {
                     "disconnected an NBD client that had sent no request, in favour of another client".into()
                 });
                 false
@@ -340,7 +316,7 @@ impl ExportAccess for ConnectionGuard {
         drop(connections);
         self.shared.changed.notify_all();
         if full {
-            self.shared.count_and_report(Event::Full, || {
+            self.shared.reporter.report(Event::Full, || {
                 let n = self.shared.limits.max_connections;
                 format!("refused an NBD client: {n} have the disk open, which is the limit")
             });
@@ -363,8 +339,4 @@ impl Drop for ConnectionGuard {
         drop(connections);
         self.shared.changed.notify_all();
     }
-}
-
-fn count(counter: &AtomicU64) {
-    counter.fetch_add(1, Ordering::Relaxed);
 }

@@ -205,8 +205,7 @@ impl<'e> Session<'e> {
                     && zeroing_waits(self.device, request.offset, request.len.into())
                     && self.deferred.reserve(PAGE_SIZE) =>
             {
-                let job = self.job(request, PAGE_SIZE);
-                self.defer(job, output);
+                self.defer(Job { charge_bytes: PAGE_SIZE, ..Job::new(request) }, output);
             }
             _ => {
                 let result = checked.and_then(|()| self.execute(&request));
@@ -275,8 +274,7 @@ impl<'e> Session<'e> {
         let n = len as usize;
         let charge_bytes = n.max(PAGE_SIZE);
         if n > 0 && self.device.waits_for_medium(offset, len.into()) && self.deferred.reserve(charge_bytes) {
-            if self.deferred.submit(self.job(request, charge_bytes)).is_ok() {
-                self.times.leave_current();
+            if self.submit(Job { charge_bytes, ..Job::new(request) }).is_ok() {
                 return;
             }
             self.deferred.release(charge_bytes);
@@ -302,27 +300,25 @@ impl<'e> Session<'e> {
         }
     }
 
-    /// Makes the job of a thread from the request in progress, which has no data.
-    fn job(&self, request: Request, charge_bytes: usize) -> Job {
-        let arrival = self.times.current();
-        Job { request, arrival, parts: Vec::new(), waits_for_room: false, charge_bytes }
+    /// Passes the request in progress to another thread; returns it if there is none.
+    fn submit(&mut self, job: Job) -> Result<(), Job> {
+        self.deferred.submit(Job { arrival: self.times.current(), ..job })?;
+        self.times.leave_current();
+        Ok(())
     }
 
     /// Passes a write of zeroes, or the rest of a write, to another thread, and executes it if there is none.
     fn defer(&mut self, job: Job, output: &mut Buffer) {
-        match self.deferred.submit(job) {
-            Ok(()) => self.times.leave_current(),
-            Err(job) => {
-                let result = job.execute(self.device);
-                self.deferred.release(job.charge_bytes);
-                self.reply(&job.request, result.map(|_| ()).map_err(Refusal::from), output);
-            }
+        if let Err(job) = self.submit(job) {
+            let result = job.execute(self.device);
+            self.deferred.release(job.charge_bytes);
+            self.reply(&job.request, result.map(|_| ()).map_err(Refusal::from), output);
         }
     }
 
     /// Replies to a request that another thread has executed, or begins a long reply.
-    fn put_answer(&mut self, answer: Answer, output: &mut Buffer) {
-        let Answer { request, arrival, result, charge_bytes } = answer;
+    fn put_answer(&mut self, (job, result): Answer, output: &mut Buffer) {
+        let Job { request, arrival, charge_bytes, .. } = job;
         output.make_room(MAX_CHECKED_SIMPLE + REPLY_SLACK);
         match result {
             Ok(_) if request.command != cmd::READ => self.reply(&request, Ok(()), output),
@@ -348,15 +344,16 @@ impl<'e> Session<'e> {
     fn finish_write(&mut self, output: &mut Buffer) {
         if let State::Writing(w) = std::mem::replace(&mut self.state, State::Idle) {
             output.make_room(REPLY_SLACK);
-            if w.failed.is_none() && !w.parts.is_empty() {
-                return self.defer(w.into_job(self.times.current()), output);
+            let Writing { job, failed, .. } = w;
+            if failed.is_none() && !job.parts.is_empty() {
+                return self.defer(job, output);
             }
-            self.deferred.release(w.charge_bytes);
-            let mut result = w.failed.map_or(Ok(()), Err);
-            if result.is_ok() && w.request.flags & flag::FUA != 0 {
+            self.deferred.release(job.charge_bytes);
+            let mut result = failed.map_or(Ok(()), Err);
+            if result.is_ok() && job.request.flags & flag::FUA != 0 {
                 result = self.device.flush().map_err(Refusal::from);
             }
-            self.reply(&w.request, result, output);
+            self.reply(&job.request, result, output);
         }
     }
 

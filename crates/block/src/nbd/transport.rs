@@ -5,6 +5,7 @@
 //! for each batch of requests; the driver uses that only if it has nothing left to send.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -92,23 +93,13 @@ fn enable_keepalive(fd: &OwnedFd) {
 impl Transport for Socket {
     fn recv(&mut self, buf: &mut [u8], wait: bool) -> io::Result<usize> {
         let flags = if wait { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
-        loop {
-            match recv(&*self.fd, &mut *buf, flags) {
-                Ok((n, _)) => return Ok(n),
-                Err(rustix::io::Errno::INTR) => {}
-                Err(e) => return Err(e.into()),
-            }
-        }
+        let (received, _) = retry_on_intr(|| recv(&*self.fd, &mut *buf, flags))?;
+        Ok(received)
     }
 
     fn send(&mut self, data: &[u8]) -> io::Result<usize> {
-        loop {
-            match send(&*self.fd, data, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
-                Ok(n) => return Ok(n),
-                Err(rustix::io::Errno::INTR) => {}
-                Err(e) => return Err(e.into()),
-            }
-        }
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        Ok(retry_on_intr(|| send(&*self.fd, data, flags))?)
     }
 
     fn wait(&mut self, awaited: Awaited<'_>, deadline: Option<Instant>) -> io::Result<()> {

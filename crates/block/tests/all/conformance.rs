@@ -156,7 +156,7 @@ impl Open {
                     Err(ExportError::Unavailable(why)) => return skip(test, &format!("{access:?}: {why}")),
                     Err(e) => panic!("{e}"),
                 };
-                let request_bytes = match export.transport() {
+                let request_bytes = match export.disk().transport() {
                     Transport::Device { .. } => None,
                     Transport::Rings { request_bytes, .. } => Some(*request_bytes),
                 };

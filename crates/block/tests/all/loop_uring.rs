@@ -84,13 +84,14 @@ fn rings_serve_where_the_kernel_offers_them() {
     for threads in [2, 5] {
         let Some(mut export) = start(test, threads) else { return };
         let queues = fusering::queues().unwrap();
-        let Transport::Rings { threads: rings, buffer_bytes, .. } = export.export.transport().clone() else {
-            panic!("{:?}", export.export.transport());
+        let Transport::Rings { threads: rings, buffer_bytes, .. } = export.export.disk().transport().clone()
+        else {
+            panic!("{:?}", export.export.disk().transport());
         };
         assert_eq!(rings, queues * threads.div_ceil(queues).max(2));
         assert!(buffer_bytes >= rings * MIB);
         // The rings, and the thread that reads requests to forget.
-        assert_eq!(export.export.threads().threads, rings + 1);
+        assert_eq!(export.export.disk().threads().threads, rings + 1);
         exercise(&export);
         // A mount keeps its transport.
         parameter.change("0");
@@ -111,8 +112,8 @@ fn the_device_serves_where_the_kernel_does_not_offer_rings() {
     let test = "the_device_serves_where_the_kernel_does_not_offer_rings";
     let Some(_parameter) = offer_rings(test, "0") else { return };
     let Some(mut export) = start(test, 2) else { return };
-    let Transport::Device { without_rings: Some(reason) } = export.export.transport() else {
-        panic!("{:?}", export.export.transport());
+    let Transport::Device { without_rings: Some(reason) } = export.export.disk().transport() else {
+        panic!("{:?}", export.export.disk().transport());
     };
     assert!(reason.contains("enable_uring"), "{reason}");
     exercise(&export);
@@ -124,7 +125,7 @@ fn requests_fail_when_a_thread_with_a_ring_has_ended() {
     let test = "requests_fail_when_a_thread_with_a_ring_has_ended";
     let Some(_parameter) = offer_rings(test, "1") else { return };
     let Some(export) = start(test, 2) else { return };
-    assert!(matches!(export.export.transport(), Transport::Rings { .. }));
+    assert!(matches!(export.export.disk().transport(), Transport::Rings { .. }));
     let file = open_direct(export.path());
     let mut bytes = AlignedBytes::new(4096, 0);
     file.read_exact_at(&mut bytes, 0).unwrap();

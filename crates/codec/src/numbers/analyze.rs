@@ -8,7 +8,7 @@ use super::format::Plan;
 use super::lane::{Lane, ROW_LEN, rows};
 use pagefold_page::{PAGE_SIZE, Page};
 
-/// Each so many rows, [`estimate`] looks at one.
+/// [`estimate`] samples one row in this many.
 const SAMPLE_STEP: usize = 8;
 /// Bytes of these rows.
 const SAMPLE_LEN: usize = PAGE_SIZE / SAMPLE_STEP;
@@ -63,7 +63,7 @@ impl<T: Lane> Spread<T> {
         let difference = number.sub(self.reference);
         self.lowest = self.lowest.min_signed(difference);
         self.highest = self.highest.max_signed(difference);
-        self.bits = self.bits.or(difference);
+        self.bits = self.bits | difference;
     }
 
     /// Zero bits that all packed numbers have at the end.

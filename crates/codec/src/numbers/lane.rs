@@ -5,6 +5,7 @@
 //! quantity.
 
 use pagefold_page::{PAGE_SIZE, Page};
+use std::ops::{BitAnd, BitOr, Shl, Shr};
 
 /// Bytes of a row.
 pub(super) const ROW_LEN: usize = 64;
@@ -32,7 +33,9 @@ pub(super) fn rows_mut(page: &mut Page) -> &mut [RowBytes; ROWS] {
 }
 
 /// An unsigned number of 8 to 64 bits.
-pub(super) trait Lane: Copy + Eq {
+pub(super) trait Lane:
+    Copy + Eq + BitOr<Output = Self> + BitAnd<Output = Self> + Shl<u32, Output = Self> + Shr<u32, Output = Self>
+{
     /// Its bytes.
     const LEN: usize;
     /// Its bits.
@@ -45,19 +48,16 @@ pub(super) trait Lane: Copy + Eq {
     fn split(bytes: &[u8]) -> &[Self::Bytes];
     fn from_bytes(bytes: Self::Bytes) -> Self;
     /// The lane `at` of a row.
-    fn load(row: &RowBytes, at: usize) -> Self;
+    #[inline(always)]
+    fn load(row: &RowBytes, at: usize) -> Self {
+        Self::from_bytes(Self::split(row)[at])
+    }
     fn store(self, row: &mut RowBytes, at: usize);
     /// The lowest bits of a number.
     fn from_u64(bits: u64) -> Self;
     fn to_u64(self) -> u64;
     fn add(self, other: Self) -> Self;
     fn sub(self, other: Self) -> Self;
-    fn or(self, other: Self) -> Self;
-    fn and(self, other: Self) -> Self;
-    /// Shifts by less than [`Lane::BITS`].
-    fn shl(self, bits: u32) -> Self;
-    /// Shifts zeros in, by less than [`Lane::BITS`].
-    fn shr(self, bits: u32) -> Self;
     /// The lesser one, both read as signed numbers.
     fn min_signed(self, other: Self) -> Self;
     /// The greater one, both read as signed numbers.
@@ -78,13 +78,6 @@ macro_rules! lane {
 
             #[inline(always)]
             fn from_bytes(bytes: Self::Bytes) -> Self {
-                <$lane>::from_le_bytes(bytes)
-            }
-
-            #[inline(always)]
-            fn load(row: &RowBytes, at: usize) -> Self {
-                let mut bytes = [0; size_of::<$lane>()];
-                bytes.copy_from_slice(&row[at * Self::LEN..][..Self::LEN]);
                 <$lane>::from_le_bytes(bytes)
             }
 
@@ -111,26 +104,6 @@ macro_rules! lane {
             #[inline(always)]
             fn sub(self, other: Self) -> Self {
                 self.wrapping_sub(other)
-            }
-
-            #[inline(always)]
-            fn or(self, other: Self) -> Self {
-                self | other
-            }
-
-            #[inline(always)]
-            fn and(self, other: Self) -> Self {
-                self & other
-            }
-
-            #[inline(always)]
-            fn shl(self, bits: u32) -> Self {
-                self.wrapping_shl(bits)
-            }
-
-            #[inline(always)]
-            fn shr(self, bits: u32) -> Self {
-                self.wrapping_shr(bits)
             }
 
             #[inline(always)]

@@ -42,8 +42,8 @@ fn pack_lanes<T: Lane, const N: usize, const DELTA: bool>(page: &Page, plan: Pla
         let mut packed = [T::ZERO; N];
         for i in 0..N {
             let origin = if DELTA { before[i].add(base) } else { base };
-            packed[i] = lanes[i].sub(origin).shr(shift);
-            word[i] = word[i].or(packed[i].shl(used_bits));
+            packed[i] = lanes[i].sub(origin) >> shift;
+            word[i] = word[i] | packed[i] << used_bits;
         }
         before = lanes;
         // The word is written each time, and is complete the last time.
@@ -51,7 +51,7 @@ fn pack_lanes<T: Lane, const N: usize, const DELTA: bool>(page: &Page, plan: Pla
         if used_bits + width >= T::BITS {
             // The bits that do not fit begin the next word: none if the number ended with this one.
             for i in 0..N {
-                word[i] = packed[i].shr(1).shr(T::BITS - 1 - used_bits);
+                word[i] = packed[i] >> 1 >> (T::BITS - 1 - used_bits);
             }
             at += 1;
         }

@@ -43,8 +43,8 @@ fn unpack_lanes<T: Lane, const N: usize, const DELTA: bool>(
         let mut lanes = [T::ZERO; N];
         for i in 0..N {
             // If the number ends with its first word, the mask removes the bits of the second.
-            let bits = low[i].shr(used_bits).or(high[i].shl(1).shl(T::BITS - 1 - used_bits));
-            lanes[i] = origin[i].add(bits.and(mask).shl(shift));
+            let bits = low[i] >> used_bits | high[i] << 1 << (T::BITS - 1 - used_bits);
+            lanes[i] = origin[i].add((bits & mask) << shift);
             if DELTA {
                 origin[i] = lanes[i].add(base);
             }

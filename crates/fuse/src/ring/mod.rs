@@ -142,19 +142,10 @@ struct RingThread<F> {
 impl<F: FileSystem> RingThread<F> {
     fn run(self, proceeds: &Receiver<()>) -> io::Result<()> {
         let _stop = StopAll(self.stop.clone());
-        let RingThread {
-            session,
-            mount,
-            queue,
-            number,
-            queue_affinity,
-            entries,
-            payload_bytes,
-            stop,
-            report,
-        } = self;
-        let mut affinity = ThreadAffinity::new(&queue_affinity, number, queue);
-        let made = FuseRing::new(&mount, queue, entries, payload_bytes, &stop);
+        let queue_affinity = self.queue_affinity.clone();
+        let mut affinity = ThreadAffinity::new(&queue_affinity, self.number, self.queue);
+        let made = FuseRing::new(&self.mount, self.queue, self.entries, self.payload_bytes, &self.stop);
+        let RingThread { session, mount, report, .. } = self;
         drop(mount);
         session.file_system.begin_thread();
         let mut ring = match made {

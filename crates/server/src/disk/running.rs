@@ -34,7 +34,7 @@ pub struct RunningDisk {
     /// The writes that it refuses for lack of memory.
     pub refusals: Arc<RefusalTracker>,
     /// The meter of requests.
-    pub meter: Arc<Metered<Arc<dyn BlockDevice>>>,
+    pub meter: Arc<Metered>,
 }
 
 impl RunningDisk {

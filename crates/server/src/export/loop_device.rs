@@ -91,11 +91,11 @@ impl Export for Loop {
     }
 
     fn transport(&self) -> Option<&'static str> {
-        Some(crate::transport::name(self.export.transport()))
+        Some(crate::transport::name(self.export.disk().transport()))
     }
 
     fn rings(&self) -> Option<RingsReport> {
-        crate::transport::rings(self.export.transport())
+        crate::transport::rings(self.export.disk().transport())
     }
 
     fn sector_bytes(&self) -> Option<u32> {
@@ -103,16 +103,16 @@ impl Export for Loop {
     }
 
     fn warnings(&self) -> Vec<String> {
-        let no_rings = crate::transport::warning(self.export.transport()).filter(|_| self.wants_rings);
+        let no_rings = crate::transport::warning(self.export.disk().transport()).filter(|_| self.wants_rings);
         no_rings.into_iter().collect()
     }
 
     fn end(&self) -> Option<SessionEnd> {
-        self.export.end()
+        self.export.disk().end()
     }
 
     fn first_end(&self) -> Option<BorrowedFd<'_>> {
-        self.export.first_end()
+        self.export.disk().first_end()
     }
 
     fn state(&self) -> ExportState {

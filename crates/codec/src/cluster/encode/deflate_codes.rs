@@ -8,38 +8,19 @@ const CODE_LEN_MAX: usize = 15;
 const END: usize = 256;
 const LENGTH_FIRST: usize = 257;
 
-/// Length of the shortest match of each length symbol, and the number of bits that are added to it.
-const LENGTHS: [(u16, u8); 29] = [
-    (3, 0),
-    (4, 0),
-    (5, 0),
-    (6, 0),
-    (7, 0),
-    (8, 0),
-    (9, 0),
-    (10, 0),
-    (11, 1),
-    (13, 1),
-    (15, 1),
-    (17, 1),
-    (19, 2),
-    (23, 2),
-    (27, 2),
-    (31, 2),
-    (35, 3),
-    (43, 3),
-    (51, 3),
-    (59, 3),
-    (67, 4),
-    (83, 4),
-    (99, 4),
-    (115, 4),
-    (131, 5),
-    (163, 5),
-    (195, 5),
-    (227, 5),
-    (258, 0),
-];
+/// Returns the length of the shortest match of a length symbol, counted from the first one, and the number of bits that are
+/// added to it; zeroes if there is no such symbol. From the ninth on, each four have one more bit.
+fn match_length(symbol: usize) -> (u16, u8) {
+    match symbol {
+        0..8 => (symbol as u16 + 3, 0),
+        8..28 => {
+            let extra_bits = symbol / 4 - 1;
+            (((4 + symbol % 4) << extra_bits) as u16 + 3, extra_bits as u8)
+        }
+        28 => (258, 0),
+        _ => (0, 0),
+    }
+}
 
 /// The lengths of a block's codes: first those of literals and lengths, then those of distances.
 pub(super) type CodeLengths = [u8; SYMBOLS_MAX];
@@ -89,7 +70,7 @@ impl Codes {
         *end_code = (0, 0);
         self.literals_mask = build(&mut self.literals, literal_lengths, |symbol, code| {
             let (len, extra_bits) = match symbol.checked_sub(LENGTH_FIRST) {
-                Some(length) => LENGTHS.get(length).copied().unwrap_or_default(),
+                Some(length) => match_length(length),
                 None => (u16::from(symbol != END), 0),
             };
             if symbol == END {
