@@ -30,16 +30,12 @@ pub enum Eviction {
     /// [`Eviction::Mixed`] where the kernel can move pages (Linux 6.8), else [`Eviction::Protect`].
     #[default]
     Auto,
-    /// As [`Eviction::Move`], without reports of written pages. Scattered pages that are loaded to be read are
-    /// write-protected until the first write: while they are, they are dropped and not moved. If the owner promises that
-    /// no system call uses memory that is not pinned ([`RegionConfig::system_calls`]), scattered pages leave as with
+    /// The kernel moves the page's memory to the staging area, in one step. Scattered pages that are loaded to be read
+    /// are write-protected until the first write: while they are, they are dropped and not moved. If the owner promises
+    /// that no system call uses memory that is not pinned ([`RegionConfig::system_calls`]), scattered pages leave as with
     /// [`Eviction::Protect`]: each move interrupts all CPUs that run the program, while one protection and one drop serve
     /// many pages.
     Mixed,
-    /// The kernel moves the page's memory to the staging area, in one step. Where the kernel has asynchronous
-    /// write-protection (Linux 6.7), it reports which pages were written, and a write counts as an access, at little
-    /// cost.
-    Move,
     /// The page is write-protected, copied to the staging area, and dropped. The kernel does not say whether a system
     /// call is still going to write to the page, so memory that system calls use must be pinned, whatever the
     /// [`Service`]: see [`Region::needs_pins`](crate::Region::needs_pins).

@@ -99,7 +99,7 @@ fn faults_do_not_call_the_allocator() {
         pagefold_testkit::skipped!("faults_do_not_call_the_allocator: {e}");
         return;
     }
-    for eviction in [Eviction::Auto, Eviction::Move, Eviction::Protect] {
+    for eviction in [Eviction::Auto, Eviction::Protect] {
         for codec in ["lz4", "zstd", "lzo-rle"] {
             for writes_back in [false, true] {
                 let backing = || {

@@ -119,7 +119,7 @@ fn the_largest_number_of_regions_is_served_and_one_more_is_refused() {
 #[test]
 fn regions_are_made_and_dropped_concurrently() {
     let _alone = alone();
-    if !can("regions_are_made_and_dropped", Service::HandlerThreads, Eviction::Move) {
+    if !can("regions_are_made_and_dropped", Service::HandlerThreads, Eviction::Mixed) {
         return;
     }
     std::thread::scope(|scope| {

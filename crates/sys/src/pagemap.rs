@@ -1,9 +1,6 @@
-//! Finding present and written pages: the kernel's PAGEMAP_SCAN (Linux 6.7).
+//! Finding present pages: the kernel's PAGEMAP_SCAN (Linux 6.7).
 //!
-//! One system call walks a range and returns runs of pages, instead of eight bytes for each page. In the same step,
-//! under the page table lock, it can write-protect the written pages again, so that no write between reading and
-//! protecting is lost. A page counts as written if it is not write-protected by a [`crate::uffd`] context that was
-//! opened with `async_wp`.
+//! One system call walks a range and returns runs of pages, instead of eight bytes for each page.
 //!
 //! Only [`Pagemap::open`] allocates memory; the kernel writes the runs into the caller's list. The descriptor belongs
 //! to the address space that opened it, so scans in a forked child show its parent's pages.
@@ -45,11 +42,6 @@ pub struct Run {
 const _: () = assert!(size_of::<ScanArg>() == 96 && size_of::<Run>() == 24);
 
 const PAGEMAP_SCAN: libc::Ioctl = libc::_IOWR::<ScanArg>(b'f' as u32, 16);
-/// Write-protects the pages that the scan returns.
-const PM_SCAN_WP_MATCHING: u64 = 1 << 0;
-/// Makes the scan fail on memory without asynchronous write protection.
-const PM_SCAN_CHECK_WPASYNC: u64 = 1 << 1;
-const PAGE_IS_WRITTEN: u64 = 1 << 1;
 const PAGE_IS_PRESENT: u64 = 1 << 3;
 const PAGE_IS_SWAPPED: u64 = 1 << 4;
 
@@ -93,41 +85,7 @@ impl Pagemap {
     pub fn is_supported(&self) -> bool {
         let mut runs = [Run::default()];
         let page = crate::mem::page_size();
-        self.present(std::ptr::from_ref(&runs).addr() & !(page - 1), page, &mut runs).is_ok()
-    }
-
-    /// Finds the pages of a range that were written since they were last protected, in ascending order. With `protect`,
-    /// write-protects each of them again in the same step.
-    ///
-    /// Missing pages are neither returned nor protected. Pages that userfaultfd fills (by a copy, a page of zeroes, a
-    /// move) are unprotected at first, so they count as written.
-    ///
-    /// Fails with EPERM if a part of the range is not registered with a context that was opened with `async_wp`, and
-    /// with ENOTTY if the kernel has no PAGEMAP_SCAN.
-    pub fn written(
-        &self,
-        start: usize,
-        len_bytes: usize,
-        protect: bool,
-        runs: &mut [Run],
-    ) -> Result<Scan, Errno> {
-        let wanted = ScanArg {
-            flags: PM_SCAN_CHECK_WPASYNC | if protect { PM_SCAN_WP_MATCHING } else { 0 },
-            category_mask: PAGE_IS_WRITTEN,
-            // Without this mask the kernel takes a fast path that counts missing pages as written and protects them by
-            // a marker in the page table; UFFDIO_ZEROPAGE and UFFDIO_MOVE then fail there as at a present page.
-            category_anyof_mask: PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
-            return_mask: PAGE_IS_WRITTEN,
-            ..ScanArg::default()
-        };
-        self.scan(start, len_bytes, wanted, runs)
-    }
-
-    /// Finds the pages of a range that are in memory, in ascending order. Swapped pages are left out.
-    pub fn present(&self, start: usize, len_bytes: usize, runs: &mut [Run]) -> Result<Scan, Errno> {
-        let wanted =
-            ScanArg { category_mask: PAGE_IS_PRESENT, return_mask: PAGE_IS_PRESENT, ..ScanArg::default() };
-        self.scan(start, len_bytes, wanted, runs)
+        self.populated(std::ptr::from_ref(&runs).addr() & !(page - 1), page, &mut runs).is_ok()
     }
 
     /// Finds the pages of a range that have memory or are swapped out, in ascending order.
@@ -142,7 +100,6 @@ impl Pagemap {
 
     fn scan(&self, start: usize, len_bytes: usize, wanted: ScanArg, runs: &mut [Run]) -> Result<Scan, Errno> {
         if runs.is_empty() || len_bytes == 0 {
-            // Without a list the kernel would return no runs, but protect the pages all the same.
             return Ok(Scan { runs: 0, end: start });
         }
         let mut arg = ScanArg {
@@ -155,8 +112,7 @@ impl Pagemap {
             ..wanted
         };
         // SAFETY: the argument is a whole `pm_scan_arg`. The kernel writes at most `vec_len` runs to the list at `vec`,
-        // which is borrowed exclusively. The pages that it may protect belong to a context that lifts the protection at
-        // the next write, so no contents change and no thread blocks.
+        // which is borrowed exclusively. Without flags it changes no page.
         let filled = unsafe { libc::ioctl(self.file.as_raw_fd(), PAGEMAP_SCAN, &raw mut arg) };
         match usize::try_from(filled) {
             Ok(runs) => Ok(Scan { runs, end: arg.walk_end as usize }),

@@ -13,8 +13,7 @@
 //!
 //! The kernel does not report which pages a program reads. A page is hot if it is faulted back soon after eviction:
 //! from the staging area, or from the store before as many pages were folded as may be resident. A hot page gets
-//! chances, and the hand passes it over as often. With [`Eviction::Move`](crate::Eviction::Move) the kernel reports
-//! written pages, which counts too.
+//! chances, and the hand passes it over as often.
 //!
 //! The threads share the position of the clock hand, the queue of batches, and the page words. The locks, in order: a
 //! chunk of the table (tried only), page words, the store's locks. While it holds one, an evictor accesses the range
@@ -136,7 +135,7 @@ enum Pause {
 impl Evictor {
     /// Allocates the working memory. The region starts the thread.
     pub(crate) fn new(pager: Arc<Pager>, hand: Arc<ClockHand>) -> Result<Self, SysError> {
-        let sweep = Sweep::new(hand.clone(), pager.tracks_writes)?;
+        let sweep = Sweep::new(hand.clone());
         let mover = Mover::new(&pager)?;
         Ok(Evictor { pager, hand, sweep, mover, failed_attempts: 0 })
     }

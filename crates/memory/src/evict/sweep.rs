@@ -1,35 +1,26 @@
 //! The clock hand: finds resident pages that are cold.
 //!
 //! The hand visits the range chunk by chunk, in order of address, so that pages that were brought in together leave
-//! together, many by one system call. A page with chances is passed over and loses one (see `page::clock`). Where the
-//! kernel reports writes (asynchronous write-protection), a page that was written since the last visit is passed over
-//! too.
+//! together, many by one system call. A page with chances is passed over and loses one (see `page::clock`).
 //!
-//! The hand also drops copies in the store that are of no use: the page was written, or is so hot that it will not be
-//! folded soon, or copies take too much memory.
+//! The hand also drops copies in the store that are of no use: the page is so hot that it will not be folded soon, or
+//! copies take too much memory.
 
 use super::ClockHand;
 use crate::counters::Counter;
 use crate::page::{Candidates, Visit};
 use crate::pager::Pager;
 use crate::table::CHUNK_PAGES;
-use pagefold_page::{PAGE_SIZE, PageIndex};
-use pagefold_sys::SysError;
-use pagefold_sys::pagemap::{Pagemap, Run};
+use pagefold_page::PageIndex;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A bit for each page of a chunk.
-const BITMAP_WORDS: usize = CHUNK_PAGES as usize / 64;
-/// Runs of written pages read at once.
-const RUNS: usize = 256;
 /// Rounds of the hand in search of cold pages, before any page is taken.
 const ROUNDS_COLD: u64 = 2;
 
 /// One thread's position in the sweep.
 pub(super) struct Sweep {
     hand: Arc<ClockHand>,
-    pagemap: Option<Pagemap>,
     /// The chunk that this thread has locked.
     locked: Option<u64>,
     /// Rounds that the hand has made.
@@ -37,8 +28,6 @@ pub(super) struct Sweep {
     /// The next page, and the end of the chunk.
     next: u64,
     end: u64,
-    written: [u64; BITMAP_WORDS],
-    runs: Box<[Run]>,
     /// Pages that a stream has passed and that are not taken yet.
     behind: Range<u64>,
     /// Windows that streams had passed at the last call of `has_streams`.
@@ -46,21 +35,8 @@ pub(super) struct Sweep {
 }
 
 impl Sweep {
-    pub(super) fn new(hand: Arc<ClockHand>, tracks_writes: bool) -> Result<Self, SysError> {
-        let pagemap = if tracks_writes { Some(Pagemap::open()?) } else { None };
-        let runs = vec![Run::default(); RUNS].into();
-        Ok(Sweep {
-            hand,
-            pagemap,
-            locked: None,
-            round: 0,
-            next: 0,
-            end: 0,
-            written: [0; BITMAP_WORDS],
-            runs,
-            behind: 0..0,
-            windows_passed: 0,
-        })
+    pub(super) fn new(hand: Arc<ClockHand>) -> Self {
+        Sweep { hand, locked: None, round: 0, next: 0, end: 0, behind: 0..0, windows_passed: 0 }
     }
 
     /// Takes up to `pages.len()` pages. Returns how many, sorted.
@@ -138,7 +114,6 @@ impl Sweep {
                 self.hand.begin();
                 self.next = chunk * CHUNK_PAGES;
                 self.end = (self.next + CHUNK_PAGES).min(pager.table.page_count().0);
-                self.look_for_writes(pager);
                 return looked_at;
             }
         }
@@ -154,37 +129,12 @@ impl Sweep {
         self.next = self.end;
     }
 
-    /// Reads which pages of the chunk were written since the last visit, and write-protects them again.
-    fn look_for_writes(&mut self, pager: &Pager) {
-        self.written = [0; BITMAP_WORDS];
-        let Some(pagemap) = &self.pagemap else { return };
-        let base = pager.address(PageIndex(self.next));
-        let len_bytes = (self.end - self.next) as usize * PAGE_SIZE;
-        let mut at = 0;
-        while at < len_bytes {
-            // After an error (the region is being dropped) nothing is known of writes.
-            let Ok(scan) = pagemap.written(base + at, len_bytes - at, true, &mut self.runs) else { return };
-            for run in &self.runs[..scan.runs] {
-                let first = (run.start() - base) / PAGE_SIZE;
-                (first..first + run.len_bytes() / PAGE_SIZE)
-                    .for_each(|i| self.written[i / 64] |= 1 << (i % 64));
-            }
-            let walked = scan.end.saturating_sub(base);
-            if walked <= at {
-                return;
-            }
-            at = walked;
-        }
-    }
-
     fn visit(&self, pager: &Pager, page: PageIndex, candidates: Candidates) -> bool {
-        let i = (page.0 % CHUNK_PAGES) as usize;
-        let is_written = self.pagemap.as_ref().map(|_| self.written[i / 64] >> (i % 64) & 1 == 1);
         let word = pager.word(page);
-        match word.visit(is_written, candidates, self.round) {
+        match word.visit(candidates, self.round) {
             Visit::Taken => true,
-            Visit::Kept { is_rewritten } => {
-                if word.has_copy() && (is_rewritten || word.is_hot() || pager.has_too_many_copies()) {
+            Visit::Kept => {
+                if word.has_copy() && (word.is_hot() || pager.has_too_many_copies()) {
                     drop_old_copy(pager, page);
                 }
                 false

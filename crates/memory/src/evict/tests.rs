@@ -11,7 +11,7 @@ use pagefold_page::PAGE_SIZE;
 fn full_pager(test: &str, limit_pages: u64) -> Option<(Arc<Pager>, Evictor)> {
     let len_bytes = 2 * limit_pages * PAGE_SIZE as u64;
     let config = RegionConfig {
-        eviction: Eviction::Move,
+        eviction: Eviction::Mixed,
         system_calls: false,
         neighbours: false,
         fold_threads: 1,

@@ -73,7 +73,7 @@ pub(super) fn loaded(word: Word, now: FoldTime, arrival: Arrival) -> Word {
         (Arrival::InRow { is_kept: true }, true) => hotter(word.with_heat(word.heat().max(ROW_HEAT))),
         (Arrival::InRow { .. }, _) => with_heat(word, ROW_HEAT),
     };
-    word.with_state(State::Resident).with(Word::NEW).with_payload(0)
+    word.with_state(State::Resident).with_payload(0)
 }
 
 fn with_heat(word: Word, heat: u32) -> Word {
@@ -81,17 +81,13 @@ fn with_heat(word: Word, heat: u32) -> Word {
 }
 
 /// Returns the word of a resident page after a visit of the clock hand.
-pub(super) fn after_visit(word: Word, is_written: Option<bool>, candidates: Candidates, round: u64) -> Word {
+pub(super) fn after_visit(word: Word, candidates: Candidates, round: u64) -> Word {
     let is_spared = is_hot(word) && !round.is_multiple_of(HOT_ROUNDS);
-    match (word.has(Word::NEW), is_written) {
+    match word.chances() {
         _ if candidates == Candidates::Any => word.with_state(State::Taken),
-        // The page became resident after the kernel was asked for written pages.
-        (true, Some(false)) => word,
-        (true, Some(true)) => word.without(Word::NEW),
-        (false, Some(true)) => word.with_chances(word.chances().max(1)),
-        _ if word.chances() > 0 && is_spared => word,
-        _ if word.chances() > 0 => word.with_chances(word.chances() - 1),
-        _ => word.with_state(State::Taken),
+        0 => word.with_state(State::Taken),
+        _ if is_spared => word,
+        chances => word.with_chances(chances - 1),
     }
 }
 
@@ -101,10 +97,7 @@ pub enum Visit {
     /// The caller owns the page, which is taken.
     Taken,
     /// The page stays resident.
-    Kept {
-        /// Whether the page was written since the last visit, so that its copy is useless.
-        is_rewritten: bool,
-    },
+    Kept,
     /// The page is not resident, or is pinned or being folded.
     NotFree,
 }

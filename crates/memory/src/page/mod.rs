@@ -226,15 +226,13 @@ impl PageWord {
 
     /// Transition: returning to resident. The page was used again soon, so its heat grows.
     pub fn finish_return(&self) {
-        self.change_owned(|word| {
-            clock::hotter(word).with_state(State::Resident).with_payload(0).with(Word::NEW)
-        });
+        self.change_owned(|word| clock::hotter(word).with_state(State::Resident).with_payload(0));
     }
 
     /// Transition: returning to resident, after the store refused the page. The page gets all chances, so that
     /// evictors do not try it again soon.
     pub fn finish_refusal(&self) {
-        let settled = |word: Word| word.with_state(State::Resident).with_payload(0).with(Word::NEW);
+        let settled = |word: Word| word.with_state(State::Resident).with_payload(0);
         self.change_owned(|word| settled(word).with_chances(Word::CHANCES_MAX));
     }
 
@@ -259,17 +257,14 @@ impl PageWord {
     /// Visit of the clock hand. Transition: resident to taken, if the page is not pinned or being folded, and is cold
     /// or `candidates` is `Any`. Otherwise the page loses a chance.
     ///
-    /// `is_written` says whether the page was written since the last visit, if the kernel reports this; a written page
-    /// loses no chance and has one at least. A page that became resident since the last visit counts as written and is
-    /// passed over once. The hottest pages lose a chance only in one of [`HOT_ROUNDS`] rounds.
-    pub fn visit(&self, is_written: Option<bool>, candidates: Candidates, round: u64) -> Visit {
-        let old = self.change(|word| {
-            word.is_free_to_take().then(|| clock::after_visit(word, is_written, candidates, round))
-        });
+    /// The hottest pages lose a chance only in one of [`HOT_ROUNDS`] rounds.
+    pub fn visit(&self, candidates: Candidates, round: u64) -> Visit {
+        let old =
+            self.change(|word| word.is_free_to_take().then(|| clock::after_visit(word, candidates, round)));
         let Ok(old) = old else { return Visit::NotFree };
-        match clock::after_visit(old, is_written, candidates, round).state() {
+        match clock::after_visit(old, candidates, round).state() {
             State::Taken => Visit::Taken,
-            _ => Visit::Kept { is_rewritten: !old.has(Word::NEW) && is_written == Some(true) },
+            _ => Visit::Kept,
         }
     }
 
@@ -443,7 +438,7 @@ impl PageWord {
     pub fn register(&self, is_populated: bool) -> bool {
         let is_resident = |word: Word| is_populated || word.pins() > 0;
         let old = self.change_owned(|word| match is_resident(word) {
-            true => word.with_state(State::Resident).with(Word::NEW),
+            true => word.with_state(State::Resident),
             false => word.only_waited(),
         });
         is_resident(old)

@@ -11,18 +11,17 @@ use std::collections::HashSet;
 const THEN: FoldTime = FoldTime(u16::MAX - 3);
 const LATER: FoldTime = FoldTime(THEN.0.wrapping_add(EARLY_REFAULT_TICKS));
 
-/// A page that was just brought in and visited once.
+/// A page that was just brought in.
 fn resident() -> PageWord {
     let word = PageWord::new();
     assert_eq!(word.claim_fault(), FaultClaim::Zero);
     word.finish_load(LATER, Arrival::Plain);
-    assert_eq!(word.visit(Some(true), Candidates::Cold, 0), Visit::Kept { is_rewritten: false });
     word
 }
 
 /// Visits that pass over a page before it is taken.
-fn visits_left(word: &PageWord, is_written: Option<bool>) -> u32 {
-    (0..100).take_while(|_| word.visit(is_written, Candidates::Cold, 0) != Visit::Taken).count() as u32
+fn visits_left(word: &PageWord) -> u32 {
+    (0..100).take_while(|_| word.visit(Candidates::Cold, 0) != Visit::Taken).count() as u32
 }
 
 #[test]
@@ -33,47 +32,22 @@ fn zeroed_memory_is_an_untouched_page() {
 }
 
 #[test]
-fn a_new_cold_page_has_no_chances_unless_its_arrival_counts_as_a_write() {
-    for (is_written, visits) in [(None, 0), (Some(true), 100)] {
-        let word = PageWord::new();
-        word.claim_fault();
-        word.finish_load(LATER, Arrival::Plain);
-        assert_eq!(visits_left(&word, is_written), visits);
-    }
+fn a_new_cold_page_has_no_chances() {
+    let word = PageWord::new();
+    word.claim_fault();
+    word.finish_load(LATER, Arrival::Plain);
+    assert_eq!(visits_left(&word), 0);
 }
 
 #[test]
 fn the_hottest_pages_lose_a_chance_in_few_rounds_only() {
     let word =
         PageWord(AtomicU32::new(Word(0).with_state(State::Resident).with_heat(HEAT_MAX).with_chances(2).0));
-    let visit = |round| word.visit(None, Candidates::Cold, round);
-    let passed_over = Visit::Kept { is_rewritten: false };
+    let visit = |round| word.visit(Candidates::Cold, round);
+    let passed_over = Visit::Kept;
     assert!((1..HOT_ROUNDS).all(|round| visit(round) == passed_over && word.load().chances() == 2));
     assert_eq!((visit(HOT_ROUNDS), word.load().chances()), (passed_over, 1));
     assert_eq!((visit(0), visit(1), visit(0)), (passed_over, Visit::Taken, Visit::NotFree));
-}
-
-#[test]
-fn an_arrival_counts_as_a_write_at_the_next_visit() {
-    let word = PageWord::new();
-    word.claim_fault();
-    word.finish_load(LATER, Arrival::Plain);
-    // The kernel was asked for writes before the page came in: the page is not known to be cold.
-    for _ in 0..5 {
-        assert_eq!(word.visit(Some(false), Candidates::Cold, 0), Visit::Kept { is_rewritten: false });
-    }
-    // Now its arrival is seen as a write, which does not make its copy useless.
-    assert_eq!(word.visit(Some(true), Candidates::Cold, 0), Visit::Kept { is_rewritten: false });
-    assert_eq!(word.visit(Some(false), Candidates::Cold, 0), Visit::Taken);
-}
-
-#[test]
-fn a_page_is_passed_over_while_it_is_written() {
-    let word = resident();
-    for _ in 0..5 {
-        assert_eq!(word.visit(Some(true), Candidates::Cold, 0), Visit::Kept { is_rewritten: true });
-    }
-    assert_eq!(visits_left(&word, Some(false)), 1);
 }
 
 #[test]
@@ -84,7 +58,7 @@ fn each_return_raises_the_heat_up_to_a_bound_and_a_late_refault_resets_it() {
         word.stage(Frame(5));
         assert_eq!(word.claim_fault(), FaultClaim::Return { frame: Frame(5), is_folding: false });
         word.finish_return();
-        assert_eq!(visits_left(&word, None), chances);
+        assert_eq!(visits_left(&word), chances);
         word.put_back();
     }
     assert!(word.take());
@@ -93,7 +67,7 @@ fn each_return_raises_the_heat_up_to_a_bound_and_a_late_refault_resets_it() {
     assert_eq!(word.finish_fold(Frame(6), THEN), FoldResult::Folded);
     assert_eq!(word.claim_fault(), FaultClaim::Load);
     word.finish_load(LATER, Arrival::Plain);
-    assert_eq!(visits_left(&word, None), 0);
+    assert_eq!(visits_left(&word), 0);
 }
 
 #[test]
@@ -113,7 +87,7 @@ fn pages_of_rows_stay_a_while_and_those_to_be_kept_longer() {
         assert_eq!(word.finish_fold(Frame(5), THEN), FoldResult::Folded);
         assert_eq!(word.claim_fault(), FaultClaim::Load);
         word.finish_load(FoldTime(THEN.0.wrapping_add(after)), Arrival::InRow { is_kept });
-        assert_eq!(visits_left(&word, None), chances, "kept {is_kept}, after {after}");
+        assert_eq!(visits_left(&word), chances, "kept {is_kept}, after {after}");
     }
 }
 
@@ -129,7 +103,7 @@ fn an_early_refault_raises_the_heat_and_a_late_one_resets_it() {
         assert_eq!(word.finish_fold(Frame(5), THEN), FoldResult::Folded);
         assert_eq!(word.claim_fault(), FaultClaim::Load);
         word.finish_load(FoldTime(THEN.0.wrapping_add(after)), Arrival::Plain);
-        assert_eq!(visits_left(&word, None), chances, "{after}");
+        assert_eq!(visits_left(&word), chances, "{after}");
         word.put_back();
     }
     assert!(word.take());
@@ -143,7 +117,7 @@ fn any_candidate_is_taken_even_if_it_is_not_cold() {
     let word = PageWord::new();
     word.claim_fault();
     word.finish_load(LATER, Arrival::Plain);
-    assert_eq!(word.visit(Some(true), Candidates::Any, 0), Visit::Taken);
+    assert_eq!(word.visit(Candidates::Any, 0), Visit::Taken);
 }
 
 #[test]
@@ -155,7 +129,7 @@ fn pins_are_counted_up_to_their_bound() {
     }
     assert!(!word.pin());
     assert_eq!((word.pins(), word.state()), (PINS_MAX, State::Resident));
-    assert_eq!(word.visit(None, Candidates::Any, 0), Visit::NotFree);
+    assert_eq!(word.visit(Candidates::Any, 0), Visit::NotFree);
     assert_eq!(word.claim_drop(), DropClaim::Pinned);
     // The full count does not touch the neighbouring bits.
     assert_eq!((word.load().chances(), word.load().heat(), word.has_copy()), (0, 0, false));
@@ -216,7 +190,7 @@ fn states_and_payloads_do_not_share_bits() {
                 assert_eq!((word.state(), word.frame()), (state, Frame(frame)));
                 assert_eq!((word.heat(), word.chances()), (heat, chances));
                 assert!(word.is_waited() && word.has(Word::COPY));
-                assert!(!word.has(Word::FOLDING) && !word.has(Word::NEW));
+                assert!(!word.has(Word::FOLDING));
                 assert!(seen.insert(word.0));
             }
         }
@@ -232,9 +206,9 @@ fn a_spared_page_outlasts_three_visits_and_other_pages_stay_as_they_are() {
     word.finish_load(FoldTime(0), Arrival::Plain);
     word.spare();
     for _ in 0..ADVISED_CHANCES {
-        assert_eq!(word.visit(None, Candidates::Cold, 0), Visit::Kept { is_rewritten: false });
+        assert_eq!(word.visit(Candidates::Cold, 0), Visit::Kept);
     }
-    assert_eq!(word.visit(None, Candidates::Cold, 0), Visit::Taken);
+    assert_eq!(word.visit(Candidates::Cold, 0), Visit::Taken);
     word.spare();
     assert_eq!(word.state(), State::Taken);
 }

@@ -34,7 +34,7 @@ pub struct FoldTime(pub u16);
 /// The most pins a page can have at once.
 pub const PINS_MAX: u32 = 0xffff;
 
-/// The bits: state 0-2, waited 3, folding 4, copy 5, recheck or protected 6, new 7, heat 8-9, chances 10-12, zeroed 13,
+/// The bits: state 0-2, waited 3, folding 4, copy 5, recheck or protected 6, heat 8-9, chances 10-12, zeroed 13,
 /// file hash 14, rewritten 15, payload 16-31. The payload is the frame of a staged or returning page, the fold time of a
 /// folded page, and the pins of a resident or unregistered page (during a recheck too, which is a kind of loading).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,8 +59,6 @@ impl Word {
     /// Of a resident or taken page: it is write-protected since it was loaded. It is the same bit, so that the end of a
     /// recheck clears it.
     pub(super) const PROTECTED: u32 = Self::RECHECK;
-    /// The page became resident after the last visit of the clock hand.
-    pub(super) const NEW: u32 = 1 << 7;
     /// The page was dropped: untouched, it is zero, even if a file has bytes for it.
     pub(super) const ZEROED: u32 = 1 << 13;
     /// The hash in the table is that of the bytes that the file has for the page.

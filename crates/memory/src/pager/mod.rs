@@ -91,8 +91,6 @@ pub(crate) struct Pager {
     protects_loads: bool,
     /// Whether frames may keep their memory for other pages.
     pub(crate) reuses_frames: bool,
-    /// Asynchronous write-protection reports which pages were written.
-    pub(crate) tracks_writes: bool,
     /// Seed of the hashes.
     pub(crate) seed: u64,
     /// Whether pages that repeat one word are kept as that word.
@@ -123,18 +121,14 @@ impl Pager {
         let features = uffd::kernel_features()?;
         let eviction = choose(config.eviction, features)?;
         let moves = eviction != Eviction::Protect;
-        // Asynchronous write-protection does not block writes: pages cannot be protected for copying as well.
-        let tracks_writes = eviction == Eviction::Move && features.has(Feature::WpAsync);
-        let may_copy = !moves || eviction == Eviction::Mixed && !config.system_calls;
-        // Where pages are copied, those around them are protected and unprotected together with them. Asynchronous
-        // write-protection ends without a fault that would tell.
-        let protects_loads = eviction == Eviction::Mixed && !may_copy && !mem::is_merged();
+        let may_copy = !moves || !config.system_calls;
+        // Where pages are copied, those around them are protected and unprotected together with them.
+        let protects_loads = !may_copy && !mem::is_merged();
         let reuses_frames = !moves || !config.system_calls;
         let is_signal = config.service == Service::FaultingThread;
         let kernel_faults = !is_signal && config.kernel_faults;
         let open = UffdOptions {
             sigbus: is_signal,
-            async_wp: tracks_writes,
             kernel_faults,
             exact_address: features.has(Feature::ExactAddress),
         };
@@ -145,8 +139,7 @@ impl Pager {
         unsafe { range.keep_from_children() }?;
         let fork_guard = ForkGuard::new(range.base().as_ptr().expose_provenance(), range.len_bytes())?;
         let staging = Staging::new(batch_count(limit_pages, config.fold_threads))?;
-        let protects = protects(tracks_writes, eviction);
-        uffd.register(range.base().as_ptr().addr(), range.len_bytes(), true, protects)?;
+        uffd.register(range.base().as_ptr().addr(), range.len_bytes(), true, true)?;
         if moves {
             uffd.register(
                 staging.memory().base().as_ptr().addr(),
@@ -175,7 +168,6 @@ impl Pager {
             may_copy,
             protects_loads,
             reuses_frames,
-            tracks_writes,
             checks_same_filled: config.same_filled,
             seed: pagefold_sys::entropy::random_u64()?,
             copy_cursor: AtomicU64::new(0),
@@ -227,16 +219,6 @@ impl Pager {
     /// Returns whether memory that system calls use must be pinned.
     pub(crate) fn needs_pins(&self) -> bool {
         self.may_copy || !self.serves_kernel
-    }
-
-    /// Returns whether writes to pages can be blocked while they are copied.
-    pub(crate) fn can_protect(&self) -> bool {
-        self.eviction != Eviction::Move
-    }
-
-    /// Returns whether the range is registered for write-protection.
-    fn registers_protection(&self) -> bool {
-        protects(self.tracks_writes, self.eviction)
     }
 
     /// Returns the address of a page of the range.
@@ -305,16 +287,12 @@ impl Pager {
     }
 }
 
-fn protects(tracks_writes: bool, eviction: Eviction) -> bool {
-    tracks_writes || eviction != Eviction::Move
-}
-
 fn choose(configured: Eviction, features: uffd::Features) -> Result<Eviction, RegionError> {
     let can_move = features.has(Feature::Move);
     match configured {
         Eviction::Auto if can_move => Ok(Eviction::Mixed),
         Eviction::Auto => Ok(Eviction::Protect),
-        Eviction::Move | Eviction::Mixed if !can_move => Err(RegionError::NoFeature(Feature::Move)),
+        Eviction::Mixed if !can_move => Err(RegionError::NoFeature(Feature::Move)),
         chosen => Ok(chosen),
     }
 }

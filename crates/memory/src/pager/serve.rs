@@ -141,7 +141,7 @@ impl Pager {
     unsafe fn recheck(&self, page: PageIndex) -> Served {
         self.counters.add(Counter::FaultsResident, 1);
         // SAFETY: the caller owns the page, which is loading.
-        if unsafe { self.zero_in(page, 1) } != Put::Done && self.can_protect() {
+        if unsafe { self.zero_in(page, 1) } != Put::Done {
             // The page is protected since it was loaded, or with its neighbours while they were copied.
             // SAFETY: the caller owns the page, so that no other thread copies it out or drops it.
             unsafe { self.unprotect(page, 1) };
@@ -160,8 +160,7 @@ impl Pager {
     pub(crate) unsafe fn bring_back(&self, page: PageIndex, frame: Frame, is_folding: bool) -> bool {
         // A copy takes memory but, unlike a move, interrupts no other CPU.
         // SAFETY: the caller owns the page, which is returning from the frame.
-        if self.can_protect() && self.budget.charge(1) == 1 && unsafe { self.copy_back_charged(page, frame) }
-        {
+        if self.budget.charge(1) == 1 && unsafe { self.copy_back_charged(page, frame) } {
             return true;
         }
         let mut is_unmovable = false;

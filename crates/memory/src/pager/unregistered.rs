@@ -177,8 +177,7 @@ impl Pager {
     fn register_chunk(&self, chunk: u64) -> bool {
         let _registering = self.unregistered.lock();
         let (offset, first) = (chunk as usize * CHUNK_BYTES, PageIndex(pages_of(chunk).start));
-        let register =
-            || self.uffd.register_again(self.address(first), CHUNK_BYTES, true, self.registers_protection());
+        let register = || self.uffd.register_again(self.address(first), CHUNK_BYTES, true, true);
         if !self.table.is_kernel_filled(chunk) || register().is_err() {
             return false;
         }

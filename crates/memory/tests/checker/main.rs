@@ -230,23 +230,9 @@ fn is_missing(test: &str, service: Service, eviction: Eviction) -> bool {
 }
 
 #[test]
-fn faulting_thread_move() {
-    if !is_missing("faulting_thread_move", Service::FaultingThread, Eviction::Move) {
-        run_all(Service::FaultingThread, Eviction::Move);
-    }
-}
-
-#[test]
 fn faulting_thread_protect() {
     if !is_missing("faulting_thread_protect", Service::FaultingThread, Eviction::Protect) {
         run_all(Service::FaultingThread, Eviction::Protect);
-    }
-}
-
-#[test]
-fn handler_threads_move() {
-    if !is_missing("handler_threads_move", Service::HandlerThreads, Eviction::Move) {
-        run_all(Service::HandlerThreads, Eviction::Move);
     }
 }
 

@@ -304,7 +304,7 @@ impl RegionModel {
     /// `Sweep::visit` and `Mover::page_out`. Returns whether the page is staged.
     pub fn page_out(&self, page: usize, frame: u16) -> bool {
         let page = &self.pages[page];
-        if page.word.visit(None, Candidates::Any, 0) != Visit::Taken {
+        if page.word.visit(Candidates::Any, 0) != Visit::Taken {
             return false;
         }
         if page.word.is_unwritten() {
@@ -374,7 +374,7 @@ impl RegionModel {
     /// A page that cannot be moved: `unprotect` and `put_back_busy`, or `put_back_busy` alone.
     pub fn fail_to_page_out(&self, page: usize) {
         let page = &self.pages[page];
-        if page.word.visit(None, Candidates::Any, 0) != Visit::Taken {
+        if page.word.visit(Candidates::Any, 0) != Visit::Taken {
             return;
         }
         if self.method == Method::Protect {

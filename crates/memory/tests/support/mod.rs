@@ -13,12 +13,10 @@ use std::time::{Duration, Instant};
 const PART: &str = "PAGEFOLD_TEST_PART";
 
 /// All combinations of threads that serve faults and ways to page out.
-pub const MODES: [(Service, Eviction); 6] = [
+pub const MODES: [(Service, Eviction); 4] = [
     (Service::FaultingThread, Eviction::Mixed),
     (Service::HandlerThreads, Eviction::Mixed),
-    (Service::FaultingThread, Eviction::Move),
     (Service::FaultingThread, Eviction::Protect),
-    (Service::HandlerThreads, Eviction::Move),
     (Service::HandlerThreads, Eviction::Protect),
 ];
 

@@ -205,15 +205,10 @@ impl Uffd {
     /// Write-protects pages of a range that is registered for it (`protect`), or removes the protection. With `wake`,
     /// the removal wakes the threads that wait there.
     ///
-    /// In a context that was opened with `async_wp`, missing pages are protected too, by a marker in the page table:
-    /// [`Uffd::zero`] and [`Uffd::move_pages`] then stop there as at a present page (Linux 6.18), while [`Uffd::copy`]
-    /// does not. Removing the protection and discarding the page remove the marker.
-    ///
     /// Fails with ENOENT if the range is not registered, and with EAGAIN if the address space is being changed.
     ///
     /// # Safety
-    /// The caller serves writes to the pages, or the kernel removes the protection at a write (`async_wp`); otherwise
-    /// threads that write there wait forever.
+    /// The caller serves writes to the pages; otherwise threads that write there wait forever.
     pub unsafe fn write_protect(
         &self,
         start: usize,

@@ -22,12 +22,8 @@ pub enum Feature {
     ThreadId,
     /// Messages contain the exact address, not only the page (Linux 5.18).
     ExactAddress,
-    /// Missing pages can be write-protected (Linux 6.4).
-    WpUnpopulated,
     /// Accesses to a page can be made to fail with SIGBUS (Linux 6.6).
     Poison,
-    /// A write to a protected page removes the protection without a message (Linux 6.7).
-    WpAsync,
     /// Pages can be moved (Linux 6.8).
     Move,
 }
@@ -40,9 +36,7 @@ impl Feature {
             Feature::Sigbus => 1 << 7,
             Feature::ThreadId => 1 << 8,
             Feature::ExactAddress => 1 << 11,
-            Feature::WpUnpopulated => 1 << 13,
             Feature::Poison => 1 << 14,
-            Feature::WpAsync => 1 << 15,
             Feature::Move => 1 << 16,
         }
     }
@@ -55,9 +49,7 @@ impl std::fmt::Display for Feature {
             Feature::Sigbus => "faults as signals (SIGBUS, Linux 4.14)",
             Feature::ThreadId => "thread numbers (THREAD_ID, Linux 4.14)",
             Feature::ExactAddress => "exact addresses (EXACT_ADDRESS, Linux 5.18)",
-            Feature::WpUnpopulated => "write protection of missing pages (WP_UNPOPULATED, Linux 6.4)",
             Feature::Poison => "poisoned pages (POISON, Linux 6.6)",
-            Feature::WpAsync => "asynchronous write protection (WP_ASYNC, Linux 6.7)",
             Feature::Move => "moving of pages (MOVE, Linux 6.8)",
         })
     }
@@ -80,9 +72,6 @@ pub struct UffdOptions {
     /// A fault becomes SIGBUS with its address in the thread that faulted, and no message is sent. System calls that
     /// access a missing page fail with EFAULT.
     pub sigbus: bool,
-    /// A write to a protected page removes the protection and continues. A scan of the page map (PAGEMAP_SCAN) finds
-    /// the written pages.
-    pub async_wp: bool,
     /// The context also serves faults of the kernel, in system calls that access the memory. Needs a privilege.
     pub kernel_faults: bool,
     /// Faults have the address of the access, not only of its page.
@@ -92,9 +81,8 @@ pub struct UffdOptions {
 impl UffdOptions {
     fn needed(self) -> impl Iterator<Item = Feature> {
         let sigbus = self.sigbus.then_some(Feature::Sigbus);
-        let async_wp = self.async_wp.then_some([Feature::WpUnpopulated, Feature::WpAsync]);
         let exact_address = self.exact_address.then_some(Feature::ExactAddress);
-        sigbus.into_iter().chain(async_wp.into_iter().flatten()).chain(exact_address)
+        sigbus.into_iter().chain(exact_address)
     }
 
     fn flags(self) -> i32 {

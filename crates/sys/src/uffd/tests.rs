@@ -284,20 +284,6 @@ fn move_fails_for_pages_that_a_child_shares() {
 }
 
 #[test]
-fn a_write_removes_asynchronous_protection_without_a_message() {
-    let open = UffdOptions { async_wp: true, ..UffdOptions::default() };
-    let Some((uffd, range)) = ranges("asynchronous_protection", open, true, 8) else { return };
-    // SAFETY: only this test uses the reservation, and the kernel removes the protection at a write.
-    unsafe {
-        assert_eq!(uffd.copy(at(&range, 0), numbered(8).as_ptr(), 8 * PAGE, true), ALL_OF_8);
-        uffd.write_protect(at(&range, 0), 8 * PAGE, true, true).unwrap();
-    }
-    (0..8).for_each(|page| store(&range, page, 50));
-    assert_eq!((0..8).map(|page| load(&range, page)).min(), Some(50));
-    assert_eq!(uffd.read_faults(&mut [Fault::default(); 4]), Ok(0));
-}
-
-#[test]
 fn write_protect_of_a_range_that_is_not_registered_for_it_is_refused() {
     let Some((uffd, range)) = ranges("write_protect_refused", UffdOptions::default(), false, 1) else {
         return;

@@ -78,7 +78,7 @@ impl Config {
         let pages = random.between(limit_pages / 2 + 1, limit_pages * 4 + 64).min(16_384);
         let service =
             random.pick(&[Service::FaultingThread, Service::FaultingThread, Service::HandlerThreads]);
-        let evictions = [Eviction::Auto, Eviction::Auto, Eviction::Mixed, Eviction::Move, Eviction::Protect];
+        let evictions = [Eviction::Auto, Eviction::Auto, Eviction::Mixed, Eviction::Protect];
         Config {
             service,
             eviction: random.pick(&evictions),

@@ -26,7 +26,6 @@ struct Model {
     has_copy: bool,
     is_rewritten: bool,
     is_protected: bool,
-    is_new: bool,
     heat: u32,
     chances: u32,
     /// The claim of a thread that overwrites the page.
@@ -50,7 +49,7 @@ enum Step {
     AbandonOverwrite,
     BeginRecheck,
     EndRecheck,
-    Visit(Option<bool>, Candidates),
+    Visit(Candidates),
     Take,
     PutBack,
     PutBackBusy,
@@ -77,7 +76,6 @@ const UNTOUCHED: Model = Model {
     has_copy: false,
     is_rewritten: false,
     is_protected: false,
-    is_new: false,
     heat: 0,
     chances: 0,
     overwrite: None,
@@ -118,7 +116,7 @@ fn step() -> impl Strategy<Value = Step> {
         4 => Just(Step::FaultClaim),
         1 => Just(Step::TouchAhead),
         6 => on_the_way,
-        6 => (proptest::option::of(any::<bool>()), candidates()).prop_map(|(w, e)| Step::Visit(w, e)),
+        6 => candidates().prop_map(Step::Visit),
         3 => out,
         3 => whole,
         3 => frame().prop_map(Step::Stage),
@@ -152,31 +150,18 @@ impl Model {
     /// The page becomes resident.
     fn settle(&mut self) {
         self.is = ModelState::Resident { pins: 0 };
-        self.is_new = true;
     }
 
-    fn visit(&mut self, is_written: Option<bool>, candidates: Candidates) -> Visit {
+    fn visit(&mut self, candidates: Candidates) -> Visit {
         if !self.is_free() {
             return Visit::NotFree;
         }
-        // Where writes are not reported, a new page is not special.
-        let is_new = self.is_new && is_written.is_some();
-        let is_cold = !is_new && is_written != Some(true) && self.chances == 0;
-        if candidates == Candidates::Any || is_cold {
+        if candidates == Candidates::Any || self.chances == 0 {
             self.is = ModelState::Taken { was: State::Resident };
             return Visit::Taken;
         }
-        if is_new {
-            // The page is passed over until a visit has seen its arrival, as a write.
-            self.is_new = is_written == Some(false);
-            return Visit::Kept { is_rewritten: false };
-        }
-        if is_written == Some(true) {
-            self.chances = self.chances.max(1);
-            return Visit::Kept { is_rewritten: true };
-        }
         self.chances -= 1;
-        Visit::Kept { is_rewritten: false }
+        Visit::Kept
     }
 
     /// Applies a step to word and model, if its caller may take it now, and compares the results.
@@ -247,8 +232,8 @@ impl Model {
                 word.end_recheck();
                 self.is = ModelState::Resident { pins };
             }
-            (Step::Visit(is_written, candidates), _) => {
-                assert_eq!(word.visit(is_written, candidates, 0), self.visit(is_written, candidates));
+            (Step::Visit(candidates), _) => {
+                assert_eq!(word.visit(candidates, 0), self.visit(candidates));
             }
             (Step::Take, _) => {
                 assert_eq!(word.take(), self.is_free());
@@ -444,7 +429,6 @@ impl Model {
         assert_eq!(word.is_rewritten(), self.is_rewritten);
         assert_eq!(word.is_protected(), self.is_protected);
         assert_eq!(word.is_unwritten(), self.is_protected && self.has_copy);
-        assert_eq!(bits.has(Word::NEW), self.is_new);
         assert_eq!(bits.has(Word::FOLDING), self.folding.is_some());
         assert_eq!((bits.heat(), bits.chances()), (self.heat, self.chances));
         match self.is {
