@@ -6,13 +6,11 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use pagefold_fuzz::media;
+use pagefold_image::{Image, Options as ReadOptions};
 use pagefold_image_build::source::tar::{TarOptions, Whiteouts, scan};
 use pagefold_image_build::{Compression, InodeId, Options, Target, Tree, build};
 use pagefold_image_check::{CheckOptions, check};
-use pagefold_image::{Image, Options as ReadOptions};
-use rustix::fs::{MemfdFlags, memfd_create};
-use std::fs::File;
-use std::io::Write;
 use std::ops::ControlFlow;
 use std::os::fd::AsRawFd;
 use std::path::Path;
@@ -28,15 +26,9 @@ fuzz_target!(|data: &[u8]| {
     }
     let whiteouts = if flags & 2 != 0 { Whiteouts::Overlay } else { Whiteouts::Files };
     let options = TarOptions { whiteouts, metadata_bytes_max: 16 << 20, ..TarOptions::default() };
-    let Ok(scanned) = scan(memory_file(&archive), Path::new("archive"), &options) else { return };
+    let Ok(scanned) = scan(media::file(&archive), Path::new("archive"), &options) else { return };
     build_small(&scanned.tree);
 });
-
-fn memory_file(bytes: &[u8]) -> File {
-    let mut file = File::from(memfd_create("fuzz", MemfdFlags::CLOEXEC).unwrap());
-    file.write_all(bytes).unwrap();
-    file
-}
 
 /// Replaces the checksums of all blocks that name a form of headers.
 fn correct_checksums(archive: &mut [u8]) {
@@ -67,7 +59,7 @@ fn build_small(tree: &Tree) {
         threads: 1,
         ..Options::for_target(Target::new(6, 12))
     };
-    let file = memory_file(b"");
+    let file = media::file(b"");
     let Ok(summary) = build(tree, &options, &file, &mut |_| ControlFlow::Continue(())) else { return };
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     let image = Image::open_file(Path::new(&path), ReadOptions::default()).unwrap();

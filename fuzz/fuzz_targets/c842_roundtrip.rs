@@ -3,23 +3,14 @@
 
 #![no_main]
 
-#[path = "../../crates/codec/tests/support/c842_reference.rs"]
-mod c842_reference;
-
 use libfuzzer_sys::fuzz_target;
 use pagefold_codec::c842::{C842Error, Workspace, compress, compress_bound, decompress};
+use pagefold_fuzz::codec::{c842_reference, round_trip};
 
 fuzz_target!(|data: &[u8]| {
     let mut work = Workspace::new();
     let data = &data[..data.len().min(64 << 10)];
-    let mut stream = vec![0; compress_bound(data.len())];
-    let len = compress(&mut work, data, &mut stream).expect("fits its bound");
-    let mut out = vec![0; data.len()];
-    assert_eq!(decompress(&stream[..len], &mut out), Ok(data.len()));
-    assert_eq!(out, data);
-    assert_eq!(c842_reference::decode(&stream[..len], data.len()).as_deref(), Ok(data));
-    let mut exact = vec![0; len];
-    assert_eq!(compress(&mut work, data, &mut exact), Ok(len));
-    assert_eq!(exact, stream[..len]);
-    assert_eq!(compress(&mut work, data, &mut exact[..len - 1]), Err(C842Error::OutputOverrun));
+    let compress = |data: &[u8], to: &mut [u8]| compress(&mut work, data, to);
+    let (slow, overrun) = (c842_reference::decode, C842Error::OutputOverrun);
+    round_trip(data, compress_bound(data.len()), compress, decompress, slow, overrun);
 });

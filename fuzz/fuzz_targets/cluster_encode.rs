@@ -8,21 +8,8 @@
 
 use libfuzzer_sys::fuzz_target;
 use pagefold_codec::cluster::encode::{Encoder, EncoderConfig};
-use pagefold_codec::cluster::{Decoder, Input, Want, ring_bytes};
-use std::convert::Infallible;
-
-struct Rest<'a>(&'a [u8]);
-
-impl Input for Rest<'_> {
-    type Error = Infallible;
-
-    fn read(&mut self, buf: &mut [u8]) -> Result<usize, Infallible> {
-        let (now, later) = self.0.split_at(buf.len().min(self.0.len()));
-        buf[..now.len()].copy_from_slice(now);
-        self.0 = later;
-        Ok(now.len())
-    }
-}
+use pagefold_codec::cluster::{Decoder, Want, ring_bytes};
+use pagefold_fuzz::codec::{Pieces, guarded};
 
 fn config(choice: u8) -> EncoderConfig {
     let level = i32::from(choice >> 3 & 15);
@@ -47,9 +34,7 @@ fuzz_target!(|input: &[u8]| {
     let cluster = 64 + usize::from(u16::from_le_bytes([choice[1], choice[2]])) % 16384;
     let src = src.repeat(1 + usize::from(choice[3]) * usize::from(choice[4] & 1));
     let mut encoder = Encoder::new(&config).expect("a valid configuration");
-    let mut dst = vec![0x5a; cluster + 64];
-    let fit = encoder.fit(&src, &mut dst[..cluster]).expect("a cluster is long enough");
-    assert_eq!(dst[cluster..], [0x5a; 64]);
+    let (fit, dst) = guarded(cluster, |dst| encoder.fit(&src, dst).expect("a cluster is long enough"));
     assert_eq!(fit.consumed_bytes == 0, src.is_empty());
     if src.is_empty() {
         return;
@@ -62,7 +47,7 @@ fuzz_target!(|input: &[u8]| {
     decoder.decode(stream, &mut decoded, Want::All).expect("the stream decodes");
     assert!(decoded == plain);
     let (mut piece, mut ring) = ([0; 1000], vec![0; ring_bytes(config.format())]);
-    let mut rest = Rest(stream);
+    let mut rest = Pieces::new(stream);
     decoder.decode_range(&mut rest, &mut piece, &mut ring, 0, &mut decoded, Want::All).expect("a range");
     assert!(decoded == plain);
 

@@ -8,6 +8,7 @@ use libfuzzer_sys::fuzz_target;
 use pagefold_fuse::Operation;
 use pagefold_fuse::abi::{InHeader, opcode};
 use pagefold_fuse::request::{Arguments, decode, split};
+use pagefold_fuzz::native_u32;
 
 const HEADER: usize = size_of::<InHeader>();
 
@@ -25,7 +26,7 @@ fuzz_target!(|data: &[u8]| {
     } else {
         assert!(joined.is_err());
     }
-    let word = |at: usize| u32::from_ne_bytes(arguments[at..at + 4].try_into().expect("4 bytes"));
+    let word = |at| native_u32(arguments, at);
     match joined.map(|request| request.operation) {
         Ok(Operation::Write { data, .. }) => {
             assert_eq!((word(16), data), (data.len() as u32, &arguments[40..]))

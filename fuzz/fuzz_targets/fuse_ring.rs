@@ -10,6 +10,7 @@ use pagefold_fuse::{
     Attr, CachedAttr, Entries, Entry, Errno, FOREVER, FileSystem, FileType, Handle, Inode, Offer, Range,
     Settings, Unsupported,
 };
+use pagefold_fuzz::{native_u32, native_u64};
 use std::ffi::OsStr;
 use std::sync::LazyLock;
 
@@ -83,14 +84,13 @@ fuzz_target!(|data: &[u8]| {
     payload[..payload_bytes].copy_from_slice(&rest[..payload_bytes]);
     let len = REQUESTS.answer(Exchange::in_areas(&mut headers, &mut payload));
     let (header, structure) = (&headers[..HEADER], &request[HEADER..]);
-    let word = |bytes: &[u8], at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
-    let error = word(&header, 4) as i32;
-    assert!(len <= PAYLOAD && word(&header, 0) as usize == 16 + len);
+    let error = native_u32(&header, 4) as i32;
+    assert!(len <= PAYLOAD && native_u32(&header, 0) as usize == 16 + len);
     assert!((-511..=0).contains(&error) && (error == 0 || len == 0), "{error}, {len}");
     assert_eq!(header[8..16], request[8..16], "the number of the request");
-    if word(request, 4) == READ && error == 0 {
-        let offset = u64::from_ne_bytes(structure[8..16].try_into().expect("8 bytes"));
+    if native_u32(request, 4) == READ && error == 0 {
+        let offset = native_u64(structure, 8);
         assert!(payload[..len].iter().zip(offset..).all(|(byte, at)| *byte == at as u8));
-        assert!(len <= word(structure, 16) as usize);
+        assert!(len <= native_u32(structure, 16) as usize);
     }
 });

@@ -6,21 +6,14 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use pagefold_fuzz::image::PLAIN;
+use pagefold_image::read::FileKind;
 use pagefold_image::read::dir::{DirBlock, Directory};
-use pagefold_image::read::{FileKind, Inode, SliceBytes, Superblock};
 use pagefold_image::{Address, ImageError};
-use std::sync::LazyLock;
-
-static ROOT: LazyLock<(Superblock, Inode)> = LazyLock::new(|| {
-    let image = SliceBytes(include_bytes!("../seeds/plain.erofs"));
-    let sb = Superblock::read(&image).expect("a seed");
-    let inode = Inode::read(&image, &sb, sb.root_nid).expect("a root");
-    (sb, inode)
-});
 
 fuzz_target!(|input: &[u8]| {
     let Some((choice, contents)) = input.split_first() else { return };
-    let (mut sb, mut inode) = ROOT.clone();
+    let (mut sb, mut inode) = PLAIN.clone();
     sb.block_bits = 9 + (choice & 3);
     inode.size = contents.len() as u64;
     inode.dot_omitted = choice & 4 != 0;

@@ -7,6 +7,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use pagefold_fuzz::image::check_extent;
 use pagefold_image::Nid;
 use pagefold_image::read::dir::Directory;
 use pagefold_image::read::{FileKind, Inode, Layout, SliceBytes, Superblock, chunk, flat};
@@ -41,10 +42,7 @@ fuzz_target!(|input: &[u8]| {
         for offset in [0, 1, 511, 65_536, inode.size / 2, inode.size.saturating_sub(1), inode.size, u64::MAX]
         {
             let Ok(extent) = find(offset) else { continue };
-            assert!(
-                extent.start <= offset && offset < extent.end() && extent.end() <= inode.size,
-                "{extent:?}"
-            );
+            check_extent(&extent, offset, inode.size);
             let again = find(extent.start).expect("the same extent again");
             assert!(again.start == extent.start && again.mapping == extent.mapping, "{again:?} {extent:?}");
         }

@@ -7,13 +7,13 @@
 
 #![no_main]
 
-mod hostile;
-
-use hostile::{Choices, ERRORS, REQUEST, within};
 use libfuzzer_sys::fuzz_target;
 use pagefold_fuse::FileSystem;
 use pagefold_fuse::abi::{InHeader, opcode};
 use pagefold_fuse::fuzzing::{Exchange, RingRequests};
+use pagefold_fuzz::hostile::{self, Choices, ERRORS, REQUEST, within};
+use pagefold_fuzz::image::check_budget;
+use pagefold_fuzz::{native_u32, native_u64};
 
 /// Longest read and listing, bytes.
 const READ_BYTES: usize = 128 << 10;
@@ -21,6 +21,11 @@ const PAYLOAD: usize = READ_BYTES + (64 << 10);
 const REQUESTS_MAX: usize = 64;
 /// Bytes of a reply's header.
 const OUT_HEADER: usize = 16;
+
+/// The structure of a read or a listing.
+fn range(offset: u64, size: u32) -> Vec<u8> {
+    [&0u64.to_ne_bytes()[..], &offset.to_ne_bytes(), &size.to_ne_bytes(), &[0; 20]].concat()
+}
 
 struct Client<F> {
     requests: RingRequests<F>,
@@ -46,7 +51,7 @@ impl<F: FileSystem> Client<F> {
             payload_bytes: name.len(),
         };
         let len = within(REQUEST, "a request", || self.requests.answer(exchange));
-        let error = i32::from_ne_bytes(header[4..8].try_into().expect("4 bytes"));
+        let error = native_u32(&header, 4) as i32;
         assert!(len + OUT_HEADER <= PAYLOAD + OUT_HEADER && (error == 0 || len == 0));
         if error == 0 {
             return Ok(len);
@@ -58,14 +63,12 @@ impl<F: FileSystem> Client<F> {
     /// Lists a directory from a position on, as far as one reply goes. Returns the position behind it.
     fn list(&mut self, inode: u64, offset: u64, size: u32, plus: bool) -> Option<u64> {
         let (number, attributes) = if plus { (opcode::READDIRPLUS, 128) } else { (opcode::READDIR, 0) };
-        let structure =
-            [&0u64.to_ne_bytes()[..], &offset.to_ne_bytes(), &size.to_ne_bytes(), &[0; 20]].concat();
-        let len = self.ask(number, inode, &structure, b"").ok()?;
+        let len = self.ask(number, inode, &range(offset, size), b"").ok()?;
         assert!(len <= size as usize);
         let (mut at, mut last) = (0, None);
         while at < len {
             let dirent = &self.payload[at + attributes..];
-            let word = |at: usize| u64::from_ne_bytes(dirent[at..at + 8].try_into().expect("8 bytes"));
+            let word = |at: usize| native_u64(dirent, at);
             let name_len = (word(16) & 0xffff_ffff) as usize;
             assert!(
                 (1..=255).contains(&name_len) && last.is_none_or(|last| word(8) > last) && word(8) > offset
@@ -86,14 +89,11 @@ impl<F: FileSystem> Client<F> {
             n @ 0..192 => self.inodes[usize::from(n) % self.inodes.len()],
             n => u64::from(n) << (choices.byte() & 63),
         };
-        let structure = |offset: u64, size: u32| {
-            [&0u64.to_ne_bytes()[..], &offset.to_ne_bytes(), &size.to_ne_bytes(), &[0; 20]].concat()
-        };
         let sized = [READ_BYTES as u32, 0].map(u32::to_ne_bytes).concat();
         let _ = match choices.byte() % 10 {
             0 => self.ask(opcode::LOOKUP, inode, &[], choices.of(&NAMES)),
             1 => self.ask(opcode::GETATTR, inode, &[0; 16], b""),
-            2 => self.ask(opcode::READ, inode, &structure(choices.of(&OFFSETS), READ_BYTES as u32), b""),
+            2 => self.ask(opcode::READ, inode, &range(choices.of(&OFFSETS), READ_BYTES as u32), b""),
             3 => self.ask(opcode::GETXATTR, inode, &sized, choices.of(&NAMES)),
             4 => self.ask(opcode::LISTXATTR, inode, &sized, b""),
             5 => self.ask(opcode::STATFS, inode, &[], b""),
@@ -125,6 +125,5 @@ fuzz_target!(|input: &[u8]| {
             break;
         }
     }
-    let budget = image.stats().budget;
-    assert!(budget.peak_bytes <= budget.limit_bytes, "{budget:?}");
+    check_budget(&image);
 });

@@ -5,6 +5,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use pagefold_fuzz::image::{covered_bytes, repair_checksum};
 use pagefold_image::read::xattr::Prefixes;
 use pagefold_image::read::{SliceBytes, Superblock};
 use pagefold_image::{Nid, Space};
@@ -19,12 +20,8 @@ fuzz_target!(|input: &[u8]| {
         // Images with unknown features are refused at once, so these bits are cleared.
         image[1024 + 0x51] &= 1;
         image[1024 + 0x52..1024 + 0x54].fill(0);
-        let block_bytes = 1_usize << image[1024 + 12];
-        let len = if block_bytes > 1024 { block_bytes - 1024 } else { block_bytes };
-        image.resize(image.len().max(1024 + len), 0);
-        image[1028..1032].fill(0);
-        let sum = !crc32c::crc32c(&image[1024..1024 + len]);
-        image[1028..1032].copy_from_slice(&sum.to_le_bytes());
+        image.resize(image.len().max(1024 + covered_bytes(image[1024 + 12])), 0);
+        repair_checksum(&mut image);
     }
     let bytes = SliceBytes(&image);
     let Ok(sb) = Superblock::read(&bytes) else { return };

@@ -6,16 +6,16 @@
 
 #![no_main]
 
-mod hostile;
-
-use hostile::{Choices, WHOLE, counted, within};
 use libfuzzer_sys::fuzz_target;
-use pagefold_image_check::{CheckOptions, check};
+use pagefold_fuzz::hostile::{self, Choices, WHOLE, counted, within};
+use pagefold_fuzz::image::check_budget;
+use pagefold_fuzz::media::EmptyFolder;
 use pagefold_image::extract::{ExtractOptions, extract};
 use pagefold_image::startup::{PrefetchCounters, StartList, prefetch};
 use pagefold_image::tar::{TarOptions, write};
 use pagefold_image::tree_stats::TreeStats;
 use pagefold_image::walk::Limits;
+use pagefold_image_check::{CheckOptions, check};
 use pagefold_sys::beneath::Folder;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -23,24 +23,6 @@ use std::sync::atomic::AtomicBool;
 /// Bytes and files that an extraction and an archive may have: their own limits end what the limit of work allows.
 const OUTPUT_BYTES: u64 = 4 << 20;
 const OUTPUT_FILES: u64 = 64;
-
-/// An empty directory, removed at the end.
-struct Target(std::path::PathBuf);
-
-impl Target {
-    fn new() -> Self {
-        let path = std::env::temp_dir().join(format!("pagefold-fuzz-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir(&path).expect("a directory");
-        Target(path)
-    }
-}
-
-impl Drop for Target {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
 
 fn extract_to(image: &pagefold_image::Image, target: &Path) {
     let folder = Folder::open(target).expect("a directory");
@@ -64,12 +46,11 @@ fuzz_target!(|input: &[u8]| {
     counted(within(WHOLE, "show", || TreeStats::of_image(&image, &Limits::default())));
     let options = TarOptions { max_bytes: OUTPUT_BYTES, max_members: OUTPUT_FILES };
     counted(within(WHOLE, "tar", || write(&image, &[], &options, std::io::sink())));
-    let target = Target::new();
+    let target = EmptyFolder::new();
     within(WHOLE, "extract", || extract_to(&image, &target.0));
     let list = StartList::parse(b"/\n/aaa\n/aab\t0\t4611686018427387904\n/x\n/aaa/aaa\n");
     within(WHOLE, "prefetch", || {
         prefetch(&image, &list, &PrefetchCounters::default(), &AtomicBool::new(false))
     });
-    let budget = image.stats().budget;
-    assert!(budget.peak_bytes <= budget.limit_bytes, "{budget:?}");
+    check_budget(&image);
 });

@@ -7,7 +7,9 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use pagefold_backing::{Backing, ByteSource, MemoryBacking};
+use pagefold_backing::ByteSource;
+use pagefold_fuzz::image::{check_budget, check_extent, repair_checksum};
+use pagefold_fuzz::media::memory;
 use pagefold_image::read::{FileKind, Mapping};
 use pagefold_image::{Address, Image, ImageError, Node, Options, ReadAhead, Space};
 use std::sync::{Arc, LazyLock};
@@ -44,12 +46,6 @@ const TIME_MAX: Duration = Duration::from_secs(20);
 type Offsets = [Vec<u64>; 7];
 
 static OFFSETS: LazyLock<Vec<Offsets>> = LazyLock::new(|| SEEDS.iter().map(|seed| offsets(seed)).collect());
-
-fn memory(bytes: &[u8]) -> Arc<dyn ByteSource> {
-    let medium = MemoryBacking::new(bytes.len());
-    medium.write_at(0, bytes).expect("a write inside");
-    Arc::new(medium)
-}
 
 /// Opens an image, with the further device if the image needs it.
 fn open(medium: Arc<dyn ByteSource>, options: &Options) -> Result<Image, ImageError> {
@@ -108,24 +104,8 @@ fn offsets(seed: &[u8]) -> Offsets {
 }
 
 /// Values at limits of fields.
-const SPECIAL: [u64; 16] = [
-    0,
-    1,
-    2,
-    3,
-    4,
-    0x1f,
-    0x20,
-    0x7f,
-    0x80,
-    0xff,
-    0x7fff,
-    0xffff,
-    0x7fff_ffff,
-    0xffff_ffff,
-    i64::MAX as u64,
-    u64::MAX,
-];
+const SPECIAL: [u64; 16] =
+    [0, 1, 2, 3, 4, 0x1f, 0x20, 0x7f, 0x80, 0xff, 0x7fff, 0xffff, 0x7fffffff, 0xffffffff, !0 >> 1, !0];
 
 /// Changes a field. Byte 0 is the kind of structure, the operation and the width; 1 and 2 the index of the structure;
 /// 3 the offset from its beginning; 4 to 6 the value.
@@ -150,15 +130,6 @@ fn change(image: &mut [u8], offsets: &Offsets, change: &[u8; 7]) {
         _ => SPECIAL[usize::from(change[4]) % SPECIAL.len()],
     };
     field.copy_from_slice(&new.to_le_bytes()[..width]);
-}
-
-fn repair_checksum(image: &mut [u8]) {
-    let block_bytes = 1_usize << image[1024 + 12].min(16);
-    let len = if block_bytes > 1024 { block_bytes - 1024 } else { block_bytes };
-    let Some(covered) = image.get_mut(1024..1024 + len).filter(|covered| covered.len() >= 8) else { return };
-    covered[4..8].fill(0);
-    let sum = !crc32c::crc32c(covered);
-    covered[4..8].copy_from_slice(&sum.to_le_bytes());
 }
 
 /// Walks the tree and reads files and attributes, within bounds. Returns the number of errors.
@@ -227,7 +198,7 @@ fn read(node: &Node, allowed_bytes: u64) -> u64 {
             assert_eq!(len as u64, size.saturating_sub(offset).min(100));
         }
         if let Ok(Some(extent)) = node.extent_at(offset) {
-            assert!(extent.start <= offset && offset < extent.end() && extent.end() <= size, "{extent:?}");
+            check_extent(&extent, offset, size);
         }
     }
     at + 500
@@ -261,8 +232,7 @@ fuzz_target!(|input: &[u8]| {
     if let Ok(image) = open(medium, &options) {
         let errors = explore(&image).unwrap_or(0);
         assert!(errors <= ERRORS_MAX, "{errors} errors");
-        let budget = image.stats().budget;
-        assert!(budget.peak_bytes <= budget.limit_bytes, "{budget:?}");
+        check_budget(&image);
     }
     assert!(began.elapsed() < TIME_MAX, "it took {:?}", began.elapsed());
 });

@@ -7,21 +7,14 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use pagefold_fuzz::image::PLAIN;
+use pagefold_image::read::SliceBytes;
 use pagefold_image::read::xattr::{self, Prefixes, Xattrs};
-use pagefold_image::read::{Inode, SliceBytes, Superblock};
 use pagefold_image::{Address, Nid, Space};
-use std::sync::LazyLock;
-
-static FILE: LazyLock<(Superblock, Inode)> = LazyLock::new(|| {
-    let image = SliceBytes(include_bytes!("../seeds/plain.erofs"));
-    let sb = Superblock::read(&image).expect("a seed");
-    let inode = Inode::read(&image, &sb, sb.root_nid).expect("a root");
-    (sb, inode)
-});
 
 fuzz_target!(|input: &[u8]| {
     let Some((choice, image)) = input.split_first_chunk::<4>() else { return };
-    let (mut sb, mut inode) = FILE.clone();
+    let (mut sb, mut inode) = PLAIN.clone();
     sb.xattr_filter = choice[0] & 1 != 0;
     sb.xattr_blkaddr = u32::from(choice[0] >> 1 & 1);
     sb.prefixes.count = choice[1] & 7;

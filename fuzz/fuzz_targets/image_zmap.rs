@@ -8,6 +8,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use pagefold_fuzz::image::check_extent;
 use pagefold_image::read::{Cursor, IndexForm, Mapping, SliceBytes, ZContext, ZMap};
 use pagefold_image::{Address, Nid};
 
@@ -53,7 +54,7 @@ fuzz_target!(|input: &[u8]| {
             continue;
         };
         assert_eq!(near.expect("the same with a cursor"), extent);
-        assert!(extent.start <= offset && offset < extent.end() && extent.end() <= size, "{extent:?}");
+        check_extent(&extent, offset, size);
         match extent.mapping {
             Mapping::Compressed(cluster) => {
                 assert!(extent.len_bytes <= 12 << 20 && (1..=1 << 20).contains(&cluster.len_bytes));
@@ -74,7 +75,7 @@ fuzz_target!(|input: &[u8]| {
     }
     for offset in [size / 2, size.saturating_sub(1), size, u64::MAX] {
         if let Ok(extent) = map.extent_at(&bytes, offset) {
-            assert!(extent.start <= offset && offset < extent.end() && extent.end() <= size, "{extent:?}");
+            check_extent(&extent, offset, size);
         }
     }
 });

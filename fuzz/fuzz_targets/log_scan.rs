@@ -6,6 +6,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use pagefold_fuzz::damages;
 use pagefold_store::writeback::scan_segment;
 use std::ops::Range;
 
@@ -102,8 +103,7 @@ fn build(recipe: &mut impl Iterator<Item = u8>) -> (Vec<u8>, Vec<Written>) {
 /// Overwrites bytes of the segment and truncates it. Returns the ranges that may have changed.
 fn damage(segment: &mut Vec<u8>, recipe: &mut impl Iterator<Item = u8>) -> Vec<Range<usize>> {
     let mut damaged = Vec::new();
-    while let (Some(high), Some(low), Some(byte)) = (recipe.next(), recipe.next(), recipe.next()) {
-        let at = usize::from(high) << 8 | usize::from(low);
+    for (at, byte) in damages(recipe) {
         let at = if byte & 1 == 1 { at * 4 } else { at & !7 };
         if byte == 0xfe && at < segment.len() {
             damaged.push(at..segment.len());

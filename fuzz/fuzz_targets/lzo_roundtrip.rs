@@ -4,24 +4,15 @@
 
 #![no_main]
 
-#[path = "../../crates/codec/tests/support/lzo_reference.rs"]
-mod lzo_reference;
-
 use libfuzzer_sys::fuzz_target;
 use pagefold_codec::lzo::{LzoError, Variant, Workspace, compress, compress_bound, decompress};
+use pagefold_fuzz::codec::{lzo_reference, round_trip};
 
 fuzz_target!(|data: &[u8]| {
     let mut work = Workspace::new();
     for variant in [Variant::Lzo, Variant::LzoRle] {
-        let mut stream = vec![0; compress_bound(data.len())];
-        let len = compress(variant, &mut work, data, &mut stream).expect("fits its bound");
-        let mut out = vec![0; data.len()];
-        assert_eq!(decompress(&stream[..len], &mut out), Ok(data.len()));
-        assert_eq!(out, data);
-        assert_eq!(lzo_reference::decode(&stream[..len], data.len()).as_deref(), Ok(data));
-        let mut exact = vec![0; len];
-        assert_eq!(compress(variant, &mut work, data, &mut exact), Ok(len));
-        assert_eq!(exact, stream[..len]);
-        assert_eq!(compress(variant, &mut work, data, &mut exact[..len - 1]), Err(LzoError::OutputOverrun));
+        let compress = |data: &[u8], to: &mut [u8]| compress(variant, &mut work, data, to);
+        let (slow, overrun) = (lzo_reference::decode, LzoError::OutputOverrun);
+        round_trip(data, compress_bound(data.len()), compress, decompress, slow, overrun);
     }
 });

@@ -5,10 +5,10 @@
 
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
-use pagefold_backing::{Backing, ByteSource, MemoryBacking};
+use pagefold_backing::ByteSource;
+use pagefold_fuzz::media::memory;
 use pagefold_image::verity::{Digest, Salt, VerifiedSource, measure};
 use std::ops::ControlFlow;
-use std::sync::Arc;
 
 /// Longer than the data of one block of hashes, so that there are trees of two levels.
 const DATA_BYTES_MAX: u32 = 600_000;
@@ -41,12 +41,6 @@ impl<'a> Input<'a> {
     }
 }
 
-fn source(bytes: &[u8]) -> Arc<MemoryBacking> {
-    let medium = MemoryBacking::new(bytes.len());
-    medium.write_at(0, bytes).unwrap();
-    Arc::new(medium)
-}
-
 /// Changes bytes; returns whether anything is different.
 fn change(bytes: &mut [u8], changes: &[(u32, u8)]) -> bool {
     let before = bytes.to_vec();
@@ -65,8 +59,9 @@ fuzz_target!(|bytes: &[u8]| {
     }
     let _ = input.text.parse::<Salt>();
 
-    let data: Vec<u8> =
-        (0..input.data_bytes % DATA_BYTES_MAX).map(|i| (i / 7) as u8 ^ (i >> 12) as u8 ^ input.seed).collect();
+    let data: Vec<u8> = (0..input.data_bytes % DATA_BYTES_MAX)
+        .map(|i| (i / 7) as u8 ^ (i >> 12) as u8 ^ input.seed)
+        .collect();
     let salt: Salt = "ab".repeat(usize::from(input.salt) % 33).parse().unwrap();
     let tree = std::sync::Mutex::new(Vec::new());
     let write = |at: u64, block: &[u8; 4096]| {
@@ -76,7 +71,7 @@ fuzz_target!(|bytes: &[u8]| {
         tree[end - 4096..end].copy_from_slice(block);
         Ok(())
     };
-    let descriptor = measure(&*source(&data), &salt, 1, &write, &mut |_| ControlFlow::Continue(())).unwrap();
+    let descriptor = measure(&*memory(&data), &salt, 1, &write, &mut |_| ControlFlow::Continue(())).unwrap();
 
     let (mut found, mut found_tree) = (data.clone(), tree.into_inner().unwrap());
     let mut is_changed = change(&mut found, &input.data_changes);
@@ -85,7 +80,7 @@ fuzz_target!(|bytes: &[u8]| {
     is_changed |= tree_bytes != found_tree.len();
     found_tree.resize(tree_bytes, 0);
 
-    let opened = VerifiedSource::open(source(&found), source(&found_tree), descriptor.digest(), &salt);
+    let opened = VerifiedSource::open(memory(&found), memory(&found_tree), descriptor.digest(), &salt);
     let Ok(verified) = opened else {
         assert!(is_changed);
         return;

@@ -4,11 +4,9 @@
 
 #![no_main]
 
-#[path = "../../crates/codec/tests/support/numbers_slow.rs"]
-mod numbers_slow;
-
 use libfuzzer_sys::fuzz_target;
 use pagefold_codec::{Codec, CodecSpec, Stream};
+use pagefold_fuzz::codec::numbers_slow;
 
 const PAGE_SIZE: usize = 4096;
 

@@ -8,7 +8,8 @@ use libfuzzer_sys::fuzz_target;
 use pagefold_remote::oci::{Challenge, Manifest, OciReference, Platform};
 
 fn is_digest(text: &str) -> bool {
-    text.strip_prefix("sha256:").is_some_and(|hex| hex.len() == 64 && hex.bytes().all(|b| b.is_ascii_hexdigit()))
+    text.strip_prefix("sha256:")
+        .is_some_and(|hex| hex.len() == 64 && hex.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
 fn manifest(bytes: &[u8]) {
@@ -25,7 +26,8 @@ fn manifest(bytes: &[u8]) {
         let platform: Platform = platform.parse().expect("a platform");
         if let Ok(entry) = manifest.for_platform(&platform) {
             assert!(is_digest(&entry.digest));
-            let is_other = |other: &Platform| other.os != "linux" || other.architecture != platform.architecture;
+            let is_other =
+                |other: &Platform| other.os != "linux" || other.architecture != platform.architecture;
             assert!(!entry.platform.as_ref().is_some_and(is_other));
         }
     }

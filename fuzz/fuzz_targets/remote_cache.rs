@@ -7,6 +7,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use pagefold_fuzz::{damages, media};
 use pagefold_remote::cache::{Cache, CachedObject, Key, MIN_SIZE_BYTES};
 use std::fs::{self, File};
 use std::ops::Range;
@@ -18,7 +19,7 @@ const BLOCK: u64 = 32 << 10;
 
 /// One folder for the whole run, which the process that ends last leaves behind.
 static CACHE: LazyLock<(PathBuf, Arc<Cache>)> = LazyLock::new(|| {
-    let folder = std::env::temp_dir().join(format!("pagefold-fuzz-cache-{}", std::process::id()));
+    let folder = media::folder("cache");
     let cache = Cache::open(&folder, MIN_SIZE_BYTES, Box::new(|_| ())).unwrap();
     (folder, cache)
 });
@@ -46,7 +47,9 @@ fuzz_target!(|data: &[u8]| {
     object.write(0, &(0..stored).map(|block| right(len_bytes, block)).collect::<Vec<_>>());
     let damaged = damage(&File::options().write(true).open(&path).unwrap(), &mut recipe);
     let touches = |range: &Range<u64>| damaged.iter().any(|d| d.start < range.end && range.start < d.end);
-    for object in [Some(object), cache.find(&key)].into_iter().flatten().filter(|o| o.len_bytes() == len_bytes) {
+    for object in
+        [Some(object), cache.find(&key)].into_iter().flatten().filter(|o| o.len_bytes() == len_bytes)
+    {
         for block in 0..object.blocks() {
             let (checksum, data) = places(len_bytes, block);
             let read = object.read(&(block..block + 1));
@@ -88,9 +91,8 @@ fn places(len_bytes: u64, block: u64) -> (Range<u64>, Range<u64>) {
 /// Overwrites bytes of the file behind the page of the header, and returns their ranges.
 fn damage(file: &File, recipe: &mut impl Iterator<Item = u8>) -> Vec<Range<u64>> {
     let mut damaged = Vec::new();
-    while let (Some(high), Some(low), Some(byte)) = (recipe.next(), recipe.next(), recipe.next()) {
-        let at = u64::from(high) << 8 | u64::from(low);
-        let at = 4096 + if byte & 1 == 1 { at * 16 } else { at };
+    for (at, byte) in damages(recipe) {
+        let at = 4096 + at as u64 * if byte & 1 == 1 { 16 } else { 1 };
         let count = u64::from(byte >> 3) + 1;
         file.write_all_at(&vec![byte; count as usize], at).unwrap();
         damaged.push(at..at + count);

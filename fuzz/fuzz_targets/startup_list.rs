@@ -4,9 +4,9 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use pagefold_image_build::SortList;
 use pagefold_image::startup::list::{LIST_ENTRIES_MAX, lines};
 use pagefold_image::startup::{StartEntry, StartList};
+use pagefold_image_build::SortList;
 
 /// The line of an entry: every byte of its path as an escape sequence.
 fn line(entry: &StartEntry) -> Vec<u8> {
@@ -25,7 +25,8 @@ fuzz_target!(|text: &[u8]| {
     let list = StartList::parse(text);
     assert!(list.entries.len() <= LIST_ENTRIES_MAX);
     if !list.is_cut {
-        let counted = text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty() && line[0] != b'#').count();
+        let counted =
+            text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty() && line[0] != b'#').count();
         assert_eq!(list.entries.len() as u64 + list.malformed, counted as u64);
         assert_eq!(lines(text).flatten().collect::<Vec<_>>(), list.entries);
     }

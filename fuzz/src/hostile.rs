@@ -23,7 +23,6 @@ const DATA_BLOCKS_MAX: usize = 4;
 /// CPU time that a reader of a whole image may take, and one request. It is generous because of sanitizers: the readers
 /// of a program without them take a twentieth.
 pub const WHOLE: Duration = Duration::from_secs(20);
-#[allow(dead_code, reason = "not all targets make requests")]
 pub const REQUEST: Duration = Duration::from_secs(5);
 /// Reads of the medium that one input may cause: each is a system call, if the medium is a file.
 const READS_MAX: u64 = 4 << 20;
@@ -50,7 +49,6 @@ impl<'a> Choices<'a> {
         values[usize::from(self.byte()) % values.len()]
     }
 
-    #[allow(dead_code, reason = "not all targets make requests")]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -247,7 +245,6 @@ thread_local! {
 }
 
 /// Counts an error, and passes the rest.
-#[allow(dead_code, reason = "not all targets want it")]
 pub fn counted<T, E>(result: Result<T, E>) -> Option<T> {
     if result.is_err() {
         ERRORS.set(ERRORS.get() + 1);
