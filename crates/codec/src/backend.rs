@@ -1,7 +1,8 @@
 //! The interface of a back end: the types that every back end implements and that the table lists.
 //!
 //! The modules of this crate are layered, and each uses only those below it: `codec` and `streams` (the public
-//! front), `table`, the back ends (`lz4`, `lz4hc`, `zstd`, `deflate`, `lzo`, `c842`, `numbers`, which uses `lz4`), this module, and `error`.
+//! front), `table`, the back ends (`lz4`, `lz4hc`, `zstd`, `deflate`, `lzo`, `c842`, `numbers`, which uses `lz4`), what
+//! they and `cluster` share (`liblz4`, `lz4_block`, `load`, `isa`), this module, and `error`.
 
 use crate::error::CodecError;
 use pagefold_page::PAGE_SIZE;

@@ -52,14 +52,6 @@ pub struct Fault {
 }
 
 impl Uffd {
-    /// Opens a new context. It serves only faults of user mode, unless `kernel_faults` is set, which needs a privilege;
-    /// the error says which.
-    ///
-    /// Tries the system call first, then [`DEVICE`]. The descriptor is close-on-exec and nonblocking.
-    pub fn open(open: &UffdOptions) -> Result<Uffd, OpenError> {
-        open::open(*open)
-    }
-
     /// The features of the kernel, which include those that the context was opened with.
     pub fn features(&self) -> Features {
         self.features

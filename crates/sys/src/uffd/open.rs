@@ -29,29 +29,26 @@ pub enum Feature {
 }
 
 impl Feature {
-    /// `UFFD_FEATURE_*` of `include/uapi/linux/userfaultfd.h`.
-    const fn bit(self) -> u64 {
+    /// `UFFD_FEATURE_*` of `include/uapi/linux/userfaultfd.h`, and the feature for messages.
+    const fn facts(self) -> (u64, &'static str) {
         match self {
-            Feature::PagefaultFlagWp => 1 << 0,
-            Feature::Sigbus => 1 << 7,
-            Feature::ThreadId => 1 << 8,
-            Feature::ExactAddress => 1 << 11,
-            Feature::Poison => 1 << 14,
-            Feature::Move => 1 << 16,
+            Feature::PagefaultFlagWp => (1 << 0, "write protection (PAGEFAULT_FLAG_WP, Linux 5.7)"),
+            Feature::Sigbus => (1 << 7, "faults as signals (SIGBUS, Linux 4.14)"),
+            Feature::ThreadId => (1 << 8, "thread numbers (THREAD_ID, Linux 4.14)"),
+            Feature::ExactAddress => (1 << 11, "exact addresses (EXACT_ADDRESS, Linux 5.18)"),
+            Feature::Poison => (1 << 14, "poisoned pages (POISON, Linux 6.6)"),
+            Feature::Move => (1 << 16, "moving of pages (MOVE, Linux 6.8)"),
         }
+    }
+
+    const fn bit(self) -> u64 {
+        self.facts().0
     }
 }
 
 impl std::fmt::Display for Feature {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Feature::PagefaultFlagWp => "write protection (PAGEFAULT_FLAG_WP, Linux 5.7)",
-            Feature::Sigbus => "faults as signals (SIGBUS, Linux 4.14)",
-            Feature::ThreadId => "thread numbers (THREAD_ID, Linux 4.14)",
-            Feature::ExactAddress => "exact addresses (EXACT_ADDRESS, Linux 5.18)",
-            Feature::Poison => "poisoned pages (POISON, Linux 6.6)",
-            Feature::Move => "moving of pages (MOVE, Linux 6.8)",
-        })
+        f.write_str(self.facts().1)
     }
 }
 
@@ -141,20 +138,26 @@ pub fn kernel_features() -> Result<Features, OpenError> {
         .map_err(|e| failed("negotiating the userfaultfd interface", e))
 }
 
-/// See [`Uffd::open`].
-pub(super) fn open(open: UffdOptions) -> Result<Uffd, OpenError> {
-    let fd = context(open)?;
-    match negotiate(&fd, open.needed().fold(0, |bits, feature| bits | feature.bit())) {
-        Ok(features) => Ok(Uffd { fd, features }),
-        // The kernel does not say which of the features it lacks.
-        Err(Errno(libc::EINVAL)) => {
-            let features = kernel_features()?;
-            match open.needed().find(|feature| !features.has(*feature)) {
-                Some(feature) => Err(OpenError::Lacks(feature)),
-                None => Err(failed("negotiating the userfaultfd interface", Errno(libc::EINVAL))),
+impl Uffd {
+    /// Opens a new context. It serves only faults of user mode, unless `kernel_faults` is set, which needs a privilege;
+    /// the error says which.
+    ///
+    /// Tries the system call first, then [`DEVICE`]. The descriptor is close-on-exec and nonblocking.
+    pub fn open(open: &UffdOptions) -> Result<Uffd, OpenError> {
+        let open = *open;
+        let fd = context(open)?;
+        match negotiate(&fd, open.needed().fold(0, |bits, feature| bits | feature.bit())) {
+            Ok(features) => Ok(Uffd { fd, features }),
+            // The kernel does not say which of the features it lacks.
+            Err(Errno(libc::EINVAL)) => {
+                let features = kernel_features()?;
+                match open.needed().find(|feature| !features.has(*feature)) {
+                    Some(feature) => Err(OpenError::Lacks(feature)),
+                    None => Err(failed("negotiating the userfaultfd interface", Errno(libc::EINVAL))),
+                }
             }
+            Err(e) => Err(failed("negotiating the userfaultfd interface", e)),
         }
-        Err(e) => Err(failed("negotiating the userfaultfd interface", e)),
     }
 }
 
