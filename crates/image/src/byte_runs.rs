@@ -3,7 +3,7 @@
 //! Ranges that touch are merged, so a set has one entry for each gap between its bytes. Adding a range takes logarithmic
 //! time on average, however long the range is, because the runs that it covers are removed.
 //!
-//! A set does not limit its memory: its owner charges [`RUN_BYTES`] for each run.
+//! A set does not limit its memory; `ChargedRuns` is one that charges a budget for each run.
 
 use crate::account::Account;
 use crate::{Address, Space};

@@ -39,6 +39,6 @@ use crate::{Address, Result};
 ///
 /// The production implementation caches metadata; tests and fuzz targets use a slice.
 pub trait Bytes {
-    /// Fills `buf` from `at`. A range after the end is [`ImageError::Truncated`].
+    /// Fills `buf` from `at`. A range after the end is [`Truncated`](crate::ImageError::Truncated).
     fn read_at(&self, at: Address, buf: &mut [u8]) -> Result<()>;
 }

@@ -24,8 +24,8 @@ pub struct ListOptions {
 
 /// Adds the names of the columns to the help of `--output`, for a command with [`ListOptions`].
 pub fn with_columns(command: clap::Command, columns: &[&str]) -> clap::Command {
-    let help =
-        format!("Print only these columns, in this order, separated by commas: {}", columns.join(", "));
+    let columns = columns.join(", ");
+    let help = format!("Print only these columns, in this order, separated by commas. There are {columns}");
     command.mut_arg("output", |output| output.help(help))
 }
 

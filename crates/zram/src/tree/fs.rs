@@ -32,6 +32,9 @@ const DEBUG_DIR: &str = "kernel/debug";
 /// The longest request, bytes. A write may be longer than what the tree takes of it.
 pub(super) const MAX_REQUEST_BYTES: usize = 64 << 10;
 
+/// Makes a node of the number of a name.
+type NodeOfName = Box<dyn Fn(u32) -> Node>;
+
 /// Where the tree finds the files of loop devices and of other block devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sysfs {
@@ -87,7 +90,7 @@ impl ZramTree {
     }
 
     /// The real directory whose further entries are links in this one, and their nodes by the number of the name.
-    fn others(&self, parent: Node) -> Option<(PathBuf, Box<dyn Fn(u32) -> Node>)> {
+    fn others(&self, parent: Node) -> Option<(PathBuf, NodeOfName)> {
         let real = &self.sysfs.real;
         match parent {
             Node::Block => Some((real.join("block"), Box::new(Node::BlockOther))),
