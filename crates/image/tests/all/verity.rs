@@ -109,19 +109,19 @@ fn the_program_fsverity_writes_the_same_files() {
 fn measuring_stops_at_the_first_error_and_when_it_is_cancelled() {
     let data = memory(contents(5 * MIB));
     let ours = std::thread::current().id();
-    let (mut calls, (break_it, broken)) = (0, std::sync::mpsc::channel());
-    let broken = std::sync::Mutex::new(broken);
-    // The other thread could hash all runs before this one has its turn: it waits.
+    let (mut calls, (until_cancelled, cancellation)) = (0, std::sync::mpsc::channel::<()>());
+    let (mut until_cancelled, cancellation) = (Some(until_cancelled), std::sync::Mutex::new(cancellation));
+    // The other thread could hash all runs before this one has its turn: it waits until this one has cancelled.
     let ok = |_: u64, _: &[u8; 4096]| {
         if std::thread::current().id() != ours {
-            broken.lock().unwrap().recv().unwrap();
+            cancellation.lock().unwrap().recv().unwrap_err();
         }
         Ok(())
     };
     let cancelled = measure(&*data, &Salt::default(), 2, &ok, &mut |done_bytes| {
         calls += 1;
         assert!(done_bytes >= calls << 19);
-        break_it.send(()).unwrap();
+        until_cancelled.take();
         ControlFlow::Break(())
     });
     assert_eq!(calls, 1);
