@@ -14,7 +14,7 @@ use super::tree::Tree;
 use super::versions;
 use crate::Result;
 use pagefold_image::startup::{self, StartEntry};
-use paths::Paths;
+use paths::{Known, Paths};
 use std::sync::Arc;
 
 /// Longest list, bytes.
@@ -63,19 +63,19 @@ impl SortList {
             return Err(format!("a list of more than {} MiB", LIST_BYTES_MAX >> 20));
         }
         let mut paths = Paths::default();
+        let mut known = Known::default();
         for entry in startup::list::lines(text) {
             let StartEntry { path, range } =
                 entry.ok_or("no list: a line has other fields than a path, an offset and a length")?;
             if path.is_empty() || range.is_some_and(|range| range.is_empty()) {
                 continue;
             }
-            paths.push(&path);
+            if paths.count() >= LIST_PATHS_MAX {
+                return Err(format!("a list of more than {LIST_PATHS_MAX} paths"));
+            }
+            known.add(&mut paths, &path);
         }
-        let paths = paths.without_repeats();
-        match paths.count() > LIST_PATHS_MAX {
-            true => Err(format!("a list of more than {LIST_PATHS_MAX} paths")),
-            false => Ok(SortList(Arc::new(paths))),
-        }
+        Ok(SortList(Arc::new(paths)))
     }
 
     /// The paths, each once, without a slash at the beginning.

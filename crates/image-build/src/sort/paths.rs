@@ -1,4 +1,12 @@
-//! The paths of a list: it may have a million, and an allocation for each would take four times as much as their bytes.
+//! The paths of a list, and a table of those that are in it: a list may have a million paths, and an allocation for each
+//! would take four times as much as their bytes.
+
+use std::hash::{BuildHasher, RandomState};
+
+/// An unused entry of the table.
+const NONE: u32 = u32::MAX;
+/// Least entries of the table; a power of two.
+const ENTRIES_MIN: usize = 16;
 
 /// Paths, one after the other. All their bytes are fewer than 4 GiB.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -20,22 +28,48 @@ impl Paths {
         &self.bytes[start as usize..self.ends[number] as usize]
     }
 
-    /// Appends a path.
-    pub(super) fn push(&mut self, path: &[u8]) {
+    fn push(&mut self, path: &[u8]) {
         self.bytes.extend_from_slice(path);
         self.ends.push(self.bytes.len() as u32);
     }
+}
 
-    /// The paths without those that are equal to an earlier one.
-    pub(super) fn without_repeats(&self) -> Self {
-        let mut numbers: Vec<u32> = (0..self.count() as u32).collect();
-        // Equal paths stay in their order.
-        numbers.sort_by(|a, b| self.path(*a as usize).cmp(self.path(*b as usize)));
-        numbers.dedup_by_key(|number| self.path(*number as usize));
-        numbers.sort_unstable();
-        let mut first = Paths::default();
-        numbers.iter().for_each(|number| first.push(self.path(*number as usize)));
-        first
+/// A table that finds a path among others: their numbers, at places that a hash with a random key decides.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    numbers: Vec<u32>,
+    hasher: RandomState,
+}
+
+impl Known {
+    /// Appends a path to `paths`, all of which were added by this, unless it is among them.
+    pub(super) fn add(&mut self, paths: &mut Paths, path: &[u8]) {
+        if 2 * (paths.count() + 1) > self.numbers.len() {
+            self.grow(paths);
+        }
+        let place = self.place(paths, path);
+        if self.numbers[place] == NONE {
+            self.numbers[place] = paths.count() as u32;
+            paths.push(path);
+        }
+    }
+
+    /// The entry of a path, or the unused one that it would have. At least half of the entries are unused.
+    fn place(&self, paths: &Paths, path: &[u8]) -> usize {
+        let mask = self.numbers.len() - 1;
+        let mut place = self.hasher.hash_one(path) as usize & mask;
+        while self.numbers[place] != NONE && paths.path(self.numbers[place] as usize) != path {
+            place = (place + 1) & mask;
+        }
+        place
+    }
+
+    fn grow(&mut self, paths: &Paths) {
+        self.numbers = vec![NONE; (2 * self.numbers.len()).max(ENTRIES_MIN)];
+        for number in 0..paths.count() {
+            let place = self.place(paths, paths.path(number));
+            self.numbers[place] = number as u32;
+        }
     }
 }
 
@@ -49,15 +83,14 @@ mod tests {
         fn each_path_is_there_once_at_its_first_place(
             added in proptest::collection::vec("[a-c/]{0,4}", 0..200),
         ) {
-            let mut paths = Paths::default();
+            let (mut paths, mut known) = (Paths::default(), Known::default());
             let mut wanted: Vec<&str> = Vec::new();
             for path in &added {
-                paths.push(path.as_bytes());
+                known.add(&mut paths, path.as_bytes());
                 if !wanted.contains(&path.as_str()) {
                     wanted.push(path);
                 }
             }
-            let paths = paths.without_repeats();
             let found: Vec<_> = (0..paths.count()).map(|number| paths.path(number)).collect();
             prop_assert_eq!(found, wanted.iter().map(|path| path.as_bytes()).collect::<Vec<_>>());
         }
