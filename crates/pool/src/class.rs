@@ -9,7 +9,7 @@
 
 use crate::arena::Arena;
 use crate::frame::{FRAME_LEN, Frame, FrameId, Pos};
-use crate::pool::{Owner, OwnerKind};
+use crate::owner::{Owner, OwnerKind};
 use crate::source::{FrameSource, Frames, Purpose, SourceError, Take};
 use std::sync::atomic::{AtomicU64, Ordering};
 

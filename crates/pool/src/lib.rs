@@ -63,7 +63,7 @@
 //!
 //! | module | contains |
 //! |---|---|
-//! | `pool`, `class`, `size_class` | the operations; one size class; the sizes of the classes |
+//! | `pool`, `class`, `size_class`, `owner` | the operations; one size class; the sizes of the classes; an object's first word |
 //! | `source`, `layer` | [`FrameSource`], the interface to take frames; a source for fault tests (feature `testing`) |
 //! | `arena`, `frame` | [`Arena`], the real source: one range of address space; frames and their numbers, positions, handles |
 //! | `heap` | the memory of an arena under Miri |
@@ -93,6 +93,7 @@ mod frame;
 mod heap;
 #[cfg(feature = "testing")]
 mod layer;
+mod owner;
 mod pool;
 mod reserve;
 mod size_class;
@@ -103,7 +104,8 @@ pub use backed_frames::BackedFrames;
 pub use frame::{FRAME_LEN, Frame, FrameId, Handle};
 #[cfg(feature = "testing")]
 pub use layer::RefuseNth;
-pub use pool::{ClassStats, Compaction, ObjectFit, Owner, OwnerKind, Pool, PutError, Relocate};
+pub use owner::{Owner, OwnerKind};
+pub use pool::{ClassStats, Compaction, ObjectFit, Pool, PutError, Relocate};
 pub use reserve::Reserve;
 pub use size_class::{OBJECT_LEN_MAX, is_smaller_class};
 pub use source::{FRAMES_MAX, FrameSource, Frames, Purpose, REPLACEMENT_FRAMES_MAX, SourceError, Take};

@@ -8,7 +8,7 @@
 
 use crate::encoding::digest_name;
 use crate::{RemoteError, RemoteSource};
-use pagefold_backing::{BackingError, ByteSource};
+use pagefold_backing::{BackingError, ByteSource, Prefetched};
 use ring::digest::{Context, SHA256};
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -122,6 +122,14 @@ impl ByteSource for HashedSource {
             hash.update(next);
         }
         Ok(())
+    }
+
+    fn discard_cached(&self, offset: u64, len_bytes: u64) -> bool {
+        self.source.discard_cached(offset, len_bytes)
+    }
+
+    fn prefetch(&self, offset: u64, len_bytes: u64) -> Prefetched {
+        self.source.prefetch(offset, len_bytes)
     }
 
     fn describe(&self) -> String {

@@ -6,7 +6,7 @@
 //! delay (usually memory).
 
 use super::{TimeSource, splitmix64};
-use crate::{Backing, BackingError, Buffers, ByteSource, Completion, Queue, Request};
+use crate::{Backing, BackingError, Buffers, ByteSource, Completion, Prefetched, Queue, Request};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -100,6 +100,14 @@ impl<B: Backing> ByteSource for DelayLayer<B> {
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), BackingError> {
         self.run_delayed(buf.len() as u64, |inner| inner.read_at(offset, buf))
+    }
+
+    fn discard_cached(&self, offset: u64, len_bytes: u64) -> bool {
+        self.inner.discard_cached(offset, len_bytes)
+    }
+
+    fn prefetch(&self, offset: u64, len_bytes: u64) -> Prefetched {
+        self.run_delayed(len_bytes, |inner| inner.prefetch(offset, len_bytes))
     }
 
     fn describe(&self) -> String {

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `split` | how the limit is divided among the regions |
 //! | `pressure` | how large the limit is without a fixed one |
+//! | `shared` | what all threads that use a budget share |
 //! | `watcher` | the thread that reads the pressure |
 //!
 //! Each region has its own [`RegionBudget`](crate::region_budget::RegionBudget), which faults charge. This module only
@@ -12,6 +13,7 @@
 //! So faults cost the same with a shared limit as with a private one.
 
 pub(crate) mod pressure;
+mod shared;
 pub(crate) mod split;
 mod watcher;
 
@@ -20,8 +22,9 @@ use crate::region_budget::LIMIT_MIN_BYTES;
 use pagefold_page::PAGE_SIZE;
 use pagefold_sys::signal;
 pub use pressure::PressurePolicy;
+use shared::{Region, Shared};
 use split::{ShareId, Sharer, Split};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use watcher::Watcher;
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -50,20 +53,6 @@ pub struct ResidentBudget {
     shared: Arc<Shared>,
     /// Without a fixed limit. It ends with the last clone.
     watcher: Option<Arc<Watcher>>,
-}
-
-/// A region, as far as its budget knows it.
-type Region = Arc<dyn Sharer + Send + Sync>;
-
-pub(crate) struct Shared {
-    split: Mutex<Split<Region>>,
-}
-
-impl Shared {
-    /// Takes the lock. Evictors only try: a fault that interrupts the holder may wait for an evictor.
-    fn lock(&self) -> MutexGuard<'_, Split<Region>> {
-        self.split.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 pub(crate) fn check_limit(limit_bytes: u64) -> Result<(), RegionError> {

@@ -1,6 +1,6 @@
 //! The thread of a budget that follows the pressure on memory: it reads, asks the policy, and sets the limit.
 
-use super::Shared;
+use super::shared::Shared;
 use super::pressure::{Follower, PressurePolicy, Reading};
 use pagefold_sys::memroom::RoomReader;
 use pagefold_sys::memstall::StallReader;

@@ -2,6 +2,7 @@
 //!
 //! | module | what is in it |
 //! |---|---|
+//! | `hand` | the position of the clock hand |
 //! | `sweep` | finding pages: drop-behind windows of sequential streams, else the clock hand |
 //! | `page_out` | moving pages from the range to frames of the staging area |
 //! | `fold` | writing staged pages to the store |
@@ -21,6 +22,7 @@
 //! for a fault.
 
 mod fold;
+mod hand;
 mod page_out;
 mod release;
 mod sweep;
@@ -32,9 +34,10 @@ use page_out::{Method, Mover, PAGE_OUT_MAX, TakenOut};
 use pagefold_page::PageIndex;
 use pagefold_sys::SysError;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use sweep::Sweep;
+
+pub(crate) use hand::ClockHand;
 
 /// Pause before the next attempt when nothing can be evicted.
 const STUCK_PAUSE: Duration = Duration::from_millis(5);
@@ -51,51 +54,6 @@ const UNMOVABLE_ATTEMPTS: usize = 16;
 
 /// Least number of batches that wait in the queue.
 const BATCHES_WAITING_MIN: usize = 4;
-
-/// The position of the clock hand, which the threads share.
-pub(crate) struct ClockHand {
-    /// Chunks visited so far.
-    at: AtomicU64,
-    /// Batches and chunks that threads are working on.
-    busy: AtomicU32,
-}
-
-/// Counts this thread as busy until it is dropped.
-struct BusyGuard<'a>(&'a ClockHand);
-
-impl ClockHand {
-    pub(crate) fn new() -> Self {
-        ClockHand { at: AtomicU64::new(0), busy: AtomicU32::new(0) }
-    }
-
-    fn advance(&self) -> u64 {
-        self.at.fetch_add(1, Relaxed)
-    }
-
-    fn busy(&self) -> BusyGuard<'_> {
-        self.begin();
-        BusyGuard(self)
-    }
-
-    /// Counts a thread that is evicting, or that has locked a chunk.
-    fn begin(&self) {
-        self.busy.fetch_add(1, Relaxed);
-    }
-
-    fn end(&self) {
-        self.busy.fetch_sub(1, Relaxed);
-    }
-
-    fn is_busy(&self) -> bool {
-        self.busy.load(Relaxed) > 0
-    }
-}
-
-impl Drop for BusyGuard<'_> {
-    fn drop(&mut self) {
-        self.0.end();
-    }
-}
 
 /// The result of one step of an evictor.
 enum StepResult {

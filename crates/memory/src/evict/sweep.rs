@@ -6,7 +6,7 @@
 //! The hand also drops copies in the store that are of no use: the page is so hot that it will not be folded soon, or
 //! copies take too much memory.
 
-use super::ClockHand;
+use super::hand::ClockHand;
 use crate::counters::Counter;
 use crate::page::{Candidates, Visit};
 use crate::pager::Pager;

@@ -1,7 +1,7 @@
 //! The generic test layer: it calls a hook before and after each request.
 
 use super::{Access, Action};
-use crate::{Backing, BackingError, Buffers, ByteSource, Completion, Operation, Queue, Request};
+use crate::{Backing, BackingError, Buffers, ByteSource, Completion, Operation, Prefetched, Queue, Request};
 use std::sync::Arc;
 
 /// The behaviour of a test layer.
@@ -78,6 +78,14 @@ impl<B: Backing, H: Hook> ByteSource for Layered<B, H> {
         let result = settled.unwrap_or_else(|| self.inner.read_at(offset, buf));
         self.control.after(access, result.is_ok().then_some(&*buf), &result);
         result
+    }
+
+    fn discard_cached(&self, offset: u64, len_bytes: u64) -> bool {
+        self.inner.discard_cached(offset, len_bytes)
+    }
+
+    fn prefetch(&self, offset: u64, len_bytes: u64) -> Prefetched {
+        self.inner.prefetch(offset, len_bytes)
     }
 
     fn describe(&self) -> String {
