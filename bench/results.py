@@ -55,9 +55,10 @@ def of_report(report):
             continue
         target = json.dumps(row["target"]).lower()
         measure = "time" if "most" in target else "ratio" if row["unit"] == "x" else "speed"
+        ratios = [ours / peer for ours, peer in zip(*row["rounds"])]
         rows.append({
             "row": f"{row['what']}, {row['set']}", "peer": row["against"], "measure": measure, "ours": row["ours"],
-            "theirs": row["peer"], "unit": row["unit"], "ratio": row["ratio"],
+            "theirs": row["peer"], "unit": row["unit"], "ratio": row["ratio"], "min": min(ratios), "max": max(ratios),
         })
     return rows
 

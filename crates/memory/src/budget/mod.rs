@@ -23,7 +23,7 @@ use pagefold_page::PAGE_SIZE;
 use pagefold_sys::signal;
 pub use pressure::PressurePolicy;
 use shared::{Region, Shared};
-use split::{ShareId, Sharer, Split};
+use split::{ShareId, Split};
 use std::sync::{Arc, Mutex};
 use watcher::Watcher;
 

@@ -1,7 +1,7 @@
 //! The thread of a budget that follows the pressure on memory: it reads, asks the policy, and sets the limit.
 
-use super::shared::Shared;
 use super::pressure::{Follower, PressurePolicy, Reading};
+use super::shared::Shared;
 use pagefold_sys::memroom::RoomReader;
 use pagefold_sys::memstall::StallReader;
 use pagefold_sys::signal;
