@@ -10,11 +10,10 @@
 //! a signal handler.
 
 use crate::sync::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::*, WAKE_ALL, fence, wait, wake};
-use pagefold_page::PAGE_SIZE;
 
 /// The least limit of a region, bytes.
 #[cfg(not(loom))]
-pub(crate) const LIMIT_MIN_BYTES: u64 = 64 * PAGE_SIZE as u64;
+pub(crate) const LIMIT_MIN_BYTES: u64 = 64 * pagefold_page::PAGE_SIZE as u64;
 
 /// The budget of a region, in pages.
 pub struct RegionBudget {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// A region, as far as its budget knows it.
 pub(super) type Region = Arc<dyn Sharer + Send + Sync>;
 
-/// What the clones of a budget, its regions and its watcher share.
+/// The state that the clones of a budget, its regions and its watcher share.
 pub(crate) struct Shared {
     pub(super) split: Mutex<Split<Region>>,
 }
