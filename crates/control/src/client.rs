@@ -54,6 +54,7 @@ macro_rules! expect {
 impl Client {
     /// Connects to the server of `dir`, which must run as this user or as root.
     pub fn connect(dir: &InstanceDir) -> Result<Self> {
+        dir.refuse_if_held()?;
         let client = Client::open(dir)?;
         match stays_stopped(client.pid) {
             true => Err(client.is_stopped()),

@@ -31,13 +31,19 @@ use std::time::Duration;
 
 /// The hidden command that makes this program a server.
 pub const SERVE: &str = "serve";
+/// Its argument for a keeper, which starts the server.
+pub const KEEP: &str = "keep";
+/// Its argument for a server that has a keeper.
+pub const KEPT: &str = "kept";
+/// Its argument for a keeper that a server starts, because it has lost its own.
+pub const ADOPT: &str = "adopt";
 /// Time that a server has until its device is ready. That of a mounted image may wait for servers in addition.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// Longest line of the handshake, bytes: a dictionary of 1 MiB as JSON numbers, and some room.
 pub const MAX_LINE: u64 = 8 << 20;
 
 /// The first message to the server.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct StartRequest {
     /// The configuration of the server.
     pub config: ServerConfig,
@@ -173,6 +179,8 @@ fn spawn(dir: &InstanceDir, attachment: Attachment) -> Result<(UnixStream, Child
         .arg0("pagefold")
         // The server does not use the name: it is for process listings.
         .args([SERVE, dir.name().as_str()])
+        // Mounts outlive their servers.
+        .args(dir.is_mount().then_some(KEEP))
         .env_remove("RUST_BACKTRACE")
         .stdin(OwnedFd::from(theirs))
         .stdout(Stdio::null())

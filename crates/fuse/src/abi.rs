@@ -14,6 +14,8 @@ pub const MINOR_MIN: u32 = 23;
 
 /// Inode number of the root.
 pub const ROOT: u64 = 1;
+/// `FUSE_NOTIFY_RESEND`, a notification without a body.
+pub const NOTIFY_RESEND: i32 = 7;
 /// The shortest buffer that the kernel accepts for receiving a request, bytes.
 pub const RECEIVE_BYTES_MIN: usize = 8192;
 

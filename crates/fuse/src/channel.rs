@@ -1,12 +1,12 @@
 //! [`Channel`], the classic transport: it reads requests from a descriptor of `/dev/fuse`, and writes replies to it.
 //! And the buffers for both.
 
-use crate::abi::{InHeader, OutHeader, RECEIVE_BYTES_MIN, WriteIn};
+use crate::abi::{InHeader, NOTIFY_RESEND, OutHeader, RECEIVE_BYTES_MIN, WriteIn};
 use crate::answer::Answer;
 use crate::types::{Errno, error_in_reply};
 use pagefold_page::{AlignedBytes, PAGE_SIZE};
 use pagefold_sys::fusering::StopEvent;
-use pagefold_sys::{SysError, fusedev, ready};
+use pagefold_sys::{SysError, fusedev, mem, ready};
 use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::AsFd;
@@ -48,9 +48,11 @@ impl Channel {
         &self.file
     }
 
-    /// Another descriptor of the same mount, for another thread. The kernel then keeps the requests of both apart.
-    pub(crate) fn another(&self) -> Result<Self, SysError> {
-        fusedev::clone_channel(&self.file).map(Channel::new)
+    /// Descriptors of the same mount for so many threads, this one first. The kernel keeps the requests of each apart.
+    pub(crate) fn with_clones(self, threads: usize) -> Result<Vec<Self>, SysError> {
+        let clones = (1..threads).map(|_| fusedev::clone_channel(&self.file).map(Channel::new));
+        let clones = clones.collect::<Result<Vec<_>, _>>()?;
+        Ok(std::iter::once(self).chain(clones).collect())
     }
 
     /// Waits for the next request. `None`: the file system is unmounted, or its connection was aborted.
@@ -71,6 +73,14 @@ impl Channel {
                 },
             }
         }
+    }
+
+    /// Asks the kernel to send all requests again that were received from a channel of the mount and not answered. The
+    /// other channels must not be read meanwhile: what they have just received would be sent twice.
+    pub(crate) fn resend(&self) -> io::Result<()> {
+        let len = size_of::<OutHeader>() as u32;
+        // A message without an id is a notification, and its error the number of that.
+        self.send(&[OutHeader { len, error: NOTIFY_RESEND, unique: 0 }.as_bytes()])
     }
 
     /// Replies to the request `id`, with what is in `buffer` if `result` says so.
@@ -127,6 +137,11 @@ impl ReceiveBuffer {
         &mut self.0[Self::START..]
     }
 
+    /// Keeps it in memory, as far as this process may. See [`ReplyBuffer::lock`].
+    pub(crate) fn lock(&self) {
+        let _ = mem::lock(&self.0);
+    }
+
     fn received(&self, len: usize) -> Option<&[u8]> {
         self.0[Self::START..].get(..len)
     }
@@ -142,6 +157,12 @@ impl ReplyBuffer {
     /// A buffer for `len` bytes of data.
     pub(crate) fn new(len: usize) -> Self {
         ReplyBuffer(AlignedBytes::new(PAGE_SIZE + len, FILL))
+    }
+
+    /// Keeps it in memory, as far as this process may: if a process is killed while the kernel copies a request or a
+    /// reply, and a page of the buffer is not there, the request fails, and no other server gets it.
+    pub(crate) fn lock(&self) {
+        let _ = mem::lock(&self.0);
     }
 
     /// Where the data are put.

@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::OnceLock;
 
 /// The reason of a thread whose connection has ended.
-const DISCONNECTED: &str = "its FUSE file system was unmounted, or its connection aborted";
+pub(crate) const DISCONNECTED: &str = "its FUSE file system was unmounted, or its connection aborted";
 
 /// The end of a session's threads.
 #[derive(Debug)]

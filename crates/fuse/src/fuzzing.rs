@@ -18,6 +18,7 @@ impl<F: FileSystem> RingRequests<F> {
         let settings = file_system.init(&Offer { features: Features(u64::MAX) })?;
         let ending = Ending::new().map_err(|_| Unsupported("the process may have no further descriptor"))?;
         Ok(RingRequests(Session {
+            is_kept: false,
             file_system,
             access: Access::Anybody,
             settings,

@@ -1,7 +1,8 @@
 //! [`FuseMount`], a mounted file system and the session threads that serve it.
 
 use crate::answer::Access;
-use crate::session::{self, Serving, SessionEnd, SessionThreads, Transport};
+use crate::negotiate::Agreement;
+use crate::session::{self, Keep, Serving, SessionEnd, SessionThreads, Transport};
 use crate::{FileSystem, FuseError, MOUNT_NAME};
 use pagefold_sys::SysError;
 use pagefold_sys::fusedev::{self, Request};
@@ -60,6 +61,20 @@ impl FuseMount {
         serving: impl Into<Serving>,
         after_mount: impl FnOnce() -> Result<(), SysError>,
     ) -> Result<Self, FuseError> {
+        Self::new_kept(file_system, mount_point, request, mounter, serving, after_mount, |_| None)
+    }
+
+    /// As [`FuseMount::new`], for a mount that outlives this process: `keep` returns what hands the channels to somebody who
+    /// lives on. Another process can then [take the mount over](Self::take_over).
+    pub fn new_kept<'k>(
+        file_system: impl FileSystem,
+        mount_point: PathBuf,
+        request: &Request<'_>,
+        mounter: Mounter,
+        serving: impl Into<Serving>,
+        after_mount: impl FnOnce() -> Result<(), SysError>,
+        keep: impl FnOnce(&Mounted) -> Option<Keep<'k>>,
+    ) -> Result<Self, FuseError> {
         let own_channel = fusedev::open().map_err(FuseError::Open)?;
         let (channel, mounted) = match mounter {
             Mounter::ThisProcess => {
@@ -73,9 +88,40 @@ impl FuseMount {
                     .map_err(|source| FuseError::Helper { path: mount_point, source })?
             }
         };
-        let session = serve(file_system, channel, request.allow_other, serving)?;
+        let keep = keep(&mounted);
+        let session =
+            session::start(file_system, channel, access(request.allow_other), serving.into(), keep)?;
+        Ok(Self::served(session, mounted, mounter))
+    }
+
+    /// Serves a mount whose server has died, or is killed before this is called. `channels` are those that the
+    /// [`Keep`] of its first server got, with the result of the negotiation. After a failure the mount is as it was, for
+    /// another attempt.
+    pub fn take_over(
+        file_system: impl FileSystem,
+        mounted: Mounted,
+        mounter: Mounter,
+        allow_other: bool,
+        channels: Vec<File>,
+        agreement: &Agreement,
+    ) -> Result<Self, FuseError> {
+        match session::take_over(file_system, channels, access(allow_other), agreement) {
+            Ok(session) => Ok(Self::served(session, mounted, mounter)),
+            Err(e) => {
+                mounted.leave();
+                Err(e)
+            }
+        }
+    }
+
+    fn served(session: SessionThreads, mounted: Mounted, mounter: Mounter) -> Self {
         let transport = session.transport().clone();
-        Ok(FuseMount { session: Some(session), transport, timed_out: false, mounted, mounter })
+        FuseMount { session: Some(session), transport, timed_out: false, mounted, mounter }
+    }
+
+    /// Whether the mount outlives the process, or why it does not. `None` if nobody asked for that.
+    pub fn kept(&self) -> Option<&Result<(), String>> {
+        self.session.as_ref()?.kept()
     }
 
     /// The mount point.
@@ -153,8 +199,11 @@ pub fn serve(
     allow_other: bool,
     serving: impl Into<Serving>,
 ) -> Result<SessionThreads, FuseError> {
-    let access = if allow_other { Access::Anybody } else { Access::Only(rundir::effective_uid()) };
-    session::start(file_system, channel, access, serving.into())
+    session::start(file_system, channel, access(allow_other), serving.into(), None)
+}
+
+fn access(allow_other: bool) -> Access {
+    if allow_other { Access::Anybody } else { Access::Only(rundir::effective_uid()) }
 }
 
 /// The mount options for `fusermount3`, which never allows set-user-id programs and device files.

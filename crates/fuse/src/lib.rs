@@ -94,10 +94,10 @@ pub use error::FuseError;
 pub use filesystem::{FileSystem, Unsupported};
 pub use host::{FuseMount, Mounter, free_directory, serve};
 pub use interrupt::is_interrupted;
-pub use negotiate::{Features, Offer, Settings};
+pub use negotiate::{Agreement, Features, Offer, Settings};
 pub use request::{Changes, NameChange, Operation, Range};
 pub use ring::Rings;
-pub use session::{Serving, SessionEnd, SessionThreads, Transport, rings_not_offered};
+pub use session::{Keep, Serving, SessionEnd, SessionThreads, Transport, rings_not_offered};
 pub use types::{
     Attr, CachedAttr, Entry, Errno, FileType, Handle, Inode, OpenMode, Opened, StatFs, Time, Transfer,
 };

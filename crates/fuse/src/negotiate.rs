@@ -32,8 +32,20 @@ impl Features {
     pub const CACHE_SYMLINKS: Self = Features(1 << 23);
     /// Directories need not be opened: `open_dir` may fail with ENOSYS.
     pub const NO_OPENDIR: Self = Features(1 << 24);
+    /// Sends requests again that a server has read and not answered, when the next server asks for it (Linux 6.9).
+    pub(crate) const HAS_RESEND: Self = Features(1 << 39);
     /// Sends requests through io_uring.
     pub(crate) const OVER_IO_URING: Self = Features(1 << 41);
+
+    /// Its bits, as in the 64 flags of INIT.
+    pub fn bits(self) -> u64 {
+        self.0
+    }
+
+    /// The features with these bits.
+    pub fn from_bits(bits: u64) -> Self {
+        Features(bits)
+    }
 
     /// Whether it has all bits of `other`.
     pub fn contains(self, other: Features) -> bool {
@@ -62,6 +74,16 @@ impl BitAnd for Features {
 pub struct Offer {
     /// Features that it has.
     pub features: Features,
+}
+
+/// The result of the negotiation. The kernel negotiates once in the life of a mount, so a server that takes a mount over
+/// needs that of the first one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Agreement {
+    /// The kernel's offer.
+    pub offer: Offer,
+    /// The choice of the first server.
+    pub settings: Settings,
 }
 
 /// The choice of a file system.

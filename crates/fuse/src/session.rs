@@ -4,10 +4,10 @@ use crate::FuseError;
 use crate::abi::{self, InitOut};
 use crate::answer::{Access, Answer};
 use crate::channel::{Channel, ReceiveBuffer, ReplyBuffer};
-use crate::ending::Ending;
+use crate::ending::{DISCONNECTED, Ending};
 use crate::filesystem::{FileSystem, Unsupported};
 use crate::interrupt::Interrupts;
-use crate::negotiate::{Features, Offer, Settings, accept};
+use crate::negotiate::{Agreement, Features, Offer, Settings, accept};
 use crate::request::{self, Init, Malformed, Operation, Request};
 use crate::ring::{PreparedRings, Rings, StopAll};
 use crate::state::{Received, Session};
@@ -15,7 +15,7 @@ use crate::types::Errno;
 use pagefold_sys::{SysError, fusering};
 use std::fs::File;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::thread::{Builder, JoinHandle};
@@ -26,6 +26,7 @@ use zerocopy::IntoBytes;
 pub struct SessionThreads {
     threads: Vec<JoinHandle<io::Result<()>>>,
     transport: Transport,
+    kept: Option<Result<(), String>>,
     ending: Arc<Ending>,
 }
 
@@ -34,6 +35,8 @@ pub struct SessionThreads {
 pub struct SessionEnd {
     /// Why the first thread ended, as a clause.
     pub reason: String,
+    /// Whether it failed, and was not unmounted or aborted.
+    pub is_failure: bool,
     /// Whether all of them have ended, so that every request fails.
     pub is_complete: bool,
 }
@@ -47,7 +50,8 @@ impl SessionThreads {
     /// The end of the first of them, or of all; `None` while all serve.
     pub fn end(&self) -> Option<SessionEnd> {
         let reason = self.ending.reason()?.to_string();
-        Some(SessionEnd { reason, is_complete: self.are_finished() })
+        let is_failure = reason != DISCONNECTED;
+        Some(SessionEnd { reason, is_failure, is_complete: self.are_finished() })
     }
 
     /// A descriptor that is readable from the end of the first of them on, for `poll`.
@@ -58,6 +62,11 @@ impl SessionThreads {
     /// How requests reach them.
     pub fn transport(&self) -> &Transport {
         &self.transport
+    }
+
+    /// Whether the mount outlives the process, or why it does not. `None` if nobody asked for that.
+    pub fn kept(&self) -> Option<&Result<(), String>> {
+        self.kept.as_ref()
     }
 
     /// Waits for all of them, and returns the first error.
@@ -78,7 +87,7 @@ impl From<JoinHandle<io::Result<()>>> for SessionThreads {
     fn from(thread: JoinHandle<io::Result<()>>) -> Self {
         let ending = Ending::new().unwrap_or_else(|e| panic!("{e}")).into();
         let transport = Transport::Device { without_rings: None };
-        SessionThreads { threads: vec![thread], transport, ending }
+        SessionThreads { threads: vec![thread], transport, kept: None, ending }
     }
 }
 
@@ -116,17 +125,32 @@ pub enum Transport {
     },
 }
 
+/// Hands what a further server needs to somebody who outlives this one, before the first request is received: the channels
+/// of all threads, and the result of the negotiation. An error says why that is impossible.
+pub type Keep<'a> = Box<dyn FnOnce(&[BorrowedFd<'_>], &Agreement) -> Result<(), String> + 'a>;
+
+/// Why no mount outlives its server on this kernel.
+const NO_RESEND: &str =
+    "the kernel cannot give the requests of a dead server to another; that needs Linux 6.9";
+
 /// Negotiates the FUSE protocol with the kernel over `channel`, which is mounted already, and starts threads that serve
 /// requests. All of them have begun when it returns. After a failure, those that run end with the mount.
+///
+/// With `keep`, requests come through `/dev/fuse`. If it fails, the mount is served nevertheless.
 pub(crate) fn start<F: FileSystem>(
     mut file_system: F,
     channel: File,
     access: Access,
     serving: Serving,
+    keep: Option<Keep<'_>>,
 ) -> Result<SessionThreads, FuseError> {
     let channel = Channel::new(channel);
     let (id, init) = receive_offer(&channel)?;
+    let can_be_kept = keep.is_some() && Features(init.flags).contains(Features::HAS_RESEND);
     let settings = match settings(&mut file_system, &init) {
+        Ok(settings) if can_be_kept => {
+            Settings { features: settings.features | Features::HAS_RESEND, ..settings }
+        }
         Ok(settings) => settings,
         Err(e) => {
             channel.reply(id, &Err(Errno(libc::EPROTO)), &mut ReplyBuffer::new(0));
@@ -135,7 +159,9 @@ pub(crate) fn start<F: FileSystem>(
     };
     let ending = Arc::new(Ending::new()?);
     let interrupts = Interrupts::new();
-    let session = Arc::new(Session { file_system, access, settings, ending: ending.clone(), interrupts });
+    let is_kept = can_be_kept;
+    let session =
+        Arc::new(Session { file_system, access, settings, is_kept, ending: ending.clone(), interrupts });
     let over_rings = settings.over_rings(serving.rings.map_or(0, |rings| rings.request_bytes));
     let (rings, without_rings) = prepare_rings(&session, &channel, &init, serving.rings, &over_rings);
     let settings = if rings.is_some() { over_rings } else { settings };
@@ -143,21 +169,54 @@ pub(crate) fn start<F: FileSystem>(
     send(&channel, id, accept(&init, &settings).as_bytes(), &mut reply);
     match rings {
         None => {
-            let threads = session.start_readers(channel, serving.threads, settings)?;
-            Ok(SessionThreads { threads, transport: Transport::Device { without_rings }, ending })
+            let channels = channel.with_clones(serving.threads)?;
+            let kept = keep.map(|keep| match can_be_kept {
+                true => keep(
+                    &channels.iter().map(|channel| channel.file().as_fd()).collect::<Vec<_>>(),
+                    &Agreement { offer: Offer { features: Features(init.flags) }, settings },
+                ),
+                false => Err(NO_RESEND.into()),
+            });
+            let threads = session.start_readers(channels, settings)?;
+            Ok(SessionThreads { threads, transport: Transport::Device { without_rings }, kept, ending })
         }
         Some(mut rings) => {
             rings.register()?;
             let ring_threads = rings.threads.len();
-            let mut threads = session.start_readers(channel.until(rings.stop.clone()), 1, settings)?;
+            let mut threads = session.start_readers(vec![channel.until(rings.stop.clone())], settings)?;
             threads.append(&mut rings.threads);
             let buffers = serving.rings.map_or(0, |rings| ring_threads * rings.entries.max(1));
             let buffer_bytes = buffers * settings.ring_payload_bytes();
             let request_bytes = settings.read_bytes;
             let transport = Transport::Rings { threads: ring_threads, buffer_bytes, request_bytes };
-            Ok(SessionThreads { threads, transport, ending })
+            Ok(SessionThreads { threads, transport, kept: None, ending })
         }
     }
+}
+
+/// Starts threads that serve a mount whose server is dead, or is killed before this is called. `channels` are those of
+/// the former server, which it has given to its [`Keep`]. Requests that it has received and not answered come again.
+pub(crate) fn take_over<F: FileSystem>(
+    mut file_system: F,
+    channels: Vec<File>,
+    access: Access,
+    agreement: &Agreement,
+) -> Result<SessionThreads, FuseError> {
+    // It learns what the kernel can do; the settings are those of the first server.
+    let Agreement { offer, settings } = *agreement;
+    file_system.init(&offer).map_err(|Unsupported(what)| unsupported(what.into()))?;
+    let ending = Arc::new(Ending::new()?);
+    let interrupts = Interrupts::new();
+    let session =
+        Session { file_system, access, settings, is_kept: true, ending: ending.clone(), interrupts };
+    let channels: Vec<_> = channels.into_iter().map(Channel::new).collect();
+    if let Some(first) = channels.first() {
+        let failed = |e| SysError::io("asking the kernel for the requests of the former server", &e);
+        first.resend().map_err(failed)?;
+    }
+    let threads = Arc::new(session).start_readers(channels, settings)?;
+    let transport = Transport::Device { without_rings: None };
+    Ok(SessionThreads { threads, transport, kept: Some(Ok(())), ending })
 }
 
 /// Makes the rings, if they are wanted. Otherwise returns why there are none.
@@ -194,18 +253,15 @@ pub fn rings_not_offered() -> String {
 }
 
 impl<F: FileSystem> Session<F> {
-    /// Starts threads that read requests from `channel` and others like it, with buffers for `settings`, and waits until
-    /// they have begun.
+    /// Starts a thread for each channel that reads requests from it, with buffers for `settings`, and waits until they have
+    /// begun.
     fn start_readers(
         self: &Arc<Self>,
-        first: Channel,
-        threads: usize,
+        channels: Vec<Channel>,
         settings: Settings,
     ) -> Result<Vec<JoinHandle<io::Result<()>>>, FuseError> {
-        let further = (1..threads).map(|_| first.another()).collect::<Result<Vec<_>, _>>()?;
         let (begin, begun) = std::sync::mpsc::channel();
-        let channels = std::iter::once(first).chain(further);
-        let started = channels.enumerate().map(|(i, channel)| {
+        let started = channels.into_iter().enumerate().map(|(i, channel)| {
             let (session, channel, begin) = (self.clone(), Arc::new(channel), begin.clone());
             Builder::new().name(format!("fuse-{i}")).spawn(move || session.serve(&channel, settings, begin))
         });
@@ -239,6 +295,10 @@ impl<F: FileSystem> Session<F> {
     ) -> io::Result<()> {
         let mut receive = ReceiveBuffer::new(settings.longest_write());
         let mut reply = ReplyBuffer::new(settings.reply_bytes());
+        if self.is_kept {
+            receive.lock();
+            reply.lock();
+        }
         self.file_system.begin_thread();
         let _ = begin.send(());
         drop(begin);
@@ -319,8 +379,11 @@ fn receive_offer(channel: &Channel) -> Result<(u64, Init), FuseError> {
     }
 }
 
+fn unsupported(what: String) -> FuseError {
+    FuseError::Unsupported(SysError::new(what, libc::EOPNOTSUPP))
+}
+
 fn settings(file_system: &mut impl FileSystem, init: &Init) -> Result<Settings, FuseError> {
-    let unsupported = |what: String| FuseError::Unsupported(SysError::new(what, libc::EOPNOTSUPP));
     if (init.major, init.minor) < (abi::MAJOR, abi::MINOR_MIN) {
         return Err(unsupported(format!(
             "the kernel's FUSE has version {}.{} of the protocol",

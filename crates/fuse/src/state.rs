@@ -16,6 +16,8 @@ pub(crate) struct Session<F> {
     pub(crate) access: Access,
     /// Those for requests from `/dev/fuse`; requests of rings may be shorter.
     pub(crate) settings: Settings,
+    /// Whether another server takes the mount over when this one dies.
+    pub(crate) is_kept: bool,
     pub(crate) ending: Arc<Ending>,
     pub(crate) interrupts: Arc<Interrupts>,
 }

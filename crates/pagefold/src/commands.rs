@@ -86,8 +86,7 @@ fn exit_codes() -> String {
 pub fn run() -> ExitCode {
     // The hidden command is not in the definition, so help and completions do not show it.
     if std::env::args_os().nth(1).is_some_and(|word| word == SERVE) {
-        return pagefold_server::serve_from_stdin()
-            .map_or_else(|e| finish(Err(e)), |exit| ExitCode::from(exit as u8));
+        return pagefold_server::serve_from_stdin().map_or_else(|e| finish(Err(e)), ExitCode::from);
     }
     match parse(std::env::args_os()) {
         Ok(cli) => {

@@ -5,6 +5,7 @@
 //! | `serve` | the entry point of a server process: receives the configuration from the command |
 //! | `disk_server` | the server of a disk: set-up, requests of commands, shutdown, the report |
 //! | `mount` | the server of a mounted image |
+//! | `keeper` | the process that lets a mount outlive its server |
 //! | `export` | the exports of a disk: NBD, or FUSE and a loop device |
 //! | `attributes` | the table of attributes of a disk |
 //! | `disk` | a disk: its store, its medium, writeback passes, refused writes |
@@ -36,6 +37,7 @@ pub mod disk;
 mod disk_server;
 mod errors;
 mod export;
+mod keeper;
 mod log;
 mod log_bound;
 pub mod mount;

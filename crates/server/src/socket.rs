@@ -11,7 +11,7 @@ use pagefold_control::protocol::{self, MAX_REQUEST, Request, Response, SERVER_TI
 use pagefold_control::report::writeback::PassProgress;
 use pagefold_sys::ready;
 use std::io::{BufReader, Read, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -22,6 +22,9 @@ use std::time::{Duration, Instant};
 /// Clients served at once; one more gets an error. The number is larger than that of commands that a script runs in
 /// parallel, so that no command, such as `disk remove`, is refused.
 const MAX_CLIENTS: usize = 64;
+
+/// Clients that wait to be accepted, as many as the standard library lets wait.
+const BACKLOG: i32 = 128;
 
 /// Handles the requests of commands.
 pub trait RequestHandler: Send + Sync + 'static {
@@ -45,6 +48,18 @@ impl ControlSocket {
         let listener = UnixListener::bind(path).map_err(failed)?;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
         Ok(ControlSocket { listener })
+    }
+
+    /// The socket that a former server has bound. Clients see this process as its owner from now on.
+    pub fn taken_over(listener: UnixListener) -> Result<Self> {
+        let failed = |e: rustix::io::Errno| CliError::io("taking the control socket over", &e.into());
+        rustix::net::listen(&listener, BACKLOG).map_err(failed)?;
+        Ok(ControlSocket { listener })
+    }
+
+    /// Its descriptor, to hand it over.
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
     }
 
     /// Starts the thread that accepts clients, which runs as long as the process.

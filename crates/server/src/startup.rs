@@ -26,6 +26,12 @@ impl StartupChannel {
         }
     }
 
+    /// Another descriptor of what [`StartupChannel::into_foreground_socket`] returns.
+    pub fn foreground_socket(&self) -> Result<Option<UnixStream>> {
+        let cloned = self.foreground.then(|| self.stream.try_clone()).transpose();
+        cloned.map_err(|e| CliError::io("duplicating a socket", &e))
+    }
+
     /// The socket to a command in the foreground, which becomes readable when the command exits; `None` in the
     /// background.
     pub fn into_foreground_socket(self) -> Option<UnixStream> {

@@ -147,6 +147,16 @@ impl Mounted {
         Ok((channel, Self::of_new(path, true)?))
     }
 
+    /// The mount that another process of this program has made, and does not unmount any more.
+    pub fn taken_over(path: PathBuf, device: DeviceNumber, is_by_helper: bool) -> Self {
+        Mounted { path, device, is_by_helper }
+    }
+
+    /// Leaves the mount to another process.
+    pub fn leave(self) {
+        std::mem::forget(self);
+    }
+
     fn of_new(path: PathBuf, is_by_helper: bool) -> Result<Self, SysError> {
         match fusedev::device_at(&path) {
             Ok(device) => Ok(Mounted { path, device, is_by_helper }),
@@ -165,6 +175,11 @@ impl Mounted {
     /// The device number of the file system.
     pub fn device(&self) -> DeviceNumber {
         self.device
+    }
+
+    /// Whether `fusermount3` has made it.
+    pub fn is_by_helper(&self) -> bool {
+        self.is_by_helper
     }
 
     /// Aborts the connection and unmounts, even if the mount is in use. It may be called again.

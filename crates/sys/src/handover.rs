@@ -11,7 +11,10 @@ use rustix::net::{
 };
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// The length of the header of a message.
+pub const HEADER_BYTES: usize = 8;
 
 /// Sends one byte with a descriptor attached. The receiver's duplicate shares the file's locks.
 pub fn send_fd(socket: impl AsFd, fd: impl AsFd) -> Result<(), SysError> {
@@ -49,6 +52,51 @@ pub fn recv_fd(socket: impl AsFd) -> Result<Option<OwnedFd>, SysError> {
     Ok(None)
 }
 
+/// Most descriptors of one message (SCM_MAX_FD).
+pub const FDS_MAX: usize = 253;
+
+/// Sends the eight bytes `header` with descriptors attached, at most [`FDS_MAX`].
+pub fn send_message(
+    socket: impl AsFd,
+    header: [u8; HEADER_BYTES],
+    fds: &[BorrowedFd<'_>],
+) -> Result<(), SysError> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(SysError::new("handing descriptors over", libc::E2BIG));
+    }
+    let send = || rustix::net::sendmsg(&socket, &[IoSlice::new(&header)], &mut control, SendFlags::NOSIGNAL);
+    // Eight bytes are sent whole.
+    retry_on_intr(send).map(|_| ()).map_err(failed("handing descriptors over"))
+}
+
+/// Receives one message of [`send_message`]: adds its descriptors, with close-on-exec, to `fds`, and returns its header.
+/// `None` if the peer has closed the socket. Allocates nothing if `fds` has the capacity.
+pub fn recv_message(
+    socket: impl AsFd,
+    fds: &mut Vec<OwnedFd>,
+) -> Result<Option<[u8; HEADER_BYTES]>, SysError> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut header = [0u8; HEADER_BYTES];
+    let receive = || {
+        let buffers = &mut [IoSliceMut::new(&mut header)];
+        rustix::net::recvmsg(&socket, buffers, &mut control, RecvFlags::CMSG_CLOEXEC | RecvFlags::WAITALL)
+    };
+    let received = retry_on_intr(receive).map_err(failed("receiving descriptors"))?;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(received) = message {
+            fds.extend(received);
+        }
+    }
+    match received.bytes {
+        HEADER_BYTES => Ok(Some(header)),
+        0 => Ok(None),
+        _ => Err(SysError::new("receiving descriptors", libc::EPROTO)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -73,6 +121,21 @@ mod tests {
         assert!(recv_fd(&b).unwrap().is_none());
         drop(a);
         assert!(recv_fd(&b).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_message_carries_many_descriptors() {
+        let (a, b) = UnixStream::pair().unwrap();
+        let mut received = Vec::new();
+        for count in [0, 1, FDS_MAX] {
+            send_message(&a, *b"12345678", &vec![a.as_fd(); count]).unwrap();
+            assert_eq!(recv_message(&b, &mut received).unwrap(), Some(*b"12345678"));
+            assert_eq!(received.len(), count);
+            received.clear();
+        }
+        assert!(send_message(&a, [0; 8], &vec![a.as_fd(); FDS_MAX + 1]).is_err());
+        drop(a);
+        assert_eq!(recv_message(&b, &mut received).unwrap(), None);
     }
 
     #[test]

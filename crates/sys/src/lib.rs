@@ -65,6 +65,7 @@ pub mod rangelock;
 pub mod readahead;
 pub mod ready;
 pub mod resolver;
+pub mod respawn;
 pub mod rundir;
 pub mod sigbus;
 pub mod signal;

@@ -3,6 +3,12 @@
 use crate::{SysError, done};
 use std::ptr::NonNull;
 
+/// Keeps the pages of `bytes` in memory, as far as the limit of locked memory allows (mlock(2)).
+pub fn lock(bytes: &[u8]) -> Result<(), SysError> {
+    // SAFETY: the range is that of a live slice, and the call changes none of its bytes.
+    done(unsafe { libc::mlock(bytes.as_ptr().cast(), bytes.len()) }, || "locking memory (mlock)")
+}
+
 /// A range of private anonymous memory: reserved address space without memory at first.
 ///
 /// The kernel backs a page with memory when it is first accessed; it reads as zeroes then. Dropping the value unmaps

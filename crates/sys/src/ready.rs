@@ -13,11 +13,20 @@ pub fn wait<const N: usize>(
     fds: [BorrowedFd<'_>; N],
     limit: Option<Duration>,
 ) -> Result<[bool; N], SysError> {
+    wait_for(fds.map(|fd| (fd, true)), limit)
+}
+
+/// As [`wait`], but where the flag of a descriptor is false, only an error state of it counts. Allocates nothing.
+pub fn wait_for<const N: usize>(
+    fds: [(BorrowedFd<'_>, bool); N],
+    limit: Option<Duration>,
+) -> Result<[bool; N], SysError> {
+    let events = |readable| if readable { PollFlags::IN } else { PollFlags::empty() };
     let deadline = limit.map(|l| Instant::now() + l);
     loop {
         let left = deadline.map(|d| d.saturating_duration_since(Instant::now()));
         let timeout = left.map(|l| Timespec { tv_sec: l.as_secs() as i64, tv_nsec: l.subsec_nanos().into() });
-        let mut polled = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        let mut polled = fds.map(|(fd, readable)| PollFd::from_borrowed_fd(fd, events(readable)));
         match poll(&mut polled, timeout.as_ref()) {
             Ok(_) => return Ok(polled.each_ref().map(|p| !p.revents().is_empty())),
             Err(rustix::io::Errno::INTR) => {}
@@ -51,7 +60,9 @@ mod tests {
         assert_eq!(wait([b.as_fd(), d.as_fd()], Some(Duration::ZERO)).unwrap(), [false, false]);
         a.write_all(b"x").unwrap();
         assert_eq!(wait([b.as_fd(), d.as_fd()], None).unwrap(), [true, false]);
+        assert_eq!(wait_for([(b.as_fd(), false)], Some(Duration::ZERO)).unwrap(), [false]);
         drop(c);
+        assert_eq!(wait_for([(b.as_fd(), false), (d.as_fd(), false)], None).unwrap(), [false, true]);
         assert_eq!(wait([b.as_fd(), d.as_fd()], None).unwrap(), [true, true]);
     }
 

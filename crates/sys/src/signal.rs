@@ -140,7 +140,8 @@ impl Drop for Masked {
     }
 }
 
-/// A descriptor that is readable when this process has received SIGTERM, SIGINT or SIGHUP.
+/// A descriptor that is readable when this process has received SIGTERM, SIGINT or SIGHUP, or another signal that was
+/// chosen.
 pub struct Termination {
     fd: OwnedFd,
 }
@@ -149,7 +150,16 @@ impl Termination {
     /// Opens the descriptor. Blocks the signals permanently in the calling thread, and so in threads that it starts
     /// later.
     pub fn listen() -> Result<Self, SysError> {
-        let set = termination_set();
+        Self::listen_also(&[])
+    }
+
+    /// As [`Termination::listen`], for the signals `further` too.
+    pub fn listen_also(further: &[i32]) -> Result<Self, SysError> {
+        let mut set = termination_set();
+        for signal in further {
+            // SAFETY: the set is initialised; a number that is no signal adds none.
+            unsafe { libc::sigaddset(&raw mut set, *signal) };
+        }
         change_mask(libc::SIG_BLOCK, &set)?;
         // SAFETY: the set is initialised; -1 requests a new descriptor.
         let fd = unsafe { libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };

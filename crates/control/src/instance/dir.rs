@@ -1,5 +1,6 @@
 //! The folder of one instance: the paths of its files, and whether its server is alive.
 
+use super::keeper;
 use super::location::IMAGES;
 use super::name::InstanceName;
 use super::state::{self, Server, State};
@@ -188,7 +189,8 @@ impl InstanceDir {
     pub fn remove_contents(&self) -> Result<()> {
         let sockets = [self.control_path(), self.nbd_path()];
         let files = [self.state_path(), self.path.join("state.new"), self.log_path(), self.ended_path()];
-        for path in sockets.into_iter().chain(files) {
+        let of_keeper = [keeper::STATE, keeper::STATE_NEW, keeper::PROGRAM].map(|name| self.path.join(name));
+        for path in sockets.into_iter().chain(files).chain(of_keeper) {
             tolerate_missing(std::fs::remove_file(&path), &path)?;
         }
         tolerate_missing(std::fs::remove_dir(self.mount_path()), &self.mount_path())

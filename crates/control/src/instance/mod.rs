@@ -16,11 +16,13 @@
 //! | `location` | the path of the runtime folder |
 //! | `name`, `dir`, `state` | the name, the files and the state file of an instance |
 //! | `counter` | the counter of generated names |
+//! | `keeper` | the state of the process that starts the next server |
 //! | `loop_device`, `saved_log`, `sweep` | cleaning up after the server of a disk |
 //! | `mounts` | finding and cleaning up mounted images |
 
 mod counter;
 mod dir;
+pub mod keeper;
 pub mod location;
 pub mod loop_device;
 pub mod mounts;

@@ -9,7 +9,7 @@ use crate::instance::{InstanceDir, LockedRuntimeDir, RuntimeDir};
 use pagefold_image::mount::MOUNT_NAME;
 use pagefold_sys::fusermount::{self, HelperError};
 use pagefold_sys::{fusedev, mounts};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -28,6 +28,14 @@ pub fn find_any(matches: impl Fn(&MountState) -> bool) -> Result<Vec<(InstanceDi
     let Some(runtime) = RuntimeDir::open_images()? else { return Ok(Vec::new()) };
     let all = runtime.lock()?.instances()?;
     Ok(with_state(all, matches))
+}
+
+/// The directories of all mounted images, those of servers that died among them, in order.
+pub fn mount_points() -> Result<Vec<PathBuf>> {
+    let mut points: Vec<_> = find_any(|_| true)?.into_iter().map(|(_, state)| state.mount_point).collect();
+    points.sort();
+    points.dedup();
+    Ok(points)
 }
 
 /// As [`find`], for a caller that holds the lock of the runtime folder.

@@ -78,7 +78,7 @@ fn started() -> (Kernel, std::sync::mpsc::Sender<u8>) {
     let (mut kernel, channel_end) = pair();
     let (sender, receiver) = channel();
     kernel.offer(1, 7, 45);
-    start(Waiting(Mutex::new(receiver)), channel_end, Access::Only(OWNER), 1.into()).unwrap();
+    start(Waiting(Mutex::new(receiver)), channel_end, Access::Only(OWNER), 1.into(), None).unwrap();
     let (id, error, data) = kernel.receive();
     assert_eq!((id, error), (1, 0));
     let reply = InitOut::read_from_bytes(&data).unwrap();
@@ -95,7 +95,7 @@ fn the_end_of_the_connection_is_reported() {
     let (mut kernel, channel_end) = pair();
     kernel.offer(1, 7, 45);
     let (_sender, receiver) = channel();
-    let threads = start(Waiting(Mutex::new(receiver)), channel_end, Access::Anybody, 1.into()).unwrap();
+    let threads = start(Waiting(Mutex::new(receiver)), channel_end, Access::Anybody, 1.into(), None).unwrap();
     assert_eq!(threads.end(), None);
     drop(kernel);
     // An end of a pair of sockets reads nothing then, which is no request.
@@ -150,7 +150,7 @@ fn a_newer_major_version_is_offered_again() {
     kernel.offer(1, 8, 0);
     kernel.offer(2, 7, 31);
     let (_sender, receiver) = channel();
-    start(Waiting(Mutex::new(receiver)), channel_end, Access::Anybody, 1.into()).unwrap();
+    start(Waiting(Mutex::new(receiver)), channel_end, Access::Anybody, 1.into(), None).unwrap();
     assert_eq!(kernel.receive(), (1, 0, [7u32, abi::MINOR].as_bytes().to_vec()));
     assert_eq!(kernel.receive().0, 2);
 }
@@ -160,7 +160,7 @@ fn an_old_version_and_another_first_request_are_refused() {
     let begin = |kernel: &mut Kernel, channel_end| {
         let (_sender, receiver) = channel();
         let refused =
-            start(Waiting(Mutex::new(receiver)), channel_end, Access::Anybody, 1.into()).unwrap_err();
+            start(Waiting(Mutex::new(receiver)), channel_end, Access::Anybody, 1.into(), None).unwrap_err();
         (refused, kernel.receive())
     };
     let (mut kernel, channel_end) = pair();
@@ -214,7 +214,7 @@ impl FileSystem for Interruptible {
 fn an_interrupted_request_of_a_file_system_that_can_be_ends_with_eintr() {
     let (mut kernel, channel_end) = pair();
     kernel.offer(2, 7, 45);
-    start(Interruptible, channel_end, Access::Only(OWNER), 1.into()).unwrap();
+    start(Interruptible, channel_end, Access::Only(OWNER), 1.into(), None).unwrap();
     assert_eq!(kernel.receive().0, 2);
     // An interruption has no reply. It is not refused although the kernel names another user.
     kernel.send(6 | 1, opcode::INTERRUPT, 0, 6u64.as_bytes());
@@ -284,7 +284,8 @@ fn an_entry_of_a_ring_has_the_data_of_reads_and_writes_without_a_copy() {
     let file_system = Places(Mutex::default());
     let (access, ending) = (Access::Anybody, Ending::new().unwrap());
     let interrupts = Interrupts::new();
-    let session = Session { file_system, access, settings, ending: ending.into(), interrupts };
+    let session =
+        Session { file_system, access, settings, is_kept: false, ending: ending.into(), interrupts };
     let mut payload = vec![7; READ_BYTES];
     let place = payload.as_ptr().addr();
     for (number, payload_bytes, len) in [(opcode::READ, 0, READ_BYTES), (opcode::WRITE, READ_BYTES, 8)] {

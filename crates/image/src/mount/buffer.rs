@@ -63,7 +63,8 @@ impl ReplyMemory {
         Ok(Some((memory, threads_per_queue as usize)))
     }
 
-    fn reserve(image: &Image, threads: u64, read_bytes: u64) -> Result<Self, MountError> {
+    /// Sets memory aside for buffers of so many threads and for reads of so many bytes.
+    pub(super) fn reserve(image: &Image, threads: u64, read_bytes: u64) -> Result<Self, MountError> {
         let (total, limit) = (buffer_bytes(read_bytes) * threads, image.budget().stats().limit_bytes);
         let reservation = image.budget().reserve(total);
         let reservation = reservation

@@ -27,9 +27,14 @@ use fs::ImageFs;
 pub use options::MountOptions;
 pub use pagefold_fuse::MOUNT_NAME;
 pub use pagefold_fuse::Transport;
-use pagefold_fuse::{FuseError, FuseMount, Mounter, Rings, Serving, free_directory, rings_not_offered};
+use pagefold_fuse::{
+    Agreement, FuseError, FuseMount, Keep, Mounter, Rings, Serving, free_directory, rings_not_offered,
+};
+use pagefold_sys::fusermount::Mounted;
+use pagefold_sys::mounts::DeviceNumber;
 use pagefold_sys::{SysError, cpu};
 use pagefold_sys::{fusedev, fusering};
+use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -40,6 +45,19 @@ use std::time::Instant;
 /// Why a mount has no rings although the kernel offers them.
 const NO_ROOM: &str =
     "rings for all CPUs that this machine may have would take too much of the memory budget";
+
+/// A mount that another process has made, for [`Mount::take_over`].
+#[derive(Debug)]
+pub struct Taken {
+    /// The channels of FUSE that the first server has handed over.
+    pub channels: Vec<File>,
+    /// The result of its negotiation with the kernel.
+    pub agreement: Agreement,
+    /// The device number of the file system.
+    pub device: DeviceNumber,
+    /// Whether `fusermount3` has mounted it.
+    pub is_by_helper: bool,
+}
 
 /// A mounted image and the threads that serve it. Dropping it unmounts, and joins the threads.
 #[derive(Debug)]
@@ -71,15 +89,24 @@ impl Mount {
         options: &MountOptions,
         then: impl FnOnce() -> Result<(), SysError>,
     ) -> Result<Self, MountError> {
+        Self::new_kept(image, mount_point, options, then, |_| None)
+    }
+
+    /// As [`Mount::new_then`], for a mount that outlives this process if possible ([`Mount::kept`]): `keep` returns what hands
+    /// it to somebody who lives on, and gives it to the next process, which can [take it over](Mount::take_over).
+    pub fn new_kept<'k>(
+        image: Image,
+        mount_point: &Path,
+        options: &MountOptions,
+        then: impl FnOnce() -> Result<(), SysError>,
+        keep: impl FnOnce(&Mounted) -> Option<Keep<'k>>,
+    ) -> Result<Self, MountError> {
         let path = free_directory(mount_point)?;
         // An image without a root directory could be mounted, but not listed.
         image.root()?;
         let threads = if options.threads == 0 { default_threads() } else { options.threads };
         let Planned { memory, serving, without_rings } = Planned::new(&image, threads, options.uring)?;
         let read_bytes = memory.read_bytes;
-        let (alive, ended) = UnixStream::pair().map_err(|e| SysError::io("making a pair of sockets", &e))?;
-        let fs = ImageFs::new(image.clone(), read_bytes, options, alive);
-        let (requests, first_read) = (fs.requests(), fs.first_read());
         let request = fusedev::Request {
             source: &options.source,
             read_only: true,
@@ -94,7 +121,43 @@ impl Mount {
             0 => Mounter::ThisProcess,
             _ => Mounter::Helper,
         };
-        let mount = FuseMount::new(fs, path, &request, mounter, serving, then)?;
+        Self::serve(image, options, memory, |fs| {
+            FuseMount::new_kept(fs, path, &request, mounter, serving, then, keep)
+        })
+        .map(|mount| mount.served_by(serving.threads, without_rings))
+    }
+
+    /// Serves a mount of `image` whose server has died, or is killed before this is called. `image` was opened with the
+    /// same options. On failure, the mount is as it was.
+    pub fn take_over(
+        image: Image,
+        mount_point: &Path,
+        options: &MountOptions,
+        taken: Taken,
+    ) -> Result<Self, MountError> {
+        let Taken { channels, agreement, device, is_by_helper } = taken;
+        let (threads, read_bytes) = (channels.len(), agreement.settings.read_bytes);
+        let memory = ReplyMemory::reserve(&image, threads as u64, read_bytes as u64)?;
+        let mounted = Mounted::taken_over(mount_point.into(), device, is_by_helper);
+        let mounter = if is_by_helper { Mounter::Helper } else { Mounter::ThisProcess };
+        Self::serve(image, options, memory, |fs| {
+            FuseMount::take_over(fs, mounted, mounter, options.allow_other, channels, &agreement)
+        })
+        .map(|mount| mount.served_by(threads, None))
+    }
+
+    /// Serves `image` with the mount that `start` returns for its file system.
+    fn serve(
+        image: Image,
+        options: &MountOptions,
+        memory: ReplyMemory,
+        start: impl FnOnce(ImageFs) -> Result<FuseMount, FuseError>,
+    ) -> Result<Self, MountError> {
+        let (alive, ended) = UnixStream::pair().map_err(|e| SysError::io("making a pair of sockets", &e))?;
+        let read_bytes = memory.read_bytes;
+        let fs = ImageFs::new(image.clone(), read_bytes, options, alive);
+        let (requests, first_read) = (fs.requests(), fs.first_read());
+        let mount = start(fs)?;
         if let Some(device) = mount.device()
             && options.kernel_read_ahead_kib > 0
         {
@@ -104,14 +167,33 @@ impl Mount {
                 image.end_read_ahead();
             }
         }
-        let (transport, threads) = match mount.transport().clone() {
-            Transport::Device { without_rings: None } => {
-                (Transport::Device { without_rings }, serving.threads)
-            }
-            device @ Transport::Device { .. } => (device, serving.threads),
-            rings @ Transport::Rings { threads, .. } => (rings, threads),
-        };
-        Ok(Mount { mount, ended, _memory: memory, transport, threads, read_bytes, requests, first_read })
+        let transport = mount.transport().clone();
+        Ok(Mount { mount, ended, _memory: memory, transport, threads: 0, read_bytes, requests, first_read })
+    }
+
+    /// Notes how many threads serve, unless rings do, and why these do not.
+    fn served_by(mut self, threads: usize, without: Option<String>) -> Self {
+        self.threads = threads;
+        match &mut self.transport {
+            Transport::Device { without_rings } => *without_rings = without_rings.take().or(without),
+            Transport::Rings { threads, .. } => self.threads = *threads,
+        }
+        self
+    }
+
+    /// Whether the mount outlives the process, or why it does not. `None` if nobody asked for that.
+    pub fn kept(&self) -> Option<&Result<(), String>> {
+        self.mount.kept()
+    }
+
+    /// Why a thread that serves requests failed, if one did. It does not fail when the mount is unmounted.
+    pub fn failure(&self) -> Option<String> {
+        self.mount.end().filter(|end| end.is_failure).map(|end| end.reason)
+    }
+
+    /// A descriptor that is readable from the end of the first thread that serves requests on, for `poll`.
+    pub fn first_end(&self) -> BorrowedFd<'_> {
+        self.mount.first_end().unwrap_or_else(|| self.ended())
     }
 
     /// The smallest budget with which `image` can be mounted, bytes.

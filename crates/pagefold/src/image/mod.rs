@@ -4,7 +4,7 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | `mount`, `unmount`, `mounts`, `stats` | the commands on mounted images, each with its arguments |
+//! | `mount`, `unmount`, `restart`, `mounts`, `stats` | the commands on mounted images, each with its arguments |
 //! | `build`, `build_args`, `build_source`, `build_summary` | the command that makes images, its arguments, what it makes them from, its summary |
 //! | `ls`, `cat`, `show`, `extract`, `tar`, `check` | the commands on images, each with its arguments |
 //! | `extract_total` | the total of the progress of `extract` |
@@ -47,6 +47,7 @@ mod mounts;
 mod names;
 mod open;
 mod overview;
+mod restart;
 mod show;
 mod stats;
 mod tamper;
@@ -81,7 +82,7 @@ pub enum ImageCommand {
     ///
     /// Starts a server process and returns when the files can be read. The server uses no more memory for reading than
     /// --memory, and exits when the image is unmounted: by `image unmount`, or by umount(8). If it is
-    /// killed, every access fails until `image unmount`, or the next `image mount`, has cleaned up.
+    /// killed, another one takes over, and readers only wait (Linux 6.9; `image stats` says whether).
     ///
     /// Only the user who mounts can access the files, also if that is root: other users get "Permission denied". With
     /// --allow-other all users can, and the modes, owners and access lists in the image decide what each can read.
@@ -96,6 +97,15 @@ pub enum ImageCommand {
     /// Unmount images (like fusermount3 -u, or umount)
     #[command(alias = "umount")]
     Unmount(unmount::UnmountArgs),
+    /// Replace the servers of mounted images, which stay mounted
+    ///
+    /// The new server runs the program of this command: after an upgrade, the one that is installed now. Programs that
+    /// use the files notice nothing but a moment's wait. If the new server cannot take over, the former one serves on,
+    /// and the message says why. A package can call it with --all after an upgrade.
+    ///
+    /// It also starts a server again that has died too often, so that the users of its files wait. Needs Linux 6.9.
+    #[command(visible_alias = "upgrade")]
+    Restart(restart::RestartArgs),
     /// List the mounted images
     ///
     /// Lists the mounts that have a server of this user, and cleans up after servers that died. Mounts of the kernel
@@ -183,6 +193,7 @@ pub fn run(command: &ImageCommand) -> Result<()> {
         ImageCommand::Build(args) => build::run(args),
         ImageCommand::Mount(args) => mount::run(args),
         ImageCommand::Unmount(args) => unmount::run(args),
+        ImageCommand::Restart(args) => restart::run(args),
         ImageCommand::Mounts(args) => mounts::run(args),
         ImageCommand::Stats(args) => stats::run(args),
         ImageCommand::Ls(args) => ls::run(args),

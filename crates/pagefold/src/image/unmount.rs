@@ -39,17 +39,8 @@ pub struct UnmountArgs {
 
 /// Unmounts images. A failure does not stop the unmounting of the others.
 pub fn run(args: &UnmountArgs) -> Result<()> {
-    let mounts = if args.all { all_mount_points()? } else { args.mounts.clone() };
+    let mounts = if args.all { served_mounts::mount_points()? } else { args.mounts.clone() };
     each(&mounts, "images were not unmounted", |mount| unmount(&find::mount_point(mount)?, args.force))
-}
-
-/// The directories of all mounted images, those of servers that died among them.
-fn all_mount_points() -> Result<Vec<PathBuf>> {
-    let found = served_mounts::find_any(|_| true)?;
-    let mut points: Vec<_> = found.into_iter().map(|(_, state)| state.mount_point).collect();
-    points.sort();
-    points.dedup();
-    Ok(points)
 }
 
 /// Unmounts an image, and waits until its server has exited.

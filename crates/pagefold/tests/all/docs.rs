@@ -22,6 +22,7 @@ const COMMANDS: &[&str] = &[
     "image cat",
     "image mount",
     "image unmount",
+    "image restart",
     "image mounts",
     "image stats",
     "image show",

@@ -118,7 +118,7 @@ pub fn contents() -> Vec<u8> {
     (0..200_000u32).flat_map(|n| format!("{} {}\n", n % 1013, n).into_bytes()).collect()
 }
 
-fn wait_until(condition: impl Fn() -> bool) {
+pub fn wait_until(condition: impl Fn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !condition() {
         assert!(Instant::now() < deadline, "timeout");
@@ -224,15 +224,36 @@ fn a_mount_in_use_is_unmounted_only_with_force() {
 }
 
 /// The server process of the only mount.
-fn server(sandbox: &MountSandbox) -> rustix::process::Pid {
+pub fn server(sandbox: &MountSandbox) -> rustix::process::Pid {
     let pid = i32::try_from(sandbox.stats()["server"]["pid"].as_i64().unwrap()).unwrap();
     rustix::process::Pid::from_raw(pid).unwrap()
 }
 
-/// Kills the server of the only mount, and waits until the kernel has closed its files.
+/// Kills the keeper and the server of the only mount together, and waits until the kernel has closed their files.
 pub fn kill(sandbox: &MountSandbox) {
     let pid = server(sandbox);
-    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    // Stopped first, so that it starts no other server.
+    let keeper = keeper(sandbox);
+    for signal in [rustix::process::Signal::STOP, rustix::process::Signal::KILL] {
+        rustix::process::kill_process(keeper, signal).unwrap();
+        // A process that dies with its keeper is no zombie of it.
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+    }
+    wait_until_gone(keeper);
+    wait_until_gone(pid);
+}
+
+/// The keeper of the only mount.
+pub fn keeper(sandbox: &MountSandbox) -> rustix::process::Pid {
+    let images = sandbox.inner.runtime().join(".images");
+    let states = fs::read_dir(images).unwrap().map(|entry| entry.unwrap().path().join("keeper"));
+    let state = states.filter_map(|path| fs::read(path).ok()).next().unwrap();
+    let state: serde_json::Value = serde_json::from_slice(&state).unwrap();
+    rustix::process::Pid::from_raw(state["keeper"]["pid"].as_i64().unwrap() as i32).unwrap()
+}
+
+/// Waits until the kernel has closed the files of a process that was killed.
+pub fn wait_until_gone(pid: rustix::process::Pid) {
     // Probing the mount would not work as root for a mount of another user. A zombie whose other threads have exited
     // has closed all its files.
     let proc = PathBuf::from(format!("/proc/{}", pid.as_raw_nonzero()));

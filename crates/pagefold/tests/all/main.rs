@@ -31,6 +31,7 @@ mod image_mounts;
 mod image_pairs;
 mod image_proxies;
 mod image_remote;
+mod image_restart;
 mod image_show;
 mod image_startup;
 mod image_stores;

@@ -60,7 +60,7 @@ impl<'a> EndWatch<'a> {
         if self.logged == Logged::Nothing {
             self.wait_for_the_others();
         }
-        let Some(SessionEnd { reason, is_complete }) = self.export.end() else { return };
+        let Some(SessionEnd { reason, is_complete, .. }) = self.export.end() else { return };
         let name = self.name;
         match (self.logged, is_complete) {
             (Logged::Nothing, false) => {

@@ -27,8 +27,11 @@ use pagefold_image::with_causes;
 use pagefold_remote::cache::Key;
 use pagefold_remote::stores::Store;
 use pagefold_remote::{Options, RemoteSource, Secret, Url};
+use std::collections::BTreeMap;
 use std::fmt::Display;
-use std::path::Path;
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use stores::Stores;
@@ -51,6 +54,28 @@ pub struct Media {
     salt: Salt,
     remote: RemoteConfig,
     cache: Option<OpenedCache>,
+}
+
+/// Files that are open already, by their paths.
+#[derive(Default)]
+pub struct OpenFiles(BTreeMap<PathBuf, File>);
+
+impl OpenFiles {
+    /// The paths, in order.
+    pub fn paths(&self) -> impl Iterator<Item = &PathBuf> {
+        self.0.keys()
+    }
+
+    /// The descriptors, in the order of the paths.
+    pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.0.values().map(AsFd::as_fd)
+    }
+}
+
+impl FromIterator<(PathBuf, File)> for OpenFiles {
+    fn from_iter<I: IntoIterator<Item = (PathBuf, File)>>(files: I) -> Self {
+        OpenFiles(files.into_iter().collect())
+    }
 }
 
 struct Medium {
@@ -91,6 +116,11 @@ impl Media {
     /// Opens the image, its devices, and their Merkle trees, as far as they are files, and the cache of the others. `report`
     /// gets a sentence when the cache begins to fail.
     pub fn open(config: &MediaConfig, report: fn(&str)) -> Result<Self> {
+        Self::open_with(config, &mut OpenFiles::default(), report)
+    }
+
+    /// As [`Media::open`], with `files`: uses those that are there, and adds the others.
+    pub fn open_with(config: &MediaConfig, files: &mut OpenFiles, report: fn(&str)) -> Result<Self> {
         let verity = config.verity.as_ref();
         if let Some(verity) = verity {
             check_counts(verity, 1 + config.devices.len())?;
@@ -100,8 +130,8 @@ impl Media {
             None => Salt::default(),
         };
         let open = |(n, location): (usize, &Location)| {
-            let source = Opened::open(location)?;
-            let verity = verity.map(|verity| open_tree(verity, n, location)).transpose()?;
+            let source = Opened::open(location, files)?;
+            let verity = verity.map(|verity| open_tree(verity, n, location, files)).transpose()?;
             Ok(Medium { source, verity })
         };
         let media = config.all().enumerate().map(open).collect::<Result<Vec<_>>>()?;
@@ -165,9 +195,9 @@ impl Medium {
 }
 
 impl Opened {
-    fn open(location: &Location) -> Result<Self> {
+    fn open(location: &Location, files: &mut OpenFiles) -> Result<Self> {
         let file = match location {
-            Location::File(path) => Some(open_file(path, &format!("opening '{location}'"))?),
+            Location::File(path) => Some(open_file(path, files, &format!("opening '{location}'"))?),
             Location::Url(_) => None,
         };
         Ok(Opened { location: location.clone(), file })
@@ -330,10 +360,10 @@ fn check_counts(verity: &VerityConfig, media: usize) -> Result<()> {
 }
 
 /// Opens the tree of medium `n`, whose location is `location`.
-fn open_tree(verity: &VerityConfig, n: usize, location: &Location) -> Result<Verity> {
+fn open_tree(verity: &VerityConfig, n: usize, location: &Location, files: &mut OpenFiles) -> Result<Verity> {
     let digest = verity.digests[n].parse().map_err(|e| CliError::usage(format!("--digest: {e}")))?;
     let tree = verity.trees.get(n).cloned().unwrap_or_else(|| location.with_suffix(TREE_SUFFIX));
-    Ok(Verity { digest, tree: Opened::open(&tree).map_err(with_advice)? })
+    Ok(Verity { digest, tree: Opened::open(&tree, files).map_err(with_advice)? })
 }
 
 /// Whether a path begins like a URL.
@@ -343,8 +373,14 @@ fn has_unknown_scheme(path: &Path) -> bool {
 }
 
 /// Opens a file or block device for reading. Errors begin with `what`.
-fn open_file(path: &Path, what: &(impl Display + ?Sized)) -> Result<Arc<dyn ByteSource>> {
-    let file = pagefold_backing::open_for_reading(path).map_err(|e| {
+fn open_file(
+    path: &Path,
+    files: &mut OpenFiles,
+    what: &(impl Display + ?Sized),
+) -> Result<Arc<dyn ByteSource>> {
+    let taken_over = files.0.get(path).map(File::try_clone).transpose();
+    let taken_over = taken_over.map_err(|e| CliError::io(what, &e))?;
+    let file = taken_over.map_or_else(|| pagefold_backing::open_for_reading(path), Ok).map_err(|e| {
         let exit = match e.errno {
             libc::ENOENT if has_unknown_scheme(path) => {
                 let schemes = SCHEMES.map(|scheme| format!("{scheme}://")).join(", ");
@@ -359,6 +395,8 @@ fn open_file(path: &Path, what: &(impl Display + ?Sized)) -> Result<Arc<dyn Byte
         };
         CliError::new(exit, format!("{what}: {}", std::io::Error::from_raw_os_error(e.errno)))
     })?;
+    let copy = file.try_clone().map_err(|e| CliError::io(what, &e))?;
+    files.0.insert(path.into(), copy);
     let backing = FileBacking::for_reading(file);
     Ok(Arc::new(backing.map_err(|e| CliError::failed(format!("{what}: {}", with_causes(&e))))?))
 }

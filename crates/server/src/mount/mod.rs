@@ -7,16 +7,20 @@
 //! reads nothing of the image and waits for the end.
 
 pub mod cache;
+mod kept;
 mod lists;
 pub mod media;
 mod report;
 mod shares;
 
+use crate::keeper::KeeperLink;
 use crate::socket::{ControlSocket, RequestHandler};
 use crate::startup::StartupChannel;
 use cache::OpenedCache;
+use kept::Handover;
+pub use kept::Kept;
 use lists::{ListFile, Prefetch, Recording};
-use media::{Media, Sources};
+use media::{Media, OpenFiles, Sources};
 use pagefold_control::config::{FuseUring, MountConfig, ReadAheadConfig};
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::instance::state::MountState;
@@ -24,53 +28,110 @@ use pagefold_control::instance::{InstanceDir, RuntimeDir};
 use pagefold_control::media::Location;
 use pagefold_control::protocol::{Request, Response};
 use pagefold_control::report::writeback::PassProgress;
-use pagefold_control::startup::Ready;
-use pagefold_image::mount::{LEAST_REPLY_BYTES, Mount, MountError, MountOptions};
+use pagefold_control::startup::{Ready, StartRequest};
+use pagefold_fuse::{Agreement, Keep};
+use pagefold_image::mount::{LEAST_REPLY_BYTES, Mount, MountError, MountOptions, Transport};
 use pagefold_image::startup::Recorder;
 use pagefold_image::with_causes;
 use pagefold_image::{Image, ImageError, Options};
 use pagefold_page::size::Human;
 use pagefold_remote::RemoteSource;
+use pagefold_sys::fusermount::Mounted;
 use pagefold_sys::privileges::{self, CapabilitySet};
 use pagefold_sys::signal::Termination;
 use pagefold_sys::{SysError, pidfd, ready, rundir};
 use report::MountSession;
 use std::fmt::Display;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-/// Serves a mounted image until it is unmounted or a signal ends it. The caller holds the lock of the instance.
-pub fn run(config: &MountConfig, dir: &InstanceDir, channel: StartupChannel) -> Result<()> {
+/// The exit code of a server of which a thread has failed: that of a panic.
+const FAILED_THREAD: i32 = 101;
+/// How long a server whose first thread has ended waits before it looks for other events.
+const FIRST_END_PAUSE: Duration = Duration::from_millis(100);
+
+/// How the server of a mount begins.
+pub enum Origin<'a> {
+    /// It mounts the image.
+    New {
+        /// The socket to the command.
+        channel: StartupChannel,
+        /// The request of the command.
+        start: &'a StartRequest,
+        /// The lock of the instance.
+        lock: &'a OwnedFd,
+    },
+    /// A former server has mounted it.
+    TakenOver(Kept),
+}
+
+/// Serves a mounted image until it is unmounted or a signal ends it. A keeper, if there is one, starts another server when
+/// this one dies. The caller holds the lock of the instance.
+pub fn run(
+    config: &MountConfig,
+    dir: &InstanceDir,
+    origin: Origin<'_>,
+    keeper: &mut Option<KeeperLink>,
+) -> Result<()> {
     if matches!(config.media.image, Location::Url(_)) {
         // Ranges of servers come by many threads, and leave by others: their gaps took 15 MiB beyond the budget.
         pagefold_sys::malloc::share_one_heap();
     }
-    let begun = Instant::now();
     privileges::set_private_umask();
-    let is_root = rundir::effective_uid() == 0;
-    if is_root {
+    if rundir::effective_uid() == 0 {
         // Other users mount with the set-user-id program fusermount3, which must gain privileges.
         privileges::set_no_new_privs()?;
     }
     let signals = Termination::listen()?;
-    let media = Media::open(&config.media, |text| crate::log::warning(format_args!("{text}")))?;
-    let list_file = config.record.as_ref().map(ListFile::open).transpose()?;
-    let prefetch = config.prefetch.as_deref().map(Prefetch::open).transpose()?;
+    let is_new = matches!(origin, Origin::New { .. });
+    let served = serve(config, dir, origin, keeper).inspect_err(|failure| {
+        if !is_new {
+            // The former server serves on, or the keeper tries again.
+            keeper.take().iter().for_each(|keeper| keeper.report_failure(&failure.message));
+        }
+    })?;
+    served.until_end(dir, &signals, keeper)
+}
+
+/// A mount that is served.
+struct Served {
+    mount: Mount,
+    recording: Option<Arc<Recording>>,
+    /// The socket to a command in the foreground.
+    command: Option<UnixStream>,
+}
+
+fn serve(
+    config: &MountConfig,
+    dir: &InstanceDir,
+    mut origin: Origin<'_>,
+    keeper: &mut Option<KeeperLink>,
+) -> Result<Served> {
+    let begun = Instant::now();
+    let mut files = match &mut origin {
+        Origin::New { .. } => OpenFiles::default(),
+        Origin::TakenOver(kept) => std::mem::take(&mut kept.files),
+    };
+    let media =
+        Media::open_with(&config.media, &mut files, |text| crate::log::warning(format_args!("{text}")))?;
+    let list_file = origin.optional(config.record.as_ref().map(ListFile::open))?;
+    let prefetch = origin.optional(config.prefetch.as_deref().map(Prefetch::open))?;
+    let is_root = rundir::effective_uid() == 0;
     let keep = if is_root { CapabilitySet::SYS_ADMIN } else { CapabilitySet::empty() };
     privileges::drop_capabilities_except(keep)?;
-    dir.write_state(&MountState {
-        image: config.media.image.name(),
-        mount_point: config.mount_point.clone(),
-        server: pidfd::Identity::of_self().map(Into::into),
-    })?;
+    if let Origin::New { .. } = origin {
+        write_state(config, dir)?;
+    }
     let Opened { image, remote, notes, cache } = run_in_thread(|| {
         privileges::drop_capabilities()?;
         let opened = open_image(config, media)?;
         prefetch.as_ref().map(|prefetch| prefetch.start(&opened.image)).transpose()?;
         Ok(opened)
     })?;
-    let recording = list_file.map(|file| file.start(image.superblock().root_nid)).transpose()?;
+    let root = image.superblock().root_nid;
+    let recording = origin.optional(list_file.map(|file| file.start(root)))?;
     let warnings = image.short_devices();
     let mut warnings: Vec<_> =
         warnings.iter().map(|short| format!("{short}; reads of the missing part fail")).collect();
@@ -78,8 +139,37 @@ pub fn run(config: &MountConfig, dir: &InstanceDir, channel: StartupChannel) -> 
     warnings.extend(cache.iter().filter_map(OpenedCache::warning).map(String::from));
     warnings.extend(prefetch.as_ref().and_then(Prefetch::warning));
     let recorder = recording.as_ref().map(|recording| recording.recorder());
-    let is_remote = !remote.is_empty();
-    let mut mount = run_in_thread(|| mount(config, image.clone(), recorder, is_remote))?;
+    let options = options(config, recorder, !remote.is_empty(), keeper.is_some());
+    let (mount, control, startup, command) = match origin {
+        Origin::New { channel, start, lock } => {
+            let control = ControlSocket::bind(&dir.control_path())?;
+            let command = channel.foreground_socket()?;
+            let handover = Handover {
+                start,
+                lock: lock.as_fd(),
+                control: control.as_fd(),
+                command: command.as_ref().map(AsFd::as_fd),
+                files: &files,
+            };
+            let image = image.clone();
+            let mount = run_in_thread(|| mount(config, image, &options, &handover, keeper.as_mut()))?;
+            (mount, control, Some(channel), command)
+        }
+        Origin::TakenOver(Kept { taken, control, command, packed: (fds, payload), .. }) => {
+            let lost = || CliError::failed("there is no keeper");
+            let keeper = keeper.as_mut().ok_or_else(lost)?;
+            keeper.wait_for_turn()?;
+            keeper.note_taken_over(fds, payload);
+            write_state(config, dir)?;
+            let mount = run_in_thread(|| {
+                privileges::drop_capabilities()?;
+                Mount::take_over(image.clone(), &config.mount_point, &options, taken)
+                    .map_err(|e| mount_failure(config, e))
+            })?;
+            (mount, ControlSocket::taken_over(control)?, None, command)
+        }
+    };
+    keeper.iter().for_each(KeeperLink::become_independent);
     if config.media.remote.authorization.is_some() || config.media.remote.stores.is_some() {
         // Not before: the helper that mounts for users looks at this process.
         privileges::forbid_dumps()?;
@@ -89,11 +179,13 @@ pub fn run(config: &MountConfig, dir: &InstanceDir, channel: StartupChannel) -> 
     warnings.extend(without_rings.clone());
     let session = MountSession {
         config: config.clone(),
+        dir: dir.clone(),
         image,
         threads: mount.threads(),
         transport: crate::transport::name(mount.transport()),
         without_rings,
         rings: crate::transport::rings(mount.transport()),
+        not_kept: not_kept(&mount),
         max_read_bytes: mount.read_bytes(),
         requests: mount.requests(),
         remote,
@@ -105,21 +197,50 @@ pub fn run(config: &MountConfig, dir: &InstanceDir, channel: StartupChannel) -> 
     };
     run_in_thread(|| {
         privileges::drop_capabilities()?;
-        ControlSocket::bind(&dir.control_path())?.serve(Arc::new(session))
+        control.serve(Arc::new(session))
     })?;
-    channel.ready(&Ready {
-        device: config.mount_point.display().to_string(),
-        export: "fuse".into(),
-        swap_warning: None,
-        warnings,
-    })?;
-    wait_for_end(&mount, &signals, channel, recording.as_deref())?;
-    mount.stop().map_err(|e| failure(&e))?;
-    // After the last read. An error must not leave the folder behind.
-    let recorded = recording.map_or(Ok(()), |recording| recording.finish());
-    let runtime = RuntimeDir::containing(dir)?;
-    let _locked = runtime.lock()?;
-    dir.remove().and(recorded)
+    if let Some(channel) = startup {
+        channel.ready(&Ready {
+            device: config.mount_point.display().to_string(),
+            export: "fuse".into(),
+            swap_warning: None,
+            warnings,
+        })?;
+    }
+    Ok(Served { mount, recording, command })
+}
+
+impl Origin<'_> {
+    /// What a list needs, which a server can do without that takes over: nobody is there to read an error.
+    fn optional<T>(&self, made: Option<Result<T>>) -> Result<Option<T>> {
+        match (self, made) {
+            (Origin::TakenOver(_), Some(Err(e))) => {
+                crate::log::warning(format_args!("{e}"));
+                Ok(None)
+            }
+            (_, made) => made.transpose(),
+        }
+    }
+}
+
+fn write_state(config: &MountConfig, dir: &InstanceDir) -> Result<()> {
+    dir.write_state(&MountState {
+        image: config.media.image.name(),
+        mount_point: config.mount_point.clone(),
+        server: pidfd::Identity::of_self().map(Into::into),
+    })
+}
+
+/// Why the mount does not outlive this server; `None` if it does.
+fn not_kept(mount: &Mount) -> Option<String> {
+    match (mount.kept(), mount.transport()) {
+        (Some(Ok(())), _) => None,
+        (Some(Err(why)), _) => Some(why.clone()),
+        (None, Transport::Rings { .. }) => {
+            Some("requests come through rings, and those that a dead server has read are lost".into())
+        }
+        (None, Transport::Device { .. }) => Some("it has no keeper".into()),
+    }
 }
 
 /// Runs `make` in a separate thread and waits for it. Threads started by `make` inherit the capabilities of that
@@ -171,19 +292,20 @@ fn read_ahead(config: ReadAheadConfig) -> pagefold_image::ReadAhead {
     }
 }
 
-fn mount(
+fn options(
     config: &MountConfig,
-    image: Image,
     recorder: Option<Arc<Recorder>>,
     is_remote: bool,
-) -> Result<Mount> {
+    has_keeper: bool,
+) -> MountOptions {
     let uring = match config.fuse_uring {
-        // Each CPU has few threads: those that wait for a server would keep all requests of their CPU waiting.
-        FuseUring::Auto => !is_remote,
+        // Each CPU has few threads: those that wait for a server would keep all requests of their CPU waiting. And what a
+        // dead server has read from a ring does not come again.
+        FuseUring::Auto => !is_remote && !has_keeper,
         FuseUring::On => true,
         FuseUring::Off => false,
     };
-    let options = MountOptions {
+    MountOptions {
         threads: config.threads,
         uring,
         allow_other: config.allow_other,
@@ -194,12 +316,26 @@ fn mount(
         reads_ahead_beside_kernel: is_remote || config.read_ahead == ReadAheadConfig::Waiting,
         recorder,
         ..MountOptions::default()
-    };
+    }
+}
+
+fn mount(
+    config: &MountConfig,
+    image: Image,
+    options: &MountOptions,
+    handover: &Handover<'_>,
+    keeper: Option<&mut KeeperLink>,
+) -> Result<Mount> {
     let drop_all = || -> Result<(), SysError> { privileges::drop_capabilities() };
-    Mount::new_then(image, &config.mount_point, &options, drop_all).map_err(|e| match e {
-        MountError::Image(e) => failure_of(config, &e),
-        e => failure(&e),
-    })
+    let keep = |mounted: &Mounted| {
+        let (device, is_by_helper) = (mounted.device(), mounted.is_by_helper());
+        let keeper = keeper?;
+        Some(Box::new(move |channels: &[BorrowedFd<'_>], agreement: &Agreement| {
+            let packed = handover.pack(device, is_by_helper, channels, agreement);
+            packed.and_then(|(fds, payload)| keeper.hand_over(fds, payload)).map_err(|e| e.to_string())
+        }) as Keep<'_>)
+    };
+    Mount::new_kept(image, &config.mount_point, options, drop_all, keep).map_err(|e| mount_failure(config, e))
 }
 
 /// The error for a failure of an image, with its causes. The message begins with `what`.
@@ -219,6 +355,13 @@ fn failure_of(config: &MountConfig, error: &ImageError) -> CliError {
     image_failure(format_args!("'{}'", config.media.image), error)
 }
 
+fn mount_failure(config: &MountConfig, error: MountError) -> CliError {
+    match error {
+        MountError::Image(e) => failure_of(config, &e),
+        e => failure(&e),
+    }
+}
+
 fn failure(error: &MountError) -> CliError {
     let exit = match error {
         MountError::Taken { .. } => Exit::Busy,
@@ -236,28 +379,68 @@ fn failure(error: &MountError) -> CliError {
     CliError::new(exit, what)
 }
 
-/// Waits until the image is unmounted, a signal comes, or the command in the foreground exits. Meanwhile it ends the
-/// recording when its time is over.
-fn wait_for_end(
-    mount: &Mount,
-    signals: &Termination,
-    channel: StartupChannel,
-    recording: Option<&Recording>,
-) -> Result<()> {
-    let foreground = channel.into_foreground_socket();
-    // Without a command in the foreground, the third descriptor is one that is polled anyway.
-    let third = foreground.as_ref().map_or(mount.ended(), |socket| socket.as_fd());
-    loop {
-        let remaining = recording.and_then(Recording::remaining);
-        let [signalled, ended, exited] = ready::wait([signals.as_fd(), mount.ended(), third], remaining)?;
-        if let Some(recording) = recording
-            && recording.remaining().is_some_and(|left| left.is_zero())
-        {
-            // The report has the error, and so has the end of the server.
-            let _ = recording.finish();
-        }
-        if ended || exited || (signalled && signals.take().is_some()) {
-            return Ok(());
+impl Served {
+    /// Waits for the end, unmounts, and cleans up.
+    fn until_end(
+        mut self,
+        dir: &InstanceDir,
+        signals: &Termination,
+        keeper: &mut Option<KeeperLink>,
+    ) -> Result<()> {
+        self.wait_for_end(signals, keeper)?;
+        self.mount.stop().map_err(|e| failure(&e))?;
+        // After the last read. An error must not leave the folder behind.
+        let recorded = self.recording.map_or(Ok(()), |recording| recording.finish());
+        let runtime = RuntimeDir::containing(dir)?;
+        let _locked = runtime.lock()?;
+        dir.remove().and(recorded)
+    }
+
+    /// Waits until the image is unmounted, a signal comes, or the command in the foreground exits. Meanwhile it ends the
+    /// recording when its time is over, and replaces a dead keeper.
+    fn wait_for_end(&self, signals: &Termination, keeper: &mut Option<KeeperLink>) -> Result<()> {
+        let Served { mount, recording, command } = self;
+        loop {
+            let remaining = recording.as_ref().and_then(|recording| recording.remaining());
+            // What is not there is replaced by a descriptor that is polled anyway.
+            let fds = [
+                signals.as_fd(),
+                mount.ended(),
+                mount.first_end(),
+                command.as_ref().map_or(mount.ended(), AsFd::as_fd),
+                keeper.as_ref().map_or(mount.ended(), AsFd::as_fd),
+            ];
+            let [signalled, ended, first_ended, exited, keeper_ended] = ready::wait(fds, remaining)?;
+            if let Some(recording) = recording
+                && recording.remaining().is_some_and(|left| left.is_zero())
+            {
+                // The report has the error, and so has the end of the server.
+                let _ = recording.finish();
+            }
+            if first_ended
+                && keeper.is_some()
+                && mount.kept() == Some(&Ok(()))
+                && let Some(why) = mount.failure()
+            {
+                // The next server has all its threads.
+                crate::log::error(format_args!("{why}"));
+                crate::log::finish();
+                std::process::exit(FAILED_THREAD);
+            }
+            if ended || exited || (signalled && signals.take().is_some()) {
+                return Ok(());
+            }
+            if keeper_ended && let Some(mut lost) = keeper.take() {
+                match lost.start_keeper() {
+                    Ok(()) => *keeper = Some(lost),
+                    Err(e) => {
+                        crate::log::warning(format_args!("the mount does not outlive this server: {e}"))
+                    }
+                }
+            } else if first_ended {
+                // All threads end together, unless one has failed and there is no keeper: the others serve on.
+                ready::wait([signals.as_fd(), mount.ended()], Some(FIRST_END_PAUSE))?;
+            }
         }
     }
 }

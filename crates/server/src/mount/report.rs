@@ -3,8 +3,9 @@
 use super::cache::OpenedCache;
 use super::lists::{Prefetch, Recording};
 use pagefold_control::config::MountConfig;
+use pagefold_control::instance::InstanceDir;
 use pagefold_control::report::disk::RingsReport;
-use pagefold_control::report::mount::{BudgetReport, MountReport, ReadsReport, RemoteReport};
+use pagefold_control::report::mount::{BudgetReport, KeeperReport, MountReport, ReadsReport, RemoteReport};
 use pagefold_control::report::{LatencyReport, ServerReport};
 use pagefold_image::{Image, ImageStats, ReadStats};
 use pagefold_page::latency::Latency;
@@ -17,6 +18,8 @@ use std::time::Instant;
 pub struct MountSession {
     /// Its configuration.
     pub config: MountConfig,
+    /// Its folder.
+    pub dir: InstanceDir,
     /// The image.
     pub image: Image,
     /// Threads that serve requests.
@@ -27,6 +30,8 @@ pub struct MountSession {
     pub without_rings: Option<String>,
     /// The buffers of rings, if they serve.
     pub rings: Option<RingsReport>,
+    /// Why the mount does not outlive this server; `None` if it does.
+    pub not_kept: Option<String>,
     /// The longest read request, bytes.
     pub max_read_bytes: usize,
     /// Requests that the kernel has sent so far.
@@ -58,6 +63,7 @@ pub fn report(session: &MountSession) -> MountReport {
         transport: session.transport.to_string(),
         without_rings: session.without_rings.clone(),
         rings: session.rings,
+        keeper: keeper_report(session),
         max_read_bytes: session.max_read_bytes,
         requests: session.requests.load(Ordering::Relaxed),
         budget: copied! {
@@ -72,6 +78,16 @@ pub fn report(session: &MountSession) -> MountReport {
         }),
         record: session.recording.as_ref().map(|recording| recording.report()),
         prefetch: session.prefetch.as_ref().map(Prefetch::report),
+    }
+}
+
+fn keeper_report(session: &MountSession) -> KeeperReport {
+    let state = session.dir.keeper().filter(|_| session.not_kept.is_none());
+    KeeperReport {
+        without_keeper: session.not_kept.clone(),
+        restarts: state.as_ref().map_or(0, |state| state.restarts),
+        died_unix_s: state.as_ref().and_then(|state| state.died_unix_s),
+        end: state.and_then(|state| state.end),
     }
 }
 

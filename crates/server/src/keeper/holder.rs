@@ -1,0 +1,417 @@
+//! The keeper's process: one thread that waits for messages, deaths and signals.
+//!
+//! A server is started in the same way whether it is the first, replaces a dead one, or replaces a living one: it
+//! prepares, reports that, and waits. Then the keeper lets it serve, and both kill the living one, if there is one. Until
+//! then that one serves, so that a program that cannot take over harms nothing.
+
+use super::link::{FDS_MAX, Link, Message};
+use super::status::{Status, log};
+use pagefold_control::error::{CliError, Exit, Result};
+use pagefold_control::instance::keeper::{
+    HELD_WITHIN, PREPARE_TIMEOUT, PROGRAM, RESTART_SIGNAL, RESTARTS_MAX, ServerEnd,
+};
+use pagefold_control::startup::{KEPT, SERVE};
+use pagefold_sys::privileges::{self, CapabilitySet};
+use pagefold_sys::respawn::{self, End, Program, Started};
+use pagefold_sys::signal::Termination;
+use pagefold_sys::{ready, rundir};
+use rustix::fs::{AtFlags, Mode, OFlags};
+use std::fs::File;
+use std::io::{Cursor, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::Instant;
+
+/// The place of the instance's folder, and of a channel of FUSE, among the descriptors of a state.
+const FOLDER: usize = 1;
+const CHANNEL: usize = 2;
+
+/// A server, and the connection to it.
+struct Server {
+    process: Started,
+    link: Link,
+    /// Descriptors that came before their state.
+    arriving: Vec<OwnedFd>,
+    payload: Vec<u8>,
+}
+
+/// A server that prepares to serve.
+struct Candidate {
+    server: Server,
+    /// The program, if it is not that of the last server.
+    program: Option<File>,
+    /// Whether a command wants it.
+    is_requested: bool,
+    deadline: Instant,
+}
+
+/// What a server has handed over, for the next one.
+struct State {
+    fds: Vec<OwnedFd>,
+    payload: Vec<u8>,
+}
+
+struct Keeper {
+    arguments: Program,
+    program: File,
+    signals: Termination,
+    state: Option<State>,
+    serving: Option<Server>,
+    candidate: Option<Candidate>,
+    /// The last restarts, the oldest first.
+    restarts: [Option<Instant>; RESTARTS_MAX],
+    status: Status,
+    /// Whether the mount has ended, so that there is nothing to keep.
+    is_disconnected: bool,
+    /// Whether a signal asked for the end.
+    is_ending: bool,
+}
+
+/// Keeps the mount of a new server, which it starts, and which gets `command`, the socket to the command. Returns the
+/// exit code of this process.
+pub fn keep(name: &str, command: UnixStream) -> Result<u8> {
+    let mut keeper = Keeper::new(name)?;
+    let server = Server::start(&keeper.arguments, &keeper.program)?;
+    server.link.send(Message::New, &[command.as_fd()], &[])?;
+    // The command sees its end as the end of the server.
+    drop(command);
+    keeper.serving = Some(server);
+    Ok(keeper.run())
+}
+
+/// Keeps the mount of a server that has lost its keeper, at the other end of `stream`.
+pub fn adopt(name: &str, stream: UnixStream) -> Result<u8> {
+    let mut keeper = Keeper::new(name)?;
+    let link = Link::over(stream)?;
+    let (mut fds, mut payload) = (Vec::new(), Vec::new());
+    let message = link.receive(&mut fds, &mut payload)?;
+    let pid = <[u8; 4]>::try_from(payload.as_slice()).map(i32::from_le_bytes);
+    let process = match (message, pid, fds.pop()) {
+        (Some(Message::Server), Ok(pid), Some(fd)) => Started::of_another(pid, fd),
+        _ => None,
+    };
+    let process = process.ok_or_else(|| CliError::failed("a server did not say which process it is"))?;
+    keeper.serving = Some(Server { process, link, arriving: Vec::new(), payload });
+    Ok(keeper.run())
+}
+
+impl Server {
+    fn start(arguments: &Program, program: &File) -> Result<Self> {
+        let (link, theirs) = Link::pair()?;
+        let process = arguments.start(program, theirs.as_fd())?;
+        Ok(Server { process, link, arriving: Vec::new(), payload: Vec::new() })
+    }
+
+    /// Receives a message. `None` if there will be none: the server has ended, or is not one of ours.
+    fn receive(&mut self) -> Option<Message> {
+        match self.link.receive(&mut self.arriving, &mut self.payload) {
+            Ok(message) => message,
+            Err(e) => {
+                log(format_args!("killing process {}: {e}", self.process.pid()));
+                let _ = self.process.signal(libc::SIGKILL);
+                None
+            }
+        }
+    }
+
+    /// Kills it, unless it has ended, and returns how it ended.
+    fn kill(self) -> ServerEnd {
+        let _ = self.process.signal(libc::SIGKILL);
+        match self.process.wait() {
+            End::Code(code) => ServerEnd::Code(code),
+            End::Signal(number) => ServerEnd::Signal(number),
+            End::Unknown => ServerEnd::Unknown,
+        }
+    }
+}
+
+/// Whether the keeper goes on; the exit code otherwise.
+type Step = std::result::Result<(), u8>;
+
+impl Keeper {
+    fn new(name: &str) -> Result<Self> {
+        privileges::set_private_umask();
+        privileges::forbid_dumps()?;
+        Ok(Keeper {
+            arguments: Program::new(&["pagefold", SERVE, name, KEPT])?,
+            program: respawn::open_program("/proc/self/exe".as_ref())?,
+            signals: Termination::listen_also(&[RESTART_SIGNAL])?,
+            state: None,
+            serving: None,
+            candidate: None,
+            restarts: [None; RESTARTS_MAX],
+            status: Status::new(),
+            is_disconnected: false,
+            is_ending: false,
+        })
+    }
+
+    fn run(mut self) -> u8 {
+        loop {
+            if let Err(exit) = self.step() {
+                return exit;
+            }
+        }
+    }
+
+    /// Waits for the next event, and acts on it.
+    fn step(&mut self) -> Step {
+        let [signalled, disconnected, sent, ended, candidate_sent, candidate_ended] = self.wait();
+        if disconnected && !self.is_disconnected {
+            // A living server notices this too, and ends.
+            self.is_disconnected = true;
+            self.candidate.take().into_iter().for_each(|candidate| _ = candidate.server.kill());
+            return self.serving.as_ref().map(drop).ok_or(0);
+        }
+        if signalled {
+            self.signalled()?;
+        }
+        // The messages of a process that has ended come first: then the connection is at its end.
+        if candidate_sent || candidate_ended {
+            self.candidate_event()?;
+        } else if self.candidate.as_ref().is_some_and(|candidate| Instant::now() >= candidate.deadline) {
+            self.candidate_failed(Some(ServerEnd::TimedOut), None)?;
+        }
+        if sent || ended {
+            self.server_event()?;
+        }
+        Ok(())
+    }
+
+    /// Which of the descriptors have something: the signals, the end of the mount, and the messages and ends of both
+    /// servers.
+    fn wait(&self) -> [bool; 6] {
+        let none = (self.signals.as_fd(), false);
+        let channel = self.state.as_ref().and_then(|state| state.fds.get(CHANNEL));
+        let channel = channel.filter(|_| !self.is_disconnected).map_or(none, |fd| (fd.as_fd(), false));
+        let (serving, candidate) = (self.serving.as_ref(), self.candidate.as_ref());
+        let preparing = candidate.map(|candidate| &candidate.server);
+        let fds = [
+            (self.signals.as_fd(), true),
+            channel,
+            serving.map_or(none, |server| (server.link.as_fd(), true)),
+            serving.map_or(none, |server| (server.process.fd().as_fd(), true)),
+            preparing.map_or(none, |server| (server.link.as_fd(), true)),
+            preparing.map_or(none, |server| (server.process.fd().as_fd(), true)),
+        ];
+        let limit = candidate.map(|candidate| candidate.deadline.saturating_duration_since(Instant::now()));
+        ready::wait_for(fds, limit).unwrap_or_default()
+    }
+
+    fn signalled(&mut self) -> Step {
+        match self.signals.take() {
+            Some(RESTART_SIGNAL) => self.request(),
+            Some(number) => {
+                self.is_ending = true;
+                let candidate = self.candidate.as_ref().map(|candidate| &candidate.server);
+                for server in self.serving.iter().chain(candidate) {
+                    let _ = server.process.signal(number);
+                }
+                if self.serving.is_none() && self.candidate.is_none() {
+                    return Err(0);
+                }
+            }
+            None => {}
+        }
+        Ok(())
+    }
+
+    /// A command wants another program to serve, or a held server to be tried again.
+    fn request(&mut self) {
+        let refused = match () {
+            () if self.state.is_none() => Some("it has not started yet"),
+            () if self.candidate.is_some() => Some("another server is being started"),
+            () => None,
+        };
+        let started = match refused {
+            Some(why) => Err(CliError::failed(why)),
+            None => self.requested_program().and_then(|program| self.start_candidate(Some(program), true)),
+        };
+        if let Err(e) = started {
+            self.fail_request(e.to_string().as_bytes());
+        }
+    }
+
+    fn requested_program(&self) -> Result<File> {
+        let folder = self.state.as_ref().and_then(|state| state.fds.get(FOLDER));
+        let folder = folder.ok_or_else(|| CliError::failed("the folder of the instance is missing"))?;
+        let failed = |e: rustix::io::Errno| {
+            CliError::failed(format!("opening the program: {}", std::io::Error::from(e)))
+        };
+        let program = rustix::fs::openat(folder, PROGRAM, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+        let program = program.map_err(failed)?;
+        let _ = rustix::fs::unlinkat(folder, PROGRAM, AtFlags::empty());
+        Ok(program.into())
+    }
+
+    fn fail_request(&mut self, why: &[u8]) {
+        self.status.note_request(Some(why));
+        self.write_status();
+    }
+
+    /// Starts a server that prepares to serve.
+    fn start_candidate(&mut self, program: Option<File>, is_requested: bool) -> Result<()> {
+        let Some(state) = &self.state else { return Err(CliError::failed("there is nothing to serve")) };
+        let server = Server::start(&self.arguments, program.as_ref().unwrap_or(&self.program))?;
+        let mut fds = [self.signals.as_fd(); FDS_MAX];
+        let fds = &mut fds[..state.fds.len()];
+        fds.iter_mut().zip(&state.fds).for_each(|(place, fd)| *place = fd.as_fd());
+        if let Err(e) = server.link.send_state(fds, &state.payload) {
+            server.kill();
+            return Err(e);
+        }
+        let deadline = Instant::now() + PREPARE_TIMEOUT;
+        self.candidate = Some(Candidate { server, program, is_requested, deadline });
+        Ok(())
+    }
+
+    /// Reads a message of the candidate, or notices its end.
+    fn candidate_event(&mut self) -> Step {
+        let Some(candidate) = &mut self.candidate else { return Ok(()) };
+        match candidate.server.receive() {
+            Some(Message::Prepared) => self.let_serve(),
+            Some(Message::Failed) => {
+                let reason = std::mem::take(&mut candidate.server.payload);
+                self.candidate_failed(None, Some(&reason))
+            }
+            _ => self.candidate_failed(None, None),
+        }
+    }
+
+    /// Gives the candidate up, and reports why: `reason`, or else how it ended.
+    fn candidate_failed(&mut self, end: Option<ServerEnd>, reason: Option<&[u8]>) -> Step {
+        let Some(candidate) = self.candidate.take() else { return Ok(()) };
+        let killed = candidate.server.kill();
+        let end = end.unwrap_or(killed);
+        log(format_args!("another server did not start: {end}"));
+        if candidate.is_requested {
+            let mut text = Cursor::new([0u8; 128]);
+            let _ = write!(text, "{end}");
+            let len = text.position() as usize;
+            self.status.note_request(Some(reason.unwrap_or(&text.get_ref()[..len])));
+        }
+        match self.serving {
+            None if !self.status.is_held => self.start_after_death(end)?,
+            _ => {}
+        }
+        self.write_status();
+        Ok(())
+    }
+
+    /// Reads a message of the server, or notices its end.
+    fn server_event(&mut self) -> Step {
+        let Some(server) = &mut self.serving else { return Ok(()) };
+        match server.receive() {
+            Some(Message::Descriptors) => Ok(()),
+            Some(Message::State) => {
+                let (fds, payload) =
+                    (std::mem::take(&mut server.arriving), std::mem::take(&mut server.payload));
+                self.state = Some(State { fds, payload });
+                if rundir::effective_uid() == 0 {
+                    // For the servers that follow: to unmount.
+                    let _ = privileges::set_no_new_privs();
+                    let _ = privileges::drop_capabilities_except(CapabilitySet::SYS_ADMIN);
+                }
+                if let Some(folder) = self.state.as_ref().and_then(|state| state.fds.get(FOLDER)) {
+                    self.status.continue_from(folder);
+                }
+                // Before the server goes on: commands find the keeper as soon as the mount is ready.
+                self.write_status();
+                self.serving.iter().for_each(|server| _ = server.link.send(Message::Accepted, &[], &[]));
+                Ok(())
+            }
+            Some(Message::Done) => Err(match server.process.wait() {
+                End::Code(code) => code as u8,
+                End::Signal(_) | End::Unknown => 0,
+            }),
+            _ => self.server_died(),
+        }
+    }
+
+    fn server_died(&mut self) -> Step {
+        let Some(server) = self.serving.take() else { return Ok(()) };
+        let pid = server.process.pid();
+        let end = server.kill();
+        match (&self.state, &self.candidate) {
+            (None, _) => Err(exit_as(end)),
+            _ if self.is_disconnected || self.is_ending => Err(0),
+            (_, candidate) => {
+                log(format_args!("the server (process {pid}) has died: {end}"));
+                match candidate {
+                    Some(_) => self.status.note_death(end),
+                    None => self.start_after_death(end)?,
+                }
+                self.write_status();
+                Ok(())
+            }
+        }
+    }
+
+    /// Starts another server, unless servers have died too often: then users wait for a command.
+    fn start_after_death(&mut self, end: ServerEnd) -> Step {
+        self.status.note_death(end);
+        if self.is_ending || self.is_disconnected {
+            return Err(0);
+        }
+        let now = Instant::now();
+        let is_recent = |restart: &Option<Instant>| restart.is_some_and(|at| now - at < HELD_WITHIN);
+        if self.restarts.iter().all(is_recent) {
+            log(format_args!("servers have died too often; 'pagefold image restart' tries again"));
+            self.status.is_held = true;
+            return Ok(());
+        }
+        self.restarts.rotate_left(1);
+        self.restarts[RESTARTS_MAX - 1] = Some(now);
+        if let Err(e) = self.start_candidate(None, false) {
+            log(format_args!("another server cannot be started: {e}"));
+            self.status.is_held = true;
+        }
+        Ok(())
+    }
+
+    /// Lets the prepared candidate serve. What the living server has not answered comes to the candidate.
+    fn let_serve(&mut self) -> Step {
+        let Some(candidate) = self.candidate.take() else { return Ok(()) };
+        let Candidate { server, program, is_requested, .. } = candidate;
+        let former = self.serving.take();
+        let fd = former.as_ref().map(|former| former.process.fd().as_fd());
+        // The candidate kills it too, and waits for its end: this process may be killed just now.
+        let sent = server.link.send(Message::Go, fd.as_slice(), &[]);
+        former.into_iter().for_each(|former| _ = former.kill());
+        if let Err(e) = sent {
+            log(format_args!("{e}"));
+            let end = server.kill();
+            return self.start_after_death(end);
+        }
+        log(format_args!("process {} serves", server.process.pid()));
+        self.serving = Some(server);
+        if let Some(program) = program {
+            self.program = program;
+        }
+        self.status.is_held = false;
+        match is_requested {
+            true => self.status.note_request(None),
+            false => self.status.restarts += 1,
+        }
+        self.write_status();
+        Ok(())
+    }
+
+    fn write_status(&self) {
+        if let Some(folder) = self.state.as_ref().and_then(|state| state.fds.get(FOLDER)) {
+            self.status.write(folder);
+        }
+    }
+}
+
+/// Ends this process as its server has ended: a command that started both looks at it.
+fn exit_as(end: ServerEnd) -> u8 {
+    match end {
+        ServerEnd::Code(code) => code as u8,
+        ServerEnd::Signal(number) => {
+            let _ = Started::this().and_then(|this| this.signal(number));
+            Exit::Failed as u8
+        }
+        ServerEnd::Unknown | ServerEnd::TimedOut => Exit::Failed as u8,
+    }
+}

@@ -1,0 +1,158 @@
+//! The messages between a keeper and a server, over a pair of stream sockets.
+//!
+//! A message is a header of eight bytes with descriptors attached, and a payload. The header: the [`Message`] as one
+//! byte, three bytes of zero, and the length of the payload as a little-endian `u32`.
+//!
+//! | message | from | descriptors | payload |
+//! |---|---|---|---|
+//! | `New` | keeper | the command's socket | |
+//! | `Descriptors` | both | a part of those of the next `State` | |
+//! | `State` | both | the last of them: together the lock, the folder of the instance, a channel of FUSE, and others | for the next server only |
+//! | `Accepted` | keeper | | |
+//! | `Prepared` | server | | |
+//! | `Go` | keeper | the former server, if it lives | |
+//! | `Failed` | server | | the reason, for people |
+//! | `Done` | server | | |
+//! | `Server` | server, to a keeper that it starts | its own process | its process id, `i32`, little-endian |
+
+use pagefold_control::error::{CliError, Result};
+use pagefold_sys::SysError;
+use pagefold_sys::handover::{self, HEADER_BYTES};
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+/// Longest payload, bytes: a request to start, in JSON, and some more.
+const PAYLOAD_BYTES_MAX: u32 = 16 << 20;
+/// Descriptors in one message. The kernel takes a few more.
+const FDS_IN_MESSAGE: usize = 250;
+/// Most descriptors of a state: 256 channels, and the devices of an image.
+pub const FDS_MAX: usize = 1024;
+/// How long a peer may take to send or to receive the rest of a message.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What a message says. See the table of this module.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Message {
+    New = b'N',
+    Descriptors = b'F',
+    State = b'K',
+    Accepted = b'A',
+    Prepared = b'P',
+    Go = b'G',
+    Failed = b'E',
+    Done = b'D',
+    Server = b'S',
+}
+
+impl Message {
+    fn of(byte: u8) -> Option<Self> {
+        use Message::*;
+        let all = [New, Descriptors, State, Accepted, Prepared, Go, Failed, Done, Server];
+        all.into_iter().find(|message| *message as u8 == byte)
+    }
+}
+
+/// One end of the connection between a keeper and a server.
+#[derive(Debug)]
+pub struct Link(UnixStream);
+
+impl Link {
+    /// Both ends of a new connection.
+    pub fn pair() -> Result<(Self, OwnedFd)> {
+        let (ours, theirs) = UnixStream::pair().map_err(|e| failed(&e))?;
+        Ok((Link::over(ours)?, theirs.into()))
+    }
+
+    /// The connection over a connected socket. Limits the time of each call: the peer may be stopped, or hostile.
+    pub fn over(stream: UnixStream) -> Result<Self> {
+        stream.set_write_timeout(Some(TIMEOUT)).map_err(|e| failed(&e))?;
+        Ok(Link(stream))
+    }
+
+    /// Sends a message.
+    pub fn send(&self, message: Message, fds: &[BorrowedFd<'_>], payload: &[u8]) -> Result<()> {
+        let len = u32::try_from(payload.len()).unwrap_or(u32::MAX);
+        let [a, b, c, d] = len.to_le_bytes();
+        handover::send_message(&self.0, [message as u8, 0, 0, 0, a, b, c, d], fds)?;
+        (&self.0).write_all(payload).map_err(|e| failed(&e))
+    }
+
+    /// Sends a state.
+    pub fn send_state(&self, fds: &[BorrowedFd<'_>], payload: &[u8]) -> Result<()> {
+        let mut rest = fds;
+        while let Some((part, further)) = rest.split_at_checked(FDS_IN_MESSAGE) {
+            self.send(Message::Descriptors, part, &[])?;
+            rest = further;
+        }
+        self.send(Message::State, rest, payload)
+    }
+
+    /// Waits for the next message. Adds its descriptors to `fds`, and puts its payload into `payload`. `None` if the peer
+    /// has closed the connection.
+    pub fn receive(&self, fds: &mut Vec<OwnedFd>, payload: &mut Vec<u8>) -> Result<Option<Message>> {
+        self.0.set_read_timeout(None).map_err(|e| failed(&e))?;
+        let Some(header) = handover::recv_message(&self.0, fds)? else { return Ok(None) };
+        let [kind, _, _, _, len @ ..]: [u8; HEADER_BYTES] = header;
+        let len = u32::from_le_bytes(len);
+        let malformed = || CliError::failed("a malformed message between a keeper and a server");
+        if len > PAYLOAD_BYTES_MAX || fds.len() > FDS_MAX {
+            return Err(malformed());
+        }
+        self.0.set_read_timeout(Some(TIMEOUT)).map_err(|e| failed(&e))?;
+        payload.clear();
+        payload.resize(len as usize, 0);
+        (&self.0).read_exact(payload).map_err(|e| failed(&e))?;
+        Message::of(kind).map(Some).ok_or_else(malformed)
+    }
+}
+
+impl AsFd for Link {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+fn failed(e: &std::io::Error) -> CliError {
+    SysError::io("the connection between a keeper and its server", e).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_arrives_with_all_its_descriptors() {
+        let (a, b) = Link::pair().unwrap();
+        let b = Link::over(b.into()).unwrap();
+        for count in [0, 3, 250, 600] {
+            let null = std::fs::File::open("/dev/null").unwrap();
+            a.send_state(&vec![null.as_fd(); count], b"for the next").unwrap();
+            let (mut fds, mut payload) = (Vec::new(), Vec::new());
+            while b.receive(&mut fds, &mut payload).unwrap() == Some(Message::Descriptors) {}
+            assert_eq!((fds.len(), payload.as_slice()), (count, &b"for the next"[..]));
+        }
+        a.send(Message::Done, &[], &[]).unwrap();
+        let (mut fds, mut payload) = (Vec::new(), vec![1]);
+        assert_eq!(b.receive(&mut fds, &mut payload).unwrap(), Some(Message::Done));
+        assert!(fds.is_empty() && payload.is_empty());
+        drop(a);
+        assert_eq!(b.receive(&mut fds, &mut payload).unwrap(), None);
+    }
+
+    #[test]
+    fn malformed_messages_are_errors() {
+        for header in [*b"X\0\0\0\0\0\0\0", *b"K\0\0\0\xff\xff\xff\xff"] {
+            let (a, b) = Link::pair().unwrap();
+            handover::send_message(&a, header, &[]).unwrap();
+            let b = Link::over(b.into()).unwrap();
+            assert!(b.receive(&mut Vec::new(), &mut Vec::new()).is_err());
+        }
+        let (a, b) = Link::pair().unwrap();
+        (&a.0).write_all(b"K\0\0\0\x05\0\0\0").unwrap();
+        drop(a);
+        assert!(Link::over(b.into()).unwrap().receive(&mut Vec::new(), &mut Vec::new()).is_err());
+    }
+}

@@ -1,0 +1,24 @@
+//! The keeper: a small process that lets a mount outlive its server.
+//!
+//! It holds the open files without which the mount would be lost, starts the server, and starts another when that dies.
+//! `docs/keeper.md` describes the protocol between both, and what survives what.
+//!
+//! | module | contents |
+//! |---|---|
+//! | `holder` | the keeper's process |
+//! | `status` | its state file and its lines in the log |
+//! | `successor` | a server's side: handing over, being the next, and starting a keeper anew |
+//! | `link` | the messages between both |
+//!
+//! The keeper parses nothing that a server sends: to it, what a server hands over is a number of descriptors and bytes.
+//! After the start of the first server it allocates no memory, except when a server hands over anew. It has one thread.
+//!
+//! Servers of disks have no keeper: their contents are in their memory.
+
+mod holder;
+mod link;
+mod status;
+mod successor;
+
+pub use holder::{adopt, keep};
+pub use successor::{Beginning, KeeperLink};

@@ -1,0 +1,140 @@
+//! [`KeeperLink`]: a server's side of the connection to its keeper.
+
+use super::link::{Link, Message};
+use pagefold_control::error::{CliError, Result};
+use pagefold_control::startup::{ADOPT, SERVE};
+use pagefold_sys::respawn::Started;
+use rustix::process::{Signal, set_parent_process_death_signal};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+
+/// The beginning of a server that has a keeper.
+pub enum Beginning {
+    /// It is the first one, and talks to the command.
+    New(UnixStream),
+    /// It takes over what a former server has handed over: these descriptors and bytes.
+    TakeOver(Vec<OwnedFd>, Vec<u8>),
+}
+
+/// The connection to the keeper.
+pub struct KeeperLink {
+    link: Link,
+    name: String,
+    /// The keeper, if this process has started it.
+    child: Option<Child>,
+    handed_over: Option<(Vec<OwnedFd>, Vec<u8>)>,
+}
+
+impl KeeperLink {
+    /// Connects the server of the instance `name`. Until [`KeeperLink::become_independent`], the end of the keeper is that
+    /// of a server that is new.
+    pub fn begin(name: &str, stream: UnixStream) -> Result<(Self, Beginning)> {
+        let link = Link::over(stream)?;
+        let (mut fds, mut payload) = (Vec::new(), Vec::new());
+        let beginning = loop {
+            match link.receive(&mut fds, &mut payload)? {
+                Some(Message::Descriptors) => {}
+                Some(Message::New) if fds.len() == 1 => {
+                    let _ = set_parent_process_death_signal(Some(Signal::KILL));
+                    break Beginning::New(UnixStream::from(fds.remove(0)));
+                }
+                Some(Message::State) => break Beginning::TakeOver(fds, payload),
+                _ => return Err(unexpected()),
+            }
+        };
+        Ok((KeeperLink { link, name: name.into(), child: None, handed_over: None }, beginning))
+    }
+
+    /// From now on the server goes on if its keeper dies.
+    pub fn become_independent(&self) {
+        let _ = set_parent_process_death_signal(None);
+    }
+
+    /// Hands over what the next server needs, and waits until the keeper holds it.
+    pub fn hand_over(&mut self, fds: Vec<OwnedFd>, payload: Vec<u8>) -> Result<()> {
+        let sent: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
+        self.link.send_state(&sent, &payload)?;
+        self.expect(Message::Accepted)?;
+        self.handed_over = Some((fds, payload));
+        Ok(())
+    }
+
+    /// Notes what this server has taken over, for a keeper that it may have to start.
+    pub fn note_taken_over(&mut self, fds: Vec<OwnedFd>, payload: Vec<u8>) {
+        self.handed_over = Some((fds, payload));
+    }
+
+    /// Reports that this server can serve, and waits until it may. The former one has ended then: this one kills it, so that
+    /// nothing depends on the life of the keeper.
+    pub fn wait_for_turn(&self) -> Result<()> {
+        self.link.send(Message::Prepared, &[], &[])?;
+        for former in self.expect(Message::Go)? {
+            let former = Started::of_another(1, former).ok_or_else(unexpected)?;
+            former.signal(libc::SIGKILL)?;
+            former.wait();
+        }
+        Ok(())
+    }
+
+    /// Reports why this server cannot take over.
+    pub fn report_failure(&self, reason: &str) {
+        // Without the message, the keeper sees the end.
+        let _ = self.link.send(Message::Failed, &[], reason.as_bytes());
+    }
+
+    /// Reports that this server ends in an orderly way, and nothing is left to keep.
+    pub fn report_end(&self) {
+        let _ = self.link.send(Message::Done, &[], &[]);
+    }
+
+    /// Receives the message `expected`, and returns its descriptors.
+    fn expect(&self, expected: Message) -> Result<Vec<OwnedFd>> {
+        let mut fds = Vec::new();
+        match self.link.receive(&mut fds, &mut Vec::new())? {
+            Some(message) if message == expected => Ok(fds),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Starts another keeper after the death of the former one, and hands everything over to it. It inherits the rights of
+    /// the calling thread.
+    pub fn start_keeper(&mut self) -> Result<()> {
+        if let Some(mut former) = self.child.take() {
+            let _ = former.kill();
+            let _ = former.wait();
+        }
+        let Some((fds, payload)) = self.handed_over.take() else { return Ok(()) };
+        let started = self.start_and_hand_over(&fds, &payload);
+        self.handed_over = Some((fds, payload));
+        started
+    }
+
+    fn start_and_hand_over(&mut self, fds: &[OwnedFd], payload: &[u8]) -> Result<()> {
+        let (link, theirs) = Link::pair()?;
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0("pagefold").args([SERVE, &self.name, ADOPT]);
+        let child = command.stdin(theirs).stdout(Stdio::null()).spawn();
+        self.child = Some(child.map_err(|e| CliError::io("starting a keeper", &e))?);
+        // This process keeps no end of the keeper's socket, so that it notices the end of the keeper.
+        drop(command);
+        let this = Started::this()?;
+        link.send(Message::Server, &[this.fd().as_fd()], &this.pid().to_le_bytes())?;
+        let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
+        link.send_state(&fds, payload)?;
+        self.link = link;
+        self.expect(Message::Accepted).map(drop)
+    }
+}
+
+/// Readable when the keeper has died.
+impl AsFd for KeeperLink {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.link.as_fd()
+    }
+}
+
+fn unexpected() -> CliError {
+    CliError::failed("the keeper of this server has died, or sent an unexpected message")
+}
