@@ -1,6 +1,6 @@
 //! A regular file or a block device as a medium.
 //!
-//! The caller passes an open file; nothing here opens a path. Direct I/O and io_uring are used where the medium and the
+//! The caller passes an open file; [`open_for_reading`] opens one by its path. Direct I/O and io_uring are used where the medium and the
 //! kernel allow them; otherwise the page cache and positioned I/O are used, without an error. [`ByteSource::describe`]
 //! reports which.
 //!
@@ -16,7 +16,8 @@ use crate::{
 };
 use pagefold_sys::{SysError, blockdev, direct};
 use std::fs::File;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
 use uring::UringQueue;
 
 /// Whether to bypass the page cache (O_DIRECT).
@@ -125,6 +126,21 @@ impl FileBacking {
         let mask = self.block_bytes - 1;
         (offset as usize | address | len_bytes) & mask == 0
     }
+}
+
+/// Opens a regular file or a block device for reading alone. Files of other types are refused without being opened:
+/// opening a named pipe would wait for its other end, and opening other devices can have side effects.
+pub fn open_for_reading(path: &Path) -> Result<File, SysError> {
+    let failed = |e| SysError::io("opening it", &e);
+    let kind = path.metadata().map_err(failed)?.file_type();
+    // Another file may have replaced it since. O_NONBLOCK keeps the open from waiting then, and the caller checks the
+    // type of the open file again.
+    let flags = match (kind.is_file(), kind.is_block_device()) {
+        (true, _) => libc::O_NONBLOCK | libc::O_NOCTTY,
+        (_, true) => libc::O_NOCTTY,
+        _ => return Err(SysError::new("using neither a file nor a block device", libc::ENOTBLK)),
+    };
+    std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(failed)
 }
 
 impl ByteSource for FileBacking {

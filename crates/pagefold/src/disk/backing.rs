@@ -2,7 +2,7 @@
 //!
 //! The command opens the path with the user's rights, or creates the file. The server gets the open file.
 
-use pagefold_backing::{OpenError, OpenOptions, Opened, open_backing};
+use pagefold_control::backing::{OpenError, OpenOptions, Opened, open_backing};
 use pagefold_control::config::BackingConfig;
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::instance::state::CreatedFile;
