@@ -1,7 +1,6 @@
 //! [`RunningDisks`]: the disks of the runtime folder, by requests to their servers.
 
-use super::{ClassReport, Disks, Errno};
-use crate::tree::number_after;
+use super::{ClassReport, Disks, Errno, number_after};
 use pagefold_control::client::Client;
 use pagefold_control::config::{DiskConfig, ServerConfig};
 use pagefold_control::error::{CliError, Exit, Result};
