@@ -5,8 +5,7 @@
 //! device whose server hangs cannot be killed.
 
 use crate::case::Context;
-use crate::require;
-use crate::verdict::{Fault, FaultKind, OrFault};
+use crate::verdict::{Fault, FaultKind, OrFault, require};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;
 use std::fmt::Write;

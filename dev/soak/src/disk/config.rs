@@ -1,7 +1,6 @@
 //! Draws a disk (export, limits, backing, further codecs, attributes), its load, the disturbances, and how the disk
 //! ends.
 
-use super::lives;
 use crate::load::filesystem::FileSystem;
 use crate::load::fio::Fio;
 use crate::load::mixed::Mixed;
@@ -137,13 +136,6 @@ pub struct Config {
 }
 
 impl Config {
-    /// Draws the disk of a seed, with its further lives.
-    pub fn draw(seed: u64) -> Self {
-        let mut config = Config::draw_life(seed);
-        lives::draw(&mut config, &mut Random::new(derive(seed, 2)));
-        config
-    }
-
     /// Draws one life, made by `disk create`.
     pub(super) fn draw_life(seed: u64) -> Self {
         let mut random = Random::new(derive(seed, 1));
@@ -349,13 +341,19 @@ impl FurtherCodec {
         let count = if random.percent(50) { random.between(1, FURTHER_MAX as u64) } else { 0 };
         let mut drawn: Vec<FurtherCodec> = Vec::new();
         for _ in 0..count {
-            let codec = Codec::draw(random).without_window_bits();
+            // The command line names no window bits.
+            let codec = Codec { window_bits: None, ..Codec::draw(random) };
             let after_s = random.percent(50).then(|| random.pick(&[0, 1, 2, 5]));
-            if !drawn.iter().any(|known| known.codec.is_same(&codec)) {
-                drawn.push(FurtherCodec { codec, after_s });
-            }
+            FurtherCodec { codec, after_s }.add_to(&mut drawn);
         }
         drawn
+    }
+
+    /// Adds the codec, unless it is among them.
+    pub fn add_to(self, drawn: &mut Vec<FurtherCodec>) {
+        if !drawn.iter().any(|known| known.codec.is_same(&self.codec)) {
+            drawn.push(self);
+        }
     }
 }
 

@@ -6,8 +6,7 @@
 use crate::model::FRAME;
 use crate::random::{Random, derive};
 use crate::recompression::{self, BEYOND_LIMIT_BYTES, Codec, FURTHER_MAX};
-use crate::require;
-use crate::verdict::{Fault, OrFault};
+use crate::verdict::{Fault, OrFault, require};
 use pagefold_store::recompress::{RecompressError, RecompressReport, RecompressRequest};
 use pagefold_store::{AutoRecompress, CodecSpec, RecompressRule, RecompressStats, RecompressThread, Store};
 use std::ops::ControlFlow;

@@ -3,8 +3,7 @@
 
 use super::config::{Config, PAGE};
 use crate::process::{self, Rest};
-use crate::require;
-use crate::verdict::{Fault, OrFault};
+use crate::verdict::{Fault, OrFault, require};
 use pagefold_memory::{Region, RegionStats};
 use std::fs::File;
 use std::os::unix::fs::FileExt;

@@ -2,9 +2,9 @@
 
 use super::config::{Config, MADVISE_PAGES, PAGE};
 use crate::backing::draw_selection;
+use crate::process;
 use crate::random::Random;
-use crate::verdict::{Fault, FaultKind, OrFault};
-use crate::{process, require};
+use crate::verdict::{Fault, FaultKind, OrFault, require};
 use pagefold_memory::Region;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
