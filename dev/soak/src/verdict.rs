@@ -23,7 +23,7 @@ pub enum Done {
 pub enum FaultKind {
     /// Bytes are not those that were written.
     Contents,
-    /// A request was refused although there was room.
+    /// A request was refused although there was space.
     Refused,
     /// A request was not answered in time.
     Hang,

@@ -37,7 +37,7 @@ pub enum Medium {
     File,
     /// A loop device on a file that the case makes.
     Device,
-    /// A file in a file system that has less room than the file needs.
+    /// A file in a file system that has less space than the file needs.
     Full {
         /// Bytes of the file system.
         free_bytes: u64,
@@ -184,7 +184,7 @@ impl Config {
 
     /// Changes the case: a backing of the default length, at most a quarter of the size in memory, and fio that
     /// rewrites all bytes at random several times. The log has to be cleaned while it is read and written, and always
-    /// has room.
+    /// has space.
     fn make_rewriting(&mut self, random: &mut Random) {
         self.size_bytes = random.between(64, 700) * MIB;
         self.memory = Some(self.size_bytes / random.between(4, 6));

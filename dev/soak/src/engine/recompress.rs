@@ -128,7 +128,7 @@ impl Recompression {
                 let Ok(report) = result else { continue };
                 let is_alone = report.changed_pages == 0;
                 require!(is_alone, Failed, "pages changed under a pass of priority {priority}: {report:?}");
-                // At the memory limit a page may find no room for its new object, and is tried again.
+                // At the memory limit a page may find no space for its new object, and is tried again.
                 if report.stopped || report.no_memory_pages > 0 {
                     return Ok(());
                 }

@@ -54,7 +54,7 @@ fn call(region: &Region, random: &mut Random) {
                     writeback.policy().set_marks_percent(random.between(low.into(), 100) as u32, low);
                 }
                 2 => drop(writeback.stats()),
-                // The result is not checked: the pass may find no room, or a medium that fails.
+                // The result is not checked: the pass may find no space, or a medium that fails.
                 _ => drop(writeback.write_back(&selection, &mut |_| ControlFlow::Continue(()))),
             }
         }

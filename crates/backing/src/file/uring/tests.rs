@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 
 const PAGES: u64 = 64;
 
-/// A file of pages, each filled with its number + 1, and a region with room for all of them.
+/// A file of pages, each filled with its number + 1, and a region with space for all of them.
 fn setup(test: &str) -> Option<(FileBacking, Buffers)> {
     let file = tempfile::tempfile().unwrap();
     for page in 0..PAGES {
