@@ -60,7 +60,6 @@
 //! A request runs through these files: a buffer comes from [`Buffers`] or a [`Budget`] (`buffer/`); a layer, if there
 //! is one, delays or fails the request (`layer/`); the medium serves it: plain memory (`memory.rs`), or a file or block
 //! device (`file/`) by positioned reads and writes (`file/positioned.rs`) or by an io_uring ring (`file/uring.rs`).
-//! `open.rs` opens a backing by its path, in the client.
 //!
 //! The crate starts no threads: a request runs in the thread that calls, or in the kernel. The locks are leaves, held
 //! for a few instructions, for one copy or for one `madvise`, never two at once: the state of a [`Buffers`] or
@@ -76,7 +75,6 @@ mod error;
 mod file;
 pub mod layer;
 mod memory;
-mod open;
 mod owned_queue;
 mod queue;
 mod source;
@@ -87,9 +85,8 @@ pub use buffer::{
 };
 pub use deadline_scope::DeadlineScope;
 pub use error::BackingError;
-pub use file::{Direct, FileBacking, FileOptions, Uring};
+pub use file::{Direct, FileBacking, FileOptions, Uring, open_for_reading};
 pub use memory::MemoryBacking;
-pub use open::{OpenError, OpenOptions, Opened, PROBE_BYTES, open_backing, open_for_reading};
 pub use owned_queue::OwnedQueue;
 pub use queue::{Completion, Operation, Queue, Request, SyncQueue};
 pub use source::{ByteSource, Prefetched};

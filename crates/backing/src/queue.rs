@@ -86,21 +86,19 @@ pub trait Queue: Send {
 pub struct SyncQueue<'a> {
     backing: &'a dyn Backing,
     depth: usize,
-    is_stopgap: bool,
+    is_fallback: bool,
     waiting: VecDeque<Request>,
 }
 
 impl<'a> SyncQueue<'a> {
     /// Makes a queue of `depth` (at least 1) on `backing`.
     pub fn new(backing: &'a dyn Backing, depth: usize) -> Self {
-        SyncQueue { backing, depth: depth.max(1), is_stopgap: false, waiting: VecDeque::new() }
+        SyncQueue { backing, depth: depth.max(1), is_fallback: false, waiting: VecDeque::new() }
     }
 
-    /// The same, in place of a better queue that cannot be had at the moment.
-    pub(crate) fn stopgap(backing: &'a dyn Backing, depth: usize) -> Self {
-        let mut queue = SyncQueue::new(backing, depth);
-        queue.is_stopgap = true;
-        queue
+    /// Makes a queue that reports itself as degraded, because the ring could not be created.
+    pub(crate) fn fallback(backing: &'a dyn Backing, depth: usize) -> Self {
+        SyncQueue { backing, depth: depth.max(1), is_fallback: true, waiting: VecDeque::new() }
     }
 }
 
@@ -127,7 +125,7 @@ impl Queue for SyncQueue<'_> {
     }
 
     fn is_degraded(&self) -> bool {
-        self.is_stopgap
+        self.is_fallback
     }
 }
 

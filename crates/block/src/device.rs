@@ -51,7 +51,7 @@ pub trait BlockDevice: Send + Sync {
     }
 
     /// Returns whether a write of so many bytes, of whole pages, would wait for a medium that is slower than memory now: the
-    /// device is at its memory limit, and makes room by moving pages to the medium.
+    /// device is at its memory limit, and makes space by moving pages to the medium.
     ///
     /// It is a hint like that of [`waits_for_medium`](Self::waits_for_medium), and false by default.
     fn waits_for_room(&self, len: u64) -> bool {

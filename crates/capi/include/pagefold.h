@@ -84,7 +84,7 @@ enum {
     PF_EFILE = 6,    /* the file is not a regular one, cannot be used, or was changed */
     PF_ELOST = 7,    /* a page's contents are lost or cannot be read back */
     PF_ENOTSUP = 8,  /* the system or this thread does not allow it: the message says what is needed */
-    PF_ENOMEM = 9,   /* there is no memory, or no room in the arena or the budget */
+    PF_ENOMEM = 9,   /* there is no memory, or no space in the arena or the budget */
     PF_ESYSTEM = 10, /* a system call failed */
     PF_EFORKED = 11, /* the handle belongs to the parent of this process */
     PF_EPANIC = 12   /* a bug in libpagefold; the object can only be destroyed */
@@ -237,7 +237,7 @@ typedef struct pf_region_stats {
     uint64_t limit_bytes;
     uint64_t pool_bytes;         /* memory of compressed pages */
     uint64_t metadata_max_bytes; /* tables, if all of them are in use */
-    uint64_t folded_bytes;       /* pages that only the compressed store has, uncompressed size */
+    uint64_t compressed_only_bytes; /* pages that are only compressed now, uncompressed size */
     uint64_t stored_bytes;       /* all pages in the store, copies of resident pages included, uncompressed size */
     uint64_t compressed_bytes;   /* the same, compressed; stored_bytes / compressed_bytes is the ratio */
     uint64_t same_filled_pages;  /* pages in the store that are one word each */
@@ -302,7 +302,7 @@ PF_MUST_CHECK int pf_arena_create(pf_region *region, void *start, size_t len_byt
 int pf_arena_destroy(pf_arena *arena);
 
 /* Returns a block of at least `size` bytes (one byte for 0), aligned as malloc's blocks are. Returns NULL after an
- * error: PF_ENOMEM if the arena has no room. Contents are undefined. */
+ * error: PF_ENOMEM if the arena has no space. Contents are undefined. */
 void *pf_arena_malloc(pf_arena *arena, size_t size) PF_ALLOCATES(2);
 
 /* Like pf_arena_malloc for `count` times `size` bytes, which are zero. */

@@ -45,22 +45,12 @@ impl pf_region_config {
         let defaults = RegionConfig::new(0, 0);
         pf_region_config {
             size_bytes: size_of::<Self>(),
-            len_bytes: 0,
-            limit_bytes: 0,
-            max_len_bytes: 0,
-            max_pool_bytes: 0,
-            codec: std::ptr::null(),
-            codec_level: 0,
-            has_codec_level: 0,
-            max_pool_percent: 0,
             accept_threshold_percent: defaults.accept_threshold_percent.into(),
             service: SERVICE_FAULTING_THREAD,
             same_filled: defaults.same_filled.into(),
             neighbours: defaults.neighbours.into(),
-            fold_threads: 0,
-            handler_threads: 0,
-            no_system_calls: 0,
-            budget: std::ptr::null(),
+            // SAFETY: all fields are integers and raw pointers, for which zeroes are valid: 0 and null.
+            ..unsafe { std::mem::zeroed() }
         }
     }
 
@@ -161,13 +151,9 @@ pub unsafe extern "C" fn pf_region_config_init(config: *mut pf_region_config, si
             return Err(Error::invalid("pf_region_config_init takes a struct pf_region_config and its size"));
         }
         let defaults = pf_region_config { size_bytes, ..pf_region_config::defaults() };
-        let known = size_bytes.min(size_of::<pf_region_config>());
         // SAFETY: the caller guarantees a struct of `size_bytes`. A larger one is of a later version, whose further
         // fields have zero for their default.
-        unsafe {
-            config.cast::<u8>().write_bytes(0, size_bytes);
-            config.cast::<u8>().copy_from_nonoverlapping((&raw const defaults).cast::<u8>(), known);
-        }
+        unsafe { guard::fill(config, &defaults, size_bytes) };
         Ok(())
     })
 }

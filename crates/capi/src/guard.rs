@@ -39,6 +39,19 @@ pub(crate) unsafe fn put<T>(out: *mut *mut T, make: impl FnOnce() -> Result<T, E
     Ok(())
 }
 
+/// Fills the caller's struct of `size_bytes`, of whatever version: fields that `from` lacks become zero.
+///
+/// # Safety
+/// `to` is the address of so many bytes, and zeroes are valid for all fields of a later version.
+pub(crate) unsafe fn fill<T: Copy>(to: *mut T, from: &T, size_bytes: usize) {
+    let (to, known) = (to.cast::<u8>(), size_bytes.min(size_of::<T>()));
+    // SAFETY: the caller guarantees it.
+    unsafe {
+        to.write_bytes(0, size_bytes);
+        to.copy_from_nonoverlapping(std::ptr::from_ref(from).cast(), known);
+    }
+}
+
 /// Returns the error of a panic.
 fn of(panic: &(dyn Any + Send)) -> Error {
     let text = panic.downcast_ref::<&str>().copied();

@@ -32,7 +32,7 @@ region_stats! {
     limit_bytes: stats.memory.limit;
     pool_bytes: stats.memory.pool;
     metadata_max_bytes: stats.memory.metadata_max;
-    folded_bytes: stats.folded_bytes;
+    compressed_only_bytes: stats.folded_bytes;
     stored_bytes: stats.stored_bytes;
     compressed_bytes: stats.compressed_bytes;
     same_filled_pages: stats.pool.same_filled_pages;
@@ -83,10 +83,7 @@ pub unsafe extern "C" fn pf_region_get_stats(
         let known = size_bytes.min(size_of::<pf_region_stats>());
         let converted = pf_region_stats { size_bytes: known, ..convert(&shared.region()?.stats()) };
         // SAFETY: the caller guarantees a struct of `size_bytes`, all of whose fields are integers.
-        unsafe {
-            stats.cast::<u8>().write_bytes(0, size_bytes);
-            stats.cast::<u8>().copy_from_nonoverlapping((&raw const converted).cast::<u8>(), known);
-        }
+        unsafe { guard::fill(stats, &converted, size_bytes) };
         Ok(())
     })
 }

@@ -51,7 +51,7 @@ fn the_header_has_the_structs_and_constants_of_the_crate() {
         codec_level has_codec_level max_pool_percent accept_threshold_percent service same_filled neighbours
         fold_threads handler_threads no_system_calls budget);
     layout!(expected, c, pf_region_stats: size_bytes resident_bytes resident_max_bytes limit_bytes pool_bytes
-        metadata_max_bytes folded_bytes stored_bytes compressed_bytes same_filled_pages incompressible_pages
+        metadata_max_bytes compressed_only_bytes stored_bytes compressed_bytes same_filled_pages incompressible_pages
         faults_zero faults_compressed faults_staged faults_failed file_reads memory_waits fault_ns memory_wait_ns
         neighbours_brought neighbours_used evicted_pages evicted_clean_pages pool_limit_hit pool_refused_pages
         file_read_calls file_rereads metadata_bytes page_tables_bytes unmovable_pages);

@@ -5,6 +5,7 @@
 //! | `error` | errors of commands: a message and an exit code |
 //! | `instance` | the runtime folder: running disks and mounts, their locks and state, cleaning up after dead servers |
 //! | `config` | the configuration that a command passes to the server that it starts |
+//! | `backing` | opening the backing of a disk by its path |
 //! | `media` | the image and devices that a command or a server opens, and their digests |
 //! | `export_kind` | the table of exports |
 //! | `startup` | a command starts a server process and waits until its device is ready |
@@ -27,6 +28,7 @@
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+pub mod backing;
 pub mod client;
 pub mod config;
 pub mod error;

@@ -32,7 +32,7 @@ const SOCKET_FD: u16 = 1;
 const NESTED: u16 = 1 << 15;
 const REQUEST_WITH_ACK: u16 = 1 | 4;
 const ERROR: u16 = 2;
-/// Bytes of the header of a message, and of the generic header behind it.
+/// Bytes of the header of a message, and of the generic header after it.
 const HEADERS: usize = 16 + 4;
 
 /// Encodes an attribute, padded to four bytes.

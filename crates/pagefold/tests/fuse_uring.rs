@@ -249,7 +249,7 @@ fn rings_of_a_disk_with_little_memory_are_small() {
     assert!(text.contains("of buffers, part of --memory, for requests of at most"), "{text}");
     s.ok("disk create --size 64M --name large --export loop --memory 8G");
     assert_eq!(s.show("large")["memory"]["rings"]["max_request_bytes"], 1 << 20);
-    // No room for the shortest requests.
+    // No space for the shortest requests.
     s.ok("disk create --size 64M --name tiny --export loop --memory 256K --fuse-uring on");
     let shown = s.show("tiny");
     assert_eq!((&shown["transport"], &shown["memory"]["rings"]), (&"/dev/fuse".into(), &().into()));

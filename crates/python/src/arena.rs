@@ -1,7 +1,7 @@
 //! A region that is divided into blocks: memory for many arrays.
 //!
 //! Free memory of the range is always zero: a block that is freed is discarded first. It takes no memory, but for a few
-//! zero pages behind blocks that are read in order. The last freed blocks stay there with their contents, for new blocks
+//! zero pages after blocks that are read in order. The last freed blocks stay there with their contents, for new blocks
 //! of the same length. When memory is short, few of them stay: each block that stays takes the place of other pages, but
 //! a discarded one costs a fault for each of its pages when it is taken again.
 //!
@@ -67,7 +67,7 @@ impl Arena {
         address.addr().wrapping_sub(self.base) < self.len_bytes
     }
 
-    /// Takes a block of any contents. Returns null if the range has no room for it, or belongs to the parent process.
+    /// Takes a block of any contents. Returns null if the range has no space for it, or belongs to the parent process.
     pub(crate) fn take(&self, len_bytes: usize) -> *mut u8 {
         if !self.is_same_process() {
             return ptr::null_mut();
@@ -75,7 +75,7 @@ impl Arena {
         self.take_freed(len_bytes).unwrap_or_else(|| self.take_new(len_bytes))
     }
 
-    /// Takes a block of zeroes. Returns null if the range has no room for it, or belongs to the parent process.
+    /// Takes a block of zeroes. Returns null if the range has no space for it, or belongs to the parent process.
     pub(crate) fn take_zeroed(&self, len_bytes: usize) -> *mut u8 {
         if !self.is_same_process() {
             return ptr::null_mut();
@@ -140,7 +140,7 @@ impl Arena {
     }
 
     /// Changes the length of a block, which may move. The bytes that both lengths have stay the same. Returns null, and
-    /// changes nothing, if there is no room.
+    /// changes nothing, if there is no space.
     ///
     /// # Safety
     /// No other thread uses the block meanwhile, and nothing uses the old address afterwards.
@@ -167,7 +167,7 @@ impl Arena {
         drop(state);
         let new = self.take(len_bytes);
         if new.is_null() {
-            // `take` has discarded freed blocks, one of which may have been behind this one.
+            // `take` has discarded freed blocks, one of which may have followed this one.
             let has_grown = self.state.lock().blocks.grow(start, wanted);
             return if has_grown { address } else { new };
         }

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 /// The settings that regions of all kinds have.
 #[derive(Debug, Clone)]
-pub(crate) struct Settings {
+pub(crate) struct RegionSettings {
     memory: Limit,
     pool_bytes: Option<u64>,
     codec: String,
@@ -19,7 +19,7 @@ pub(crate) struct Settings {
     system_calls: bool,
 }
 
-impl Settings {
+impl RegionSettings {
     /// Takes the keywords as Python passes them.
     pub(crate) fn new(
         memory: Limit,
@@ -28,7 +28,7 @@ impl Settings {
         level: Option<i32>,
         system_calls: bool,
     ) -> Self {
-        Settings {
+        RegionSettings {
             memory,
             pool_bytes: pool.map(|size| size.0),
             codec: codec.to_string(),

@@ -63,7 +63,7 @@ impl Blocks {
         }
     }
 
-    /// Lengthens a block in place. Returns false, and changes nothing, if the pages behind it are not free.
+    /// Lengthens a block in place. Returns false, and changes nothing, if the pages after it are not free.
     pub fn grow(&mut self, start: u64, pages: u64) -> bool {
         let Some(len) = self.len_at(start) else { return false };
         let Some(more) = pages.checked_sub(len) else { return false };

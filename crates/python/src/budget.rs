@@ -42,7 +42,7 @@ impl PyBudget {
     #[new]
     #[pyo3(signature = (memory=None))]
     fn new(py: Python<'_>, memory: Option<Size>) -> PyResult<Self> {
-        let mark = ForkMark::new().map_err(|e| errors::Error::new_err(e.to_string()))?;
+        let mark = errors::fork_mark()?;
         let make = || match memory {
             Some(size) => ResidentBudget::new(size.0),
             None => ResidentBudget::by_pressure(PressurePolicy::default()),
@@ -133,7 +133,7 @@ fn of_process(py: Python<'_>) -> PyResult<ResidentBudget> {
     static BUDGET: Mutex<Option<ResidentBudget>> = Mutex::new(None);
     let make = || ResidentBudget::by_pressure(PressurePolicy::default()).map_err(|e| errors::region(&e));
     if MARK.get().is_none() {
-        let mark = ForkMark::new().map_err(|e| errors::Error::new_err(e.to_string()))?;
+        let mark = errors::fork_mark()?;
         let _ = MARK.set(mark);
     }
     py.detach(|| {

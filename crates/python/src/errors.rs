@@ -5,10 +5,11 @@
 
 use pagefold_memory::RegionError;
 use pagefold_store::StoreError;
+use pagefold_sys::forkmark::ForkMark;
 use pagefold_sys::uffd::OpenError;
-use pyo3::PyErr;
 use pyo3::create_exception;
 use pyo3::exceptions::{PyFileNotFoundError, PyMemoryError, PyNotADirectoryError, PyOSError, PyValueError};
+use pyo3::{PyErr, PyResult};
 
 create_exception!(pagefold, Error, PyOSError, "An operation of pagefold failed.");
 create_exception!(
@@ -18,6 +19,11 @@ create_exception!(
     "The system refuses what a region needs. The message says what to allow."
 );
 create_exception!(pagefold, ImageError, Error, "An image cannot be read.");
+
+/// Makes the mark of this process.
+pub(crate) fn fork_mark() -> PyResult<ForkMark> {
+    ForkMark::new().map_err(|e| Error::new_err(e.to_string()))
+}
 
 /// Joins the messages of an error and of its causes.
 pub(crate) fn text(error: &dyn std::error::Error) -> String {

@@ -22,7 +22,7 @@ impl FreedBlocks {
     }
 
     /// Adds a block, so that all blocks together have at most `pages_max` pages, and [`PAGES_MAX`]. Returns the blocks for
-    /// which there is no room any more, the oldest ones, or the same one.
+    /// which there is no space any more, the oldest ones, or the same one.
     pub fn push(&mut self, start: u64, len: u64, pages_max: u64) -> Vec<(u64, u64)> {
         let pages_max = pages_max.min(PAGES_MAX);
         if len > pages_max {

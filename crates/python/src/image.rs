@@ -13,7 +13,7 @@ use parking_lot::{Mutex, RwLock};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyIsADirectoryError, PyOSError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyString};
+use pyo3::types::{IntoPyDict, PyBytes, PyDict, PyString};
 use std::ffi::OsStr;
 use std::fs::Metadata;
 use std::mem::ManuallyDrop;
@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 /// How an image was opened.
 #[derive(Clone)]
-struct Settings {
+struct OpenSettings {
     path: PathBuf,
     devices: Vec<PathBuf>,
     memory_bytes: u64,
@@ -48,7 +48,7 @@ impl From<Metadata> for Identity {
 
 /// An image that was opened in one process.
 struct OpenImage {
-    settings: Settings,
+    settings: OpenSettings,
     /// Those of the devices, and last that of the image.
     identities: Vec<Identity>,
     image: ManuallyDrop<Image>,
@@ -59,7 +59,7 @@ struct OpenImage {
 }
 
 impl OpenImage {
-    fn new(settings: Settings) -> PyResult<Arc<Self>> {
+    fn new(settings: OpenSettings) -> PyResult<Arc<Self>> {
         let mut identities = Vec::new();
         let mut open = |path: &PathBuf| -> PyResult<Arc<dyn ByteSource>> {
             let file = open_for_reading(path)
@@ -71,15 +71,10 @@ impl OpenImage {
         };
         let devices = settings.devices.iter().map(&mut open).collect::<PyResult<Vec<_>>>()?;
         let options = Options { memory_bytes: settings.memory_bytes, devices, ..Options::default() };
-        let mark = ForkMark::new().map_err(|e| errors::Error::new_err(e.to_string()))?;
+        let mark = errors::fork_mark()?;
         let image = Image::open(open(&settings.path)?, options).map_err(|e| errors::image(&e))?;
-        Ok(Arc::new(OpenImage {
-            settings,
-            identities,
-            image: ManuallyDrop::new(image),
-            mark,
-            reopened: Mutex::new(None),
-        }))
+        let (image, reopened) = (ManuallyDrop::new(image), Mutex::default());
+        Ok(Arc::new(OpenImage { settings, identities, image, mark, reopened }))
     }
 
     /// Returns this image, or in a forked child the one that the child has opened.
@@ -170,7 +165,7 @@ impl PyImage {
         // A forked child opens them again, perhaps in another current folder.
         let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
         let devices = devices.iter().map(absolute).collect();
-        let settings = Settings { path: absolute(&path), devices, memory_bytes: memory.0 };
+        let settings = OpenSettings { path: absolute(&path), devices, memory_bytes: memory.0 };
         let image = py.detach(|| OpenImage::new(settings))?;
         Ok(PyImage { image: RwLock::new(Some(image)), path })
     }
@@ -222,17 +217,18 @@ impl PyImage {
     }
 
     /// Returns counters: the memory in use and its limit, bytes read from the file and asked for, clusters decoded.
-    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, pyo3::types::PyDict>> {
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let image = self.image()?;
         let stats = py.detach(|| image.image.stats());
-        let dict = pyo3::types::PyDict::new(py);
-        dict.set_item("memory_peak", stats.budget.peak_bytes)?;
-        dict.set_item("cached", stats.cached_bytes)?;
-        dict.set_item("read", stats.read_bytes)?;
-        dict.set_item("asked", stats.reads.asked_bytes)?;
-        dict.set_item("clusters", stats.reads.clusters)?;
-        dict.set_item("errors", stats.reads.errors)?;
-        Ok(dict)
+        [
+            ("memory_peak", stats.budget.peak_bytes),
+            ("cached", stats.cached_bytes),
+            ("read", stats.read_bytes),
+            ("asked", stats.reads.asked_bytes),
+            ("clusters", stats.reads.clusters),
+            ("errors", stats.reads.errors),
+        ]
+        .into_py_dict(py)
     }
 
     fn __repr__(&self) -> String {
@@ -359,13 +355,11 @@ impl PyNode {
     }
 
     /// Returns the extended attributes: names and values.
-    fn xattrs<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, pyo3::types::PyDict>> {
+    fn xattrs<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let node = self.current()?;
         let xattrs = py.detach(|| node.xattrs()).map_err(|e| errors::image(&e))?;
-        let dict = pyo3::types::PyDict::new(py);
-        for xattr in xattrs {
-            dict.set_item(name(py, &xattr.name)?, PyBytes::new(py, &xattr.value))?;
-        }
+        let dict = PyDict::new(py);
+        xattrs.iter().try_for_each(|x| dict.set_item(name(py, &x.name)?, PyBytes::new(py, &x.value)))?;
         Ok(dict)
     }
 

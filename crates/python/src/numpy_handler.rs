@@ -11,7 +11,7 @@
 //! version since 1.22 has at the same positions.
 
 use crate::arena::Arena;
-use crate::arguments::Settings;
+use crate::arguments::RegionSettings;
 use crate::budget::Limit;
 use crate::errors;
 use crate::report::PyRegionStats;
@@ -281,7 +281,7 @@ impl NumpyArena {
         level: Option<i32>,
         system_calls: bool,
     ) -> PyResult<Self> {
-        let settings = Settings::new(memory, pool, codec, level, system_calls);
+        let settings = RegionSettings::new(memory, pool, codec, level, system_calls);
         // As many addresses as arrays could fill if they compressed eight times.
         let capacity = capacity.map_or_else(|| 8 * pagefold_sys::mem::total_bytes(), |size| size.0);
         let threshold_bytes = usize::try_from(threshold.0).unwrap_or(usize::MAX).max(1);

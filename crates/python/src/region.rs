@@ -3,7 +3,7 @@
 //! Buffers that are exported (memoryviews, NumPy arrays) hold a reference to the object, so a region lives as long as any
 //! view of it, wherever the view went. While there are buffers, the region can neither be closed nor change its size.
 
-use crate::arguments::Settings;
+use crate::arguments::RegionSettings;
 use crate::budget::Limit;
 use crate::errors;
 use crate::parts::{self, Owner};
@@ -122,9 +122,9 @@ impl PyRegion {
         file: Option<PathBuf>,
         system_calls: bool,
     ) -> PyResult<Self> {
-        let settings = Settings::new(memory, pool, codec, level, system_calls);
+        let settings = RegionSettings::new(memory, pool, codec, level, system_calls);
         let region = settings.region(py, size.0, max_size.map(|size| size.0), file)?;
-        let mark = ForkMark::new().map_err(|e| errors::Error::new_err(e.to_string()))?;
+        let mark = errors::fork_mark()?;
         let base = region.as_ptr().addr();
         let range = base..base + region.max_len_bytes();
         let inner = Arc::new(Inner { region: RwLock::new(Some(region)), mark });

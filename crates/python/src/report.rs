@@ -73,14 +73,11 @@ impl PyRegionStats {
             1 => " in 1 array".to_string(),
             n => format!(" in {n} arrays"),
         };
-        let mut line = format!(
-            "{}{arrays}: {} resident of at most {}",
-            Human(self.size),
-            Human(self.resident),
-            Human(self.memory)
-        );
+        let [size, resident, memory, compressed, pool] =
+            [self.size, self.resident, self.memory, self.compressed, self.pool].map(Human);
+        let mut line = format!("{size}{arrays}: {resident} resident of at most {memory}");
         if self.compressed > 0 {
-            line += &format!(", {} compressed to {}", Human(self.compressed), Human(self.pool));
+            line += &format!(", {compressed} compressed to {pool}");
         }
         line
     }

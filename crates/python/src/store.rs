@@ -9,7 +9,7 @@ use pagefold_store::{MemLimit, Store, StoreConfig};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict};
+use pyo3::types::{IntoPyDict, PyBytes, PyDict};
 
 /// Pages of 4096 bytes, numbered from 0, that are kept compressed in memory. They begin as zeroes. Threads can share it.
 #[pyclass(frozen, weakref, module = "pagefold", name = "Store")]
@@ -97,15 +97,16 @@ impl PyStore {
     /// Returns counters, with the names of zram's `mm_stat`.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let mm = py.detach(|| self.store.stats()).mm;
-        let dict = PyDict::new(py);
-        dict.set_item("orig_data_size", mm.orig_data_size)?;
-        dict.set_item("compr_data_size", mm.compr_data_size)?;
-        dict.set_item("mem_used_total", mm.mem_used_total)?;
-        dict.set_item("mem_limit", mm.mem_limit)?;
-        dict.set_item("mem_used_max", mm.mem_used_max)?;
-        dict.set_item("same_pages", mm.same_pages)?;
-        dict.set_item("huge_pages", mm.huge_pages)?;
-        Ok(dict)
+        [
+            ("orig_data_size", mm.orig_data_size),
+            ("compr_data_size", mm.compr_data_size),
+            ("mem_used_total", mm.mem_used_total),
+            ("mem_limit", mm.mem_limit),
+            ("mem_used_max", mm.mem_used_max),
+            ("same_pages", mm.same_pages),
+            ("huge_pages", mm.huge_pages),
+        ]
+        .into_py_dict(py)
     }
 
     fn __repr__(&self, py: Python<'_>) -> String {

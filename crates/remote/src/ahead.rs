@@ -1,6 +1,6 @@
 //! Fetches blocks before a reader wants them: threads, for objects that are read in order.
 //!
-//! A reader of a block of a sequence offers the next missing runs behind it, before it waits and after it has read. In
+//! A reader of a block of a sequence offers the next missing runs after it, before it waits and after it has read. In
 //! a long sequence, a thread that has fetched a run goes on with the next one by itself. A thread that waits takes it;
 //! if all are busy, the link is, and nobody fetches ahead. A run that cannot be fetched by one attempt is missing
 //! again, and its readers ask for it themselves, until their deadlines.

@@ -75,7 +75,7 @@ pub(crate) struct Version {
 /// The range that was asked for.
 pub(crate) struct Wanted<'a> {
     pub(crate) range: Range<u64>,
-    /// The version; `None` for the first request, which learns it. The range may end behind the object then.
+    /// The version; `None` for the first request, which learns it. The range may end after the object then.
     pub(crate) version: Option<&'a Version>,
 }
 

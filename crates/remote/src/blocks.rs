@@ -1,6 +1,6 @@
 //! The ranges of an object that are in memory, in blocks of 32 KiB, and those that are on their way.
 //!
-//! A reader of a block that is missing loads it, together with the missing blocks behind it that it wants too. A read that
+//! A reader of a block that is missing loads it, together with the missing blocks after it that it wants too. A read that
 //! begins where another one has ended, or is about to, continues a sequence: then the reader loads four times as many
 //! blocks as the sequence has, at least eight, up to what `link.rs` says. A read at another place is no sequence, however
 //! many blocks it has: clusters at random places have two or three. Other readers of a block that is on its way wait for
@@ -29,7 +29,7 @@ const FIRST_RUN_BLOCKS: u64 = 8;
 /// Growth of a run in a sequence.
 const GROWTH: u64 = 4;
 /// A block was used just now if there were fewer accesses since; bytes were, if there were fewer than the second. Among many
-/// places that were read at random, the next one is often behind one of them by chance.
+/// places that were read at random, the next one often follows one of them by chance.
 const RECENT_ACCESSES: u64 = 8;
 const RECENT_READ_ACCESSES: u64 = 256;
 /// Shortest run whose blocks leave first when they were read.

@@ -220,7 +220,7 @@ impl Client {
             self.counters.received_bytes.fetch_add(buffer.len() as u64, Ordering::Relaxed);
         }
         let mut more = [0];
-        // An error behind the last byte does no harm.
+        // An error after the last byte does no harm.
         match body.reader.read(&mut more) {
             Ok(1..) => Err(AttemptError::refused("its body is longer than its range")),
             Ok(0) | Err(_) => Ok(()),

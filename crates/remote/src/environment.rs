@@ -13,7 +13,7 @@ pub type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
 /// Why settings cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
-    /// A value that is none.
+    /// A malformed value.
     #[error("{name} {why}")]
     Value {
         /// The variable or setting.
@@ -31,7 +31,7 @@ pub enum SettingsError {
     },
 }
 
-/// The error of a value that is none.
+/// The error of a malformed value.
 pub(crate) fn value(name: &str, why: impl ToString) -> SettingsError {
     SettingsError::Value { name: name.to_string(), why: format!("is refused: {}", why.to_string()) }
 }

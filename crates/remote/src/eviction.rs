@@ -5,7 +5,7 @@
 //! are compressed together, was not passed.
 
 /// Bytes of a block; the last one of an object may be shorter. Of a cluster at a random place, half a block more than its
-/// bytes is loaded before it and behind it on average.
+/// bytes is loaded before it and after it on average.
 pub(crate) const BLOCK_BYTES: u64 = 32 << 10;
 
 /// Bytes of a part.
@@ -27,7 +27,7 @@ impl ReadParts {
             return;
         }
         let parts = mask(from / PART_BYTES, (from + len_bytes).div_ceil(PART_BYTES));
-        // A part that a read begins or ends in may belong to the reads before and behind it.
+        // A part that a read begins or ends in may belong to the reads before and after it.
         let whole = mask(from.div_ceil(PART_BYTES), (from + len_bytes) / PART_BYTES);
         self.again = self.again.saturating_add((self.read & whole).count_ones());
         self.read |= parts;

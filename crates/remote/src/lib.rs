@@ -43,7 +43,7 @@
 //! # How it works
 //!
 //! A read (`source.rs`) is cut into blocks of 32 KiB, which `blocks.rs` keeps. A missing block is fetched by `object.rs`
-//! with those behind it that are wanted too, or probably will be: up to 2 MiB in one request, as `link.rs` says after it
+//! with those after it that are wanted too, or probably will be: up to 2 MiB in one request, as `link.rs` says after it
 //! has seen the times of others. `outage.rs` lets reads of a block that is out of reach fail together. `eviction.rs` says
 //! which blocks are evicted first, and `first_hashes.rs` detects a server that sends other bytes the second time. Other readers of a block that is on its way wait
 //! for it, and `ahead.rs` fetches what follows a sequence, while nobody waits for other blocks. `retry.rs`

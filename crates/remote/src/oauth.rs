@@ -9,7 +9,7 @@ use crate::encoding::form;
 use crate::headers::number;
 use crate::renewed::{Expiring, Renewed};
 use crate::retry::Deadline;
-use crate::small::{Answer, MAX_CREDENTIALS_BYTES, Method, Presence, SmallClient};
+use crate::small::{Answer, MAX_CREDENTIALS_BYTES, Method, SmallClient};
 use crate::{RemoteError, Secret, Url};
 use serde_json::Value;
 use std::time::{Duration, SystemTime};
@@ -83,20 +83,17 @@ impl Tokens {
 pub(crate) struct TokenService {
     client: SmallClient,
     url: Url,
-    presence: Presence,
 }
 
 impl TokenService {
     /// A service of the machine, which no proxy reaches.
     pub(crate) fn near(timeout: Duration, url: Url) -> Result<Self, RemoteError> {
-        let client = SmallClient::near(timeout, url.is_https(), NEAR_LIMIT)?;
-        Ok(TokenService { client, url, presence: Presence::default() })
+        Ok(TokenService { client: SmallClient::near(timeout, url.is_https(), NEAR_LIMIT)?, url })
     }
 
     /// A service elsewhere, through the proxy of the environment.
     pub(crate) fn far(timeout: Duration, url: Url) -> Result<Self, RemoteError> {
-        let client = SmallClient::far(timeout, url.is_https(), MAX_CREDENTIALS_BYTES)?;
-        Ok(TokenService { client, url, presence: Presence::default() })
+        Ok(TokenService { client: SmallClient::far(timeout, url.is_https(), MAX_CREDENTIALS_BYTES)?, url })
     }
 
     /// Sends a form, and returns the token of the answer. `whose` names the service in messages.
@@ -119,7 +116,7 @@ impl TokenService {
         deadline: &Deadline,
     ) -> Result<Bearer, AttemptError> {
         let answer = self.client.ask(Method::Get, &self.url, &[header], deadline);
-        self.presence.judge(answer.and_then(|answer| token(answer, whose)), is_named)
+        self.client.judge(answer.and_then(|answer| token(answer, whose)), is_named)
     }
 }
 

@@ -73,8 +73,8 @@ impl<T: Clone> Renewed<T> {
         fetch: impl FnOnce() -> Result<Expiring<T>, AttemptError>,
     ) -> Result<(T, u64), AttemptError> {
         let guard = match self.claim(deadline)? {
-            Claim::Value(value, generation) => return Ok((value, generation)),
-            Claim::Fetch(guard) => guard,
+            FetchClaim::Value(value, generation) => return Ok((value, generation)),
+            FetchClaim::Fetch(guard) => guard,
         };
         let fetched = fetch();
         let mut state = self.lock();
@@ -96,18 +96,18 @@ impl<T: Clone> Renewed<T> {
     }
 
     /// Returns a value that serves, or the right to fetch one. Waits until the deadline for another reader that fetches.
-    fn claim(&self, deadline: &Deadline) -> Result<Claim<'_, T>, AttemptError> {
+    fn claim(&self, deadline: &Deadline) -> Result<FetchClaim<'_, T>, AttemptError> {
         let mut state = self.lock();
         loop {
             let now = SystemTime::now();
             match &state.current {
                 // An old one serves while another reader fetches the next one.
                 Some(current) if current.is_young(now) || state.is_fetching && current.serves(now) => {
-                    return Ok(Claim::Value(current.value.clone(), state.generation));
+                    return Ok(FetchClaim::Value(current.value.clone(), state.generation));
                 }
                 _ if !state.is_fetching => {
                     state.is_fetching = true;
-                    return Ok(Claim::Fetch(FetchGuard { renewed: self }));
+                    return Ok(FetchClaim::Fetch(FetchGuard { renewed: self }));
                 }
                 _ => {}
             }
@@ -167,7 +167,7 @@ impl<T> Current<T> {
 }
 
 /// The next step of a reader.
-enum Claim<'a, T: Clone> {
+enum FetchClaim<'a, T: Clone> {
     Value(T, u64),
     Fetch(FetchGuard<'a, T>),
 }

@@ -61,20 +61,24 @@ pub(crate) struct SmallClient {
     limit: Duration,
     /// The longest body that is accepted, bytes.
     max_bytes: usize,
+    /// Whether the service has sent credentials: then that it does not answer does not mean that it is missing.
+    is_present: AtomicBool,
 }
 
 impl SmallClient {
     /// A client for services elsewhere, through the proxy of the environment. `is_https`: no other scheme is asked.
     pub(crate) fn far(timeout: Duration, is_https: bool, max_bytes: usize) -> Result<Self, RemoteError> {
         let agents = Agents::new(timeout, is_https, true)?;
-        Ok(SmallClient { agents, with_proxy: true, connect: timeout, limit: timeout, max_bytes })
+        let is_present = AtomicBool::new(false);
+        Ok(SmallClient { agents, with_proxy: true, connect: timeout, limit: timeout, max_bytes, is_present })
     }
 
     /// A client for credentials of services of the machine or its network, which no proxy reaches.
     pub(crate) fn near(timeout: Duration, is_https: bool, limit: Duration) -> Result<Self, RemoteError> {
         let agents = Agents::new(timeout, is_https, false)?;
         let (connect, max_bytes) = (NEAR_CONNECT.min(timeout), MAX_CREDENTIALS_BYTES);
-        Ok(SmallClient { agents, with_proxy: false, connect, limit, max_bytes })
+        let is_present = AtomicBool::new(false);
+        Ok(SmallClient { agents, with_proxy: false, connect, limit, max_bytes, is_present })
     }
 
     /// Sends one request. Redirects are answers.
@@ -125,19 +129,13 @@ impl SmallClient {
         let request = config.build().header("accept-encoding", "identity");
         headers.iter().fold(request, |request, (name, Secret(value))| request.header(*name, value))
     }
-}
 
-/// Whether a service of the machine has answered: then that it does not answer does not mean that it is missing.
-#[derive(Default)]
-pub(crate) struct Presence(AtomicBool);
-
-impl Presence {
     /// Whether the service has sent credentials before.
-    pub(crate) fn is_known(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+    pub(crate) fn is_present(&self) -> bool {
+        self.is_present.load(Ordering::Relaxed)
     }
 
-    /// Takes a failure as no credentials if there is no such service, unless it `is_expected`.
+    /// Takes a failure of a service of the machine as no credentials if there is no such service, unless it `is_expected`.
     pub(crate) fn judge<T>(
         &self,
         result: Result<Expiring<Option<T>>, AttemptError>,
@@ -145,12 +143,12 @@ impl Presence {
     ) -> Result<Expiring<Option<T>>, AttemptError> {
         match result {
             Ok(answer) => {
-                self.0.fetch_or(answer.value.is_some(), Ordering::Relaxed);
+                self.is_present.fetch_or(answer.value.is_some(), Ordering::Relaxed);
                 Ok(answer)
             }
             // A service that answers is there, and may be busy.
             Err(error @ AttemptError::Transient { error: RemoteError::Denied { .. }, .. }) => Err(error),
-            Err(_) if !self.is_known() && !is_expected => Ok(Expiring::none()),
+            Err(_) if !self.is_present() && !is_expected => Ok(Expiring::none()),
             Err(error) => Err(error),
         }
     }

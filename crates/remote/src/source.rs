@@ -169,7 +169,7 @@ impl RemoteSource {
     }
 
     /// Whether ranges that were read stay on this machine until the object is closed, so that another read of all of it
-    /// fetches little: there is a cache on disk, or all of it has room in memory.
+    /// fetches little: there is a cache on disk, or all of it has space in memory.
     pub fn is_kept(&self) -> bool {
         let blocks = self.len_bytes().div_ceil(BLOCK_BYTES);
         self.object.cached.is_some() || blocks <= self.object.blocks.max_blocks as u64

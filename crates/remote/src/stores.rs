@@ -72,7 +72,7 @@ impl StoreSettings {
                     settings.gcs = Some(GcsSettings::from_environment(env)?);
                 }
                 Some(Store::Oci) => {
-                    // A name that is none is an error where it is opened.
+                    // A malformed name is an error where it is opened.
                     let image = name.split('#').next().unwrap_or_default();
                     let Ok(reference) = OciReference::parse(image) else { continue };
                     if let Some(login) = crate::oci::login(&reference.registry, &reference.name, env)? {

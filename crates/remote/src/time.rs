@@ -27,7 +27,7 @@ pub(crate) fn http(time: SystemTime) -> String {
     format!("{weekday}, {day:02} {month} {year:04} {hour:02}:{minute:02}:{second:02} GMT")
 }
 
-/// Parses a time of RFC 3339, `2013-05-24T00:00:00Z`; a fraction of a second is dropped. `None` if it is none, or before
+/// Parses a time of RFC 3339, `2013-05-24T00:00:00Z`; a fraction of a second is dropped. `None` if it is malformed, or before
 /// 1970 or after 9999.
 pub(crate) fn parse_rfc3339(text: &str) -> Option<SystemTime> {
     let bytes = text.as_bytes();

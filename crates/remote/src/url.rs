@@ -115,7 +115,7 @@ impl Url {
         self.is_https() || self.is_loopback()
     }
 
-    /// The object whose path is this one's with `suffix` behind it; the query stays.
+    /// The object whose path is this one's with `suffix` appended; the query stays.
     pub fn with_suffix(&self, suffix: &str) -> Self {
         let path_end = self.text.find('?').unwrap_or(self.text.len());
         let (path, query) = self.text.split_at(path_end);

@@ -46,7 +46,7 @@ impl Table {
         Table { entries, next: AtomicPtr::new(std::ptr::null_mut()) }
     }
 
-    /// Returns the table behind this one, which is made if there is none.
+    /// Returns the table after this one, which is made if there is none.
     fn next_or_new(&self) -> &'static Table {
         if let Some(next) = self.next() {
             return next;
@@ -109,7 +109,7 @@ impl ForkGuard {
     }
 }
 
-/// Takes a free entry of a table, or of one behind it.
+/// Takes a free entry of a table, or of one after it.
 fn take_entry(mut table: &'static Table) -> &'static Entry {
     let is_free = |entry: &&Entry| entry.start.compare_exchange(0, 1, SeqCst, SeqCst).is_ok();
     loop {

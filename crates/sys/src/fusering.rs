@@ -177,7 +177,7 @@ impl<'a> Exchange<'a> {
     pub fn in_areas(headers: &'a mut [u8; HEADERS], payload: &'a mut [u8]) -> Self {
         let (header, rest) = headers.split_at_mut(HEADER);
         let (structure, exchange) = rest.split_at_mut(STRUCTURE);
-        // The kernel has put no more into the payload than there is room for.
+        // The kernel has put no more into the payload than there is space for.
         let payload_bytes = (word(exchange, 16) as usize).min(payload.len());
         Exchange { header, structure, payload, payload_bytes }
     }
@@ -208,7 +208,7 @@ pub struct FuseRing {
 impl FuseRing {
     /// Makes a ring with `entries` entries for the queue of the CPU `queue`. `channel` is a channel of the mount.
     ///
-    /// A payload has room for the longest reply and `payload_bytes` says how much that is. This fails where a sandbox
+    /// A payload has space for the longest reply and `payload_bytes` says how much that is. This fails where a sandbox
     /// forbids any of io_uring's system calls that the ring needs later.
     pub fn new(
         channel: &File,
@@ -346,7 +346,7 @@ impl FuseRing {
         command.cmd(fields).addr(areas).build().user_data(number as u64)
     }
 
-    /// Queues a command. There is room: an entry has one command at most, and the queue has one more.
+    /// Queues a command. There is space: an entry has one command at most, and the queue has one more.
     fn push(&mut self, command: squeue::Entry128) -> io::Result<()> {
         // SAFETY: the channel is open as long as the ring, the stop event until `new` has submitted the request that
         // waits for it (the kernel then has a reference), and the areas of an entry live until after the ring.

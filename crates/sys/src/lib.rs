@@ -115,8 +115,7 @@ impl SysError {
 
     /// Makes an error from the calling thread's last failed `libc` call.
     pub fn last(what: impl Into<String>) -> Self {
-        let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
-        SysError::new(what, errno)
+        SysError::new(what, Errno::last().0)
     }
 }
 
@@ -130,8 +129,9 @@ pub(crate) fn done<W: Into<String>>(code: libc::c_int, what: impl FnOnce() -> W)
     match code {
         0 => Ok(()),
         _ => {
-            let error = std::io::Error::last_os_error();
-            Err(SysError::io(what(), &error))
+            // Before `what`, which may make other calls.
+            let Errno(errno) = Errno::last();
+            Err(SysError::new(what(), errno))
         }
     }
 }

@@ -198,7 +198,8 @@ fn verified(device: File, path: PathBuf) -> Result<AttachedLoop, AttachError> {
     Err(error)
 }
 
-fn open(path: &Path, flags: i32) -> Result<File, SysError> {
+/// Opens a device for reading and writing, with these flags of open(2) too.
+pub fn open(path: &Path, flags: i32) -> Result<File, SysError> {
     let opened = OpenOptions::new().read(true).write(true).custom_flags(flags | libc::O_CLOEXEC).open(path);
     opened.map_err(|e| SysError::io(format!("opening {}", path.display()), &e))
 }

@@ -94,7 +94,7 @@ impl Reservation {
         Ok(Self::cut(Self::new(len_bytes.saturating_add(align_bytes))?, len_bytes, align_bytes))
     }
 
-    /// Unmaps what a range has before and behind `len_bytes` at a multiple of `align_bytes`.
+    /// Unmaps what a range has before and after `len_bytes` at a multiple of `align_bytes`.
     fn cut(wide: Self, len_bytes: usize, align_bytes: usize) -> Self {
         let before = wide.base.as_ptr().align_offset(align_bytes);
         let whole = len_bytes.max(1).next_multiple_of(crate::mem::page_size());
@@ -212,7 +212,7 @@ pub struct DiscardBatch {
 unsafe impl Send for DiscardBatch {}
 
 impl DiscardBatch {
-    /// Makes an empty list with room for `capacity` parts.
+    /// Makes an empty list with space for `capacity` parts.
     pub fn new(capacity: usize) -> Self {
         // Not zeroes, so that the memory is really written: the allocator might return zeroed memory that is not backed
         // yet.

@@ -3,11 +3,11 @@
 //! A process is in one memory group, and the limits of all groups above it count too. Both versions of the kernel's
 //! interface are read (Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst). Page cache of a group counts
 //! as available, because the kernel drops it when the group needs memory. Groups that are not mounted here are not
-//! seen. Callers decide how to react to little room.
+//! seen. Callers decide how to react to little space.
 
 use crate::mem::{self, Available};
 use crate::memcg::{self, Usage};
-use crate::mounts;
+use crate::mounts::{self, Mount};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -32,10 +32,8 @@ pub struct RoomReader {
 impl RoomReader {
     /// Finds the groups in which this process is now. If it is moved to another group later, that is not seen.
     pub fn open() -> Self {
-        let text = std::fs::read("/proc/self/cgroup").unwrap_or_default();
-        let mounts = mounts::all().unwrap_or_default();
-        let mounts = mounts.iter().filter(|m| m.fs_type == "cgroup" || m.fs_type == "cgroup2");
-        let groups = mounts.flat_map(|m| groups_below(&m.mount_point, &text)).collect();
+        let (text, mounts) = own_groups();
+        let groups = mounts.iter().flat_map(|m| groups_below(&m.mount_point, &text)).collect();
         RoomReader { machine: Available::open(), groups }
     }
 
@@ -55,6 +53,13 @@ impl Room {
             available_bytes: self.available_bytes.min(usage.limit.saturating_sub(held)),
         }
     }
+}
+
+/// The text of `/proc/self/cgroup`, and the mounts of control groups of both versions; empty if they cannot be read.
+pub(crate) fn own_groups() -> (Vec<u8>, Vec<Mount>) {
+    let mut mounts = mounts::all().unwrap_or_default();
+    mounts.retain(|mount| mount.fs_type == "cgroup" || mount.fs_type == "cgroup2");
+    (std::fs::read("/proc/self/cgroup").unwrap_or_default(), mounts)
 }
 
 /// Returns the directories of the process's groups in a hierarchy that is mounted at `root`, where `text` is that of

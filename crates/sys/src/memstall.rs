@@ -7,8 +7,7 @@
 //! this process may have. Without such a figure, the machine's counts: in version 1, in the root group, or if the
 //! kernel keeps no figures of groups.
 
-use crate::memroom::group_and_those_above;
-use crate::mounts;
+use crate::memroom::{group_and_those_above, own_groups};
 use crate::pressure::{self, Resource, Stall};
 use std::path::{Path, PathBuf};
 
@@ -31,9 +30,8 @@ pub enum Scope {
 impl StallReader {
     /// Finds the groups in which this process is now. If it is moved to another group later, that is not seen.
     pub fn open() -> Self {
-        let text = std::fs::read("/proc/self/cgroup").unwrap_or_default();
+        let (text, mounts) = own_groups();
         let own = text.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"0::"));
-        let mounts = mounts::all().unwrap_or_default();
         let mut mounts = mounts.iter().filter(|mount| mount.fs_type == "cgroup2");
         let groups = own.and_then(|own| mounts.find_map(|m| group_and_those_above(&m.mount_point, own)));
         StallReader { groups: groups.unwrap_or_default() }

@@ -124,16 +124,28 @@ impl AsFd for Process {
 
 /// The resident memory (RSS) of the calling process, bytes; `None` if it cannot be read.
 pub fn own_rss_bytes() -> Option<u64> {
-    let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
-    let pages: u64 = statm.split_ascii_whitespace().nth(1)?.parse().ok()?;
-    pages.checked_mul(rustix::param::page_size() as u64)
+    statm_bytes(1).ok()
+}
+
+/// A number of `/proc/self/statm`, counted from 0, in bytes.
+pub(crate) fn statm_bytes(at: usize) -> Result<u64, SysError> {
+    const PATH: &str = "/proc/self/statm";
+    let text = std::fs::read_to_string(PATH).map_err(|e| SysError::io(format!("reading {PATH}"), &e))?;
+    let pages = text.split_ascii_whitespace().nth(at).and_then(|pages| pages.parse::<u64>().ok());
+    let bytes = pages.and_then(|pages| pages.checked_mul(rustix::param::page_size() as u64));
+    bytes.ok_or_else(|| SysError::new(format!("{PATH} has no number at position {at}"), libc::EINVAL))
 }
 
 /// The peak resident memory of the calling process, bytes; `None` if it cannot be read.
 pub fn own_peak_rss_bytes() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    peak.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+    status_bytes("self", "VmHWM:")
+}
+
+/// An amount of memory in `/proc/PID/status`, such as that of `VmRSS:`, in bytes; `None` if the process is gone.
+pub fn status_bytes(pid: &str, field: &str) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let amount = status.lines().find_map(|line| line.strip_prefix(field))?;
+    amount.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
 #[cfg(test)]

@@ -32,7 +32,7 @@ fn set(file: &File, range: &Range<u64>, kind: i32) -> Result<(), SysError> {
         return Err(SysError::new(what, libc::EOVERFLOW));
     };
     if len == 0 {
-        // To the kernel, a length of 0 is all behind the start.
+        // To the kernel, a length of 0 is all from the start on.
         return Err(SysError::new(what, libc::EINVAL));
     }
     // SAFETY: `flock` is a structure of integers, so all zeroes are a value of it.

@@ -7,7 +7,7 @@
 //!
 //! The handler runs on the thread's stack, not on its alternate signal stack (no SA_ONSTACK): an alternate stack may
 //! have 8 KiB, of which the signal frame takes 3 KiB with AVX-512 state, and serving a fault may decompress a page. So
-//! stacks must not lie in served memory and must have room for that; programs with very small stacks, such as Go's,
+//! stacks must not lie in served memory and must have space for that; programs with very small stacks, such as Go's,
 //! cannot be served this way ([`thread`] checks it). An earlier handler that requested its alternate stack runs on the thread's stack too.
 //!
 //! All signals are blocked while the handler runs: a handler of the program that interrupted it could fault on served

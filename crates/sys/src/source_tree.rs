@@ -50,7 +50,7 @@ pub struct SourceStat {
     pub inode: u64,
     /// Major and minor number of a device.
     pub special: (u32, u32),
-    /// Whether the file takes less room than its length, so that it may have holes.
+    /// Whether the file takes less space than its length, so that it may have holes.
     pub may_have_holes: bool,
 }
 
@@ -184,7 +184,7 @@ struct DataRanges {
 }
 
 impl DataRanges {
-    /// Adds a range behind the others.
+    /// Adds a range after the others.
     fn add(&mut self, range: Range<u64>) {
         self.ranges.push(range);
         self.close_last_hole();

@@ -11,7 +11,7 @@
 //!
 //! The blocks of the file are allocated before they are mapped: a full file system is an error of [`Spool::map`], and not
 //! a SIGBUS of a later access. That ends the process nevertheless if the medium fails when it is read, and if a file
-//! system that copies or compresses what is written (btrfs, ZFS) finds no room for a changed block. If the kernel cannot
+//! system that copies or compresses what is written (btrfs, ZFS) finds no space for a changed block. If the kernel cannot
 //! write a page back, it drops the page later: [`Spool::check`] reports that, and what was read since may be wrong.
 
 use crate::SysError;
@@ -299,11 +299,7 @@ fn unlinked_file(directory: &Path, mode: Mode) -> rustix::io::Result<OwnedFd> {
 
 /// Bytes of mapped files that are resident in this process, roughly; its program and libraries are among them.
 pub fn resident_file_bytes() -> Result<u64, SysError> {
-    const PATH: &str = "/proc/self/statm";
-    let text = std::fs::read_to_string(PATH).map_err(|e| SysError::io(format!("reading {PATH}"), &e))?;
-    let pages = text.split_ascii_whitespace().nth(2).and_then(|pages| pages.parse::<u64>().ok());
-    let pages = pages.ok_or_else(|| SysError::new(format!("{PATH} has no third number"), libc::EINVAL))?;
-    Ok(pages * crate::mem::page_size() as u64)
+    crate::pidfd::statm_bytes(2)
 }
 
 #[cfg(test)]

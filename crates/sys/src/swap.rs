@@ -100,7 +100,7 @@ fn number_of(path: &Path) -> Option<DeviceNumber> {
     Some(DeviceNumber::from_dev_t(meta.rdev()))
 }
 
-/// The room for the contents of a swap area.
+/// The space for the contents of a swap area.
 pub fn room_without(area: &SwapArea) -> Result<SwapRoom, SysError> {
     let others = areas()?.into_iter().filter(|other| other.path != area.path);
     Ok(SwapRoom {

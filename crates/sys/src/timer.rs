@@ -13,11 +13,10 @@ pub fn set_slack_ns(slack_ns: NonZeroU64) -> Result<(), SysError> {
 
 /// The time since the machine has booted, including the time that it was suspended.
 pub fn since_boot() -> Duration {
-    let time = clock_gettime(ClockId::Boottime);
-    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
+    Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap_or_default()
 }
 
-/// Returns the time that lies `after` behind `from`, or a century if `after` is longer: the type of the clock ends
+/// Returns the time that is `after` later than `from`, or a century if `after` is longer: the type of the clock ends
 /// somewhere, and its addition panics there. For durations that a caller chooses, who may mean "never".
 pub fn deadline(from: Instant, after: Duration) -> Instant {
     const CENTURY: Duration = Duration::from_secs(100 * 365 * 86_400);

@@ -36,7 +36,7 @@ mod store;
 mod writeback;
 mod zram;
 
-use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
+use clap::{Args, Parser, Subcommand, ValueHint};
 use report::Report;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -120,10 +120,4 @@ fn run(Cli { common, command }: &Cli) -> anyhow::Result<()> {
     }
     let text = if common.json { report.json()? } else { report.text() };
     Ok(output::text(&text)?)
-}
-
-/// The parts of a command that run: those that `--only` names, or all.
-fn chosen<T: ValueEnum + PartialEq>(only: &[T]) -> Vec<T> {
-    let all = T::value_variants().iter().cloned();
-    all.filter(|part| only.is_empty() || only.contains(part)).collect()
 }

@@ -5,6 +5,7 @@
 
 use crate::output;
 use crate::stats::Rounds;
+use clap::ValueEnum;
 use serde::Serialize;
 use std::io::IsTerminal;
 
@@ -29,6 +30,12 @@ impl Target {
             Target::AtLeast(least) => ratio >= least,
         }
     }
+}
+
+/// The parts of a command that run: those that `--only` names, or all.
+pub fn chosen<T: ValueEnum + PartialEq>(only: &[T]) -> Vec<T> {
+    let all = T::value_variants().iter().cloned();
+    all.filter(|part| only.is_empty() || only.contains(part)).collect()
 }
 
 type Round<'a> = Box<dyn FnMut(usize) -> anyhow::Result<Vec<f64>> + 'a>;

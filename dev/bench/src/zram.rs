@@ -4,7 +4,7 @@
 //! [`Configured`] resets it and restores its algorithm.
 
 use crate::output;
-use crate::store::{CODEC, Memory, Subject};
+use crate::store::subject::{CODEC, Memory, Subject};
 use anyhow::Context;
 use pagefold_page::PAGE_SIZE;
 use std::fs::File;

@@ -10,6 +10,7 @@
 
 use crate::case::{self, RUNTIME_VARIABLE};
 use crate::process;
+use pagefold_sys::mounts::Mount;
 use rustix::process::Signal;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -22,8 +23,8 @@ const CLEARING: Duration = Duration::from_secs(20);
 /// A mount, loop device or process that a case left behind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Leftover {
-    /// A mount: mount point, file system type, and minor number of its device.
-    Mount { point: PathBuf, kind: String, minor: u64 },
+    /// A mount.
+    Mount(Mount),
     /// A loop device on a file in the folder.
     Loop { device: PathBuf, file: PathBuf },
     /// A process with the folder in its environment.
@@ -38,29 +39,10 @@ pub fn find(dir: &Path) -> Vec<Leftover> {
     found
 }
 
-fn mounts(dir: &Path) -> Vec<Leftover> {
-    let text = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let mut found: Vec<_> = text.lines().filter_map(mount).filter(|m| is_inside(m, dir)).collect();
+fn mounts(dir: &Path) -> impl Iterator<Item = Leftover> {
     // The newest mount first, because it may lie on an older one.
-    found.reverse();
-    found
-}
-
-/// Parses a line of mountinfo. Paths of cases have no character that is escaped there.
-fn mount(line: &str) -> Option<Leftover> {
-    let mut fields = line.split(' ');
-    let minor = fields.nth(2)?.split_once(':')?.1.parse().ok()?;
-    let point = PathBuf::from(fields.nth(1)?);
-    let kind = line.split_once(" - ")?.1.split(' ').next()?.to_string();
-    Some(Leftover::Mount { point, kind, minor })
-}
-
-fn is_inside(leftover: &Leftover, dir: &Path) -> bool {
-    match leftover {
-        Leftover::Mount { point, .. } => point.starts_with(dir),
-        Leftover::Loop { file, .. } => file.starts_with(dir),
-        Leftover::Process { .. } => true,
-    }
+    let all = pagefold_sys::mounts::all().unwrap_or_default().into_iter().rev();
+    all.filter(move |mount| mount.mount_point.starts_with(dir)).map(Leftover::Mount)
 }
 
 fn loops(dir: &Path) -> Vec<Leftover> {
@@ -71,7 +53,7 @@ fn loops(dir: &Path) -> Vec<Leftover> {
         let file = PathBuf::from(file.trim_end());
         Some(Leftover::Loop { device: Path::new("/dev").join(device.file_name()), file })
     });
-    found.filter(|l| is_inside(l, dir)).collect()
+    found.filter(|found| matches!(found, Leftover::Loop { file, .. } if file.starts_with(dir))).collect()
 }
 
 fn processes(dir: &Path) -> Vec<Leftover> {
@@ -117,17 +99,17 @@ pub fn abort_and_kill(dir: &Path) {
 pub fn stacks(dir: &Path) -> String {
     let stacks = |leftover: &Leftover| match leftover {
         Leftover::Process { id, .. } => Some(process::stacks(*id)),
-        Leftover::Mount { .. } | Leftover::Loop { .. } => None,
+        Leftover::Mount(_) | Leftover::Loop { .. } => None,
     };
     find(dir).iter().filter_map(stacks).collect()
 }
 
 fn abort(leftover: &Leftover) {
-    if let Leftover::Mount { kind, minor, .. } = leftover
-        && kind.starts_with("fuse")
+    if let Leftover::Mount(mount) = leftover
+        && mount.fs_type.starts_with("fuse")
     {
         // The write fails if the server has ended; then the connection is gone.
-        let _ = std::fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1");
+        let _ = std::fs::write(format!("/sys/fs/fuse/connections/{}/abort", mount.device.minor), "1");
     }
 }
 
@@ -140,7 +122,7 @@ fn kill(leftover: &Leftover) {
 
 fn remove(leftover: &Leftover) {
     let (program, argument, object) = match leftover {
-        Leftover::Mount { point, .. } => ("umount", "-l", point),
+        Leftover::Mount(mount) => ("umount", "-l", &mount.mount_point),
         Leftover::Loop { device, .. } => ("losetup", "-d", device),
         Leftover::Process { .. } => return,
     };
@@ -159,11 +141,9 @@ mod tests {
 
     #[test]
     fn mounts_are_found_by_their_mount_point() {
-        let line = "541 29 0:77 / /tmp/soak/1/run/x/mnt rw,nosuid - fuse.pagefold pagefold rw,user_id=0";
-        let found = mount(line).unwrap();
-        let point = PathBuf::from("/tmp/soak/1/run/x/mnt");
-        assert_eq!(found, Leftover::Mount { point, kind: "fuse.pagefold".into(), minor: 77 });
-        assert!(is_inside(&found, Path::new("/tmp/soak/1")) && !is_inside(&found, Path::new("/tmp/soak/12")));
+        let found: Vec<_> = mounts(Path::new("/proc")).collect();
+        assert!(found.iter().any(|left| matches!(left, Leftover::Mount(mount) if mount.fs_type == "proc")));
+        assert_eq!(mounts(Path::new("/pro")).count(), 0);
     }
 
     #[test]

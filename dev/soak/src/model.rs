@@ -80,11 +80,11 @@ pub struct BackingState {
 pub enum Judgement {
     /// The refusal was justified, for this reason.
     Justified(&'static str),
-    /// There was room: where, and a message with the numbers.
+    /// There was space: where, and a message with the numbers.
     Unjustified(Room, String),
 }
 
-/// Where there was room.
+/// Where there was space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Room {
     /// In memory: the limit was not reached.

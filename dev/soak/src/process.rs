@@ -5,8 +5,8 @@
 //! device whose server hangs cannot be killed.
 
 use crate::case::Context;
-use crate::require;
-use crate::verdict::{Fault, FaultKind, OrFault};
+use crate::verdict::{Fault, FaultKind, OrFault, require};
+use pagefold_sys::pidfd::status_bytes;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;
 use std::fmt::Write;
@@ -14,7 +14,7 @@ use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -158,18 +158,9 @@ pub fn finish(context: &Context, mut command: Command, rules: Rules) -> Result<E
     Ok(Ended { line, code, out, err: err_text, peak_bytes, is_signalled })
 }
 
-/// Waits for the end of a child; `None` if it still runs after the limit.
-pub fn wait(child: &mut Child, limit: Duration) -> std::io::Result<Option<ExitStatus>> {
-    let deadline = Instant::now() + limit;
-    loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(Some(status));
-        }
-        if Instant::now() >= deadline {
-            return Ok(None);
-        }
-        std::thread::sleep(POLL);
-    }
+/// Waits for the end of a child, for a limited time. Returns whether it has ended.
+pub fn wait(child: &mut Child, limit: Duration) -> Result<bool, Fault> {
+    wait_until(limit, || child.try_wait().map(|status| status.is_some()).or_fault("waiting for a program"))
 }
 
 fn pid(id: u32) -> Option<Pid> {
@@ -261,7 +252,7 @@ pub fn cpu_time(id: u32) -> Option<Duration> {
 
 /// Resident bytes of a process; `None` if the process is gone.
 pub fn rss_bytes(id: u32) -> Option<u64> {
-    memory_bytes(id, "VmRSS:")
+    status_bytes(&id.to_string(), "VmRSS:")
 }
 
 /// Peak resident bytes of a child's program; `None` if the process is gone or has not executed the program yet.
@@ -271,13 +262,7 @@ pub fn rss_bytes(id: u32) -> Option<u64> {
 pub fn peak_rss_bytes(id: u32) -> Option<u64> {
     let file = |id: &str| std::fs::metadata(format!("/proc/{id}/exe")).map(|meta| (meta.dev(), meta.ino()));
     let has_executed = file(&id.to_string()).ok()? != file("self").ok()?;
-    has_executed.then(|| memory_bytes(id, "VmHWM:"))?
-}
-
-fn memory_bytes(id: u32, field: &str) -> Option<u64> {
-    let status = std::fs::read_to_string(format!("/proc/{id}/status")).ok()?;
-    let line = status.lines().find(|line| line.starts_with(field))?;
-    Some(line.split_whitespace().nth(1)?.parse::<u64>().ok()? << 10)
+    has_executed.then(|| status_bytes(&id.to_string(), "VmHWM:"))?
 }
 
 /// The first of these programs that is not installed.

@@ -60,11 +60,6 @@ impl Codec {
         })
     }
 
-    /// The codec as the command line can name it.
-    pub fn without_window_bits(self) -> Self {
-        Codec { window_bits: None, ..self }
-    }
-
     /// Whether both are one codec at one level: without a level it has its default one.
     pub fn is_same(&self, other: &Codec) -> bool {
         let level = |codec: &Codec| codec.level.or_else(|| default_level(codec.name));

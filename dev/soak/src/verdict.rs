@@ -4,12 +4,13 @@
 //! hangs cannot be killed. So the case writes its verdict to a file in its folder, and the runner reads the file
 //! whether or not the process has ended.
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::Path;
 use std::thread::ScopedJoinHandle;
 
 /// The summary of a case without a fault, a few words for the log.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Done {
     /// The case ran.
     Ran(String),
@@ -18,11 +19,11 @@ pub enum Done {
 }
 
 /// The kind of a fault.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FaultKind {
     /// Bytes are not those that were written.
     Contents,
-    /// A request was refused although there was room.
+    /// A request was refused although there was space.
     Refused,
     /// A request was not answered in time.
     Hang,
@@ -36,17 +37,6 @@ pub enum FaultKind {
     Failed,
 }
 
-/// All kinds.
-const KINDS: [FaultKind; 7] = [
-    FaultKind::Contents,
-    FaultKind::Refused,
-    FaultKind::Hang,
-    FaultKind::Idle,
-    FaultKind::Memory,
-    FaultKind::Leftover,
-    FaultKind::Failed,
-];
-
 impl fmt::Display for FaultKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&format!("{self:?}").to_lowercase())
@@ -54,7 +44,7 @@ impl fmt::Display for FaultKind {
 }
 
 /// A broken promise.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
     /// Which promise.
     pub kind: FaultKind,
@@ -93,7 +83,6 @@ impl<T, E: fmt::Display> OrFault<T> for Result<T, E> {
 }
 
 /// Returns a fault of a kind, with a formatted message, unless the condition holds.
-#[macro_export]
 macro_rules! require {
     ($condition:expr, $kind:ident, $($message:tt)+) => {
         if !$condition {
@@ -101,6 +90,7 @@ macro_rules! require {
         }
     };
 }
+pub(crate) use require;
 
 /// The result of a thread that can find a fault.
 pub fn join<T>(thread: ScopedJoinHandle<'_, Result<T, Fault>>) -> Result<T, Fault> {
@@ -112,13 +102,8 @@ const NAME: &str = "verdict";
 
 /// Writes the verdict. A second one is ignored, because the first fault counts.
 pub fn write(dir: &Path, verdict: &Result<Done, Fault>) -> std::io::Result<()> {
-    let text = match verdict {
-        Ok(Done::Ran(what)) => format!("ran {what}"),
-        Ok(Done::Skipped(why)) => format!("skipped {why}"),
-        Err(fault) => format!("{} {}", fault.kind, fault.message),
-    };
     let unfinished = dir.join("verdict.new");
-    std::fs::write(&unfinished, text)?;
+    std::fs::write(&unfinished, serde_json::to_vec(verdict)?)?;
     // A hard link fails where the name exists, so the first verdict stays, and readers never see half a file.
     let linked = std::fs::hard_link(&unfinished, dir.join(NAME));
     std::fs::remove_file(&unfinished)?;
@@ -130,16 +115,7 @@ pub fn write(dir: &Path, verdict: &Result<Done, Fault>) -> std::io::Result<()> {
 
 /// Reads the verdict, if there is one.
 pub fn read(dir: &Path) -> Option<Result<Done, Fault>> {
-    parse(&std::fs::read_to_string(dir.join(NAME)).ok()?)
-}
-
-fn parse(text: &str) -> Option<Result<Done, Fault>> {
-    let (word, rest) = text.split_once(' ')?;
-    Some(match word {
-        "ran" => Ok(Done::Ran(rest.into())),
-        "skipped" => Ok(Done::Skipped(rest.into())),
-        kind => Err(Fault::new(*KINDS.iter().find(|known| known.to_string() == kind)?, rest)),
-    })
+    serde_json::from_slice(&std::fs::read(dir.join(NAME)).ok()?).ok()
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! A regular file or a block device as a medium.
 //!
-//! The caller passes an open file; nothing here opens a path. Direct I/O and io_uring are used where the medium and the
+//! The caller passes an open file; [`open_for_reading`] opens one by its path. Direct I/O and io_uring are used where the medium and the
 //! kernel allow them; otherwise the page cache and positioned I/O are used, without an error. [`ByteSource::describe`]
 //! reports which.
 //!
@@ -16,7 +16,8 @@ use crate::{
 };
 use pagefold_sys::{SysError, blockdev, direct};
 use std::fs::File;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
 use uring::UringQueue;
 
 /// Whether to bypass the page cache (O_DIRECT).
@@ -84,7 +85,7 @@ impl FileBacking {
             Uring::On => uring::probe().map(|()| true)?,
         };
         let mut backing = FileBacking { file, len_bytes, block_bytes: 1, is_block_device, uses_uring };
-        let tried = if options.direct == Direct::Off { None } else { Some(backing.try_direct()) };
+        let tried = (options.direct != Direct::Off).then(|| backing.try_direct());
         match tried {
             Some(Ok(block_bytes)) => backing.block_bytes = block_bytes,
             Some(Err(e)) if options.direct == Direct::On => return Err(e),
@@ -119,12 +120,21 @@ impl FileBacking {
         positioned::read_aligned(&self.file, 0, &mut block, block_bytes)?;
         Ok(block_bytes)
     }
+}
 
-    /// Whether a request can be served without a copy.
-    fn is_aligned(&self, offset: u64, address: usize, len_bytes: usize) -> bool {
-        let mask = self.block_bytes - 1;
-        (offset as usize | address | len_bytes) & mask == 0
-    }
+/// Opens a regular file or a block device for reading alone. Files of other types are refused without being opened:
+/// opening a named pipe would wait for its other end, and opening other devices can have side effects.
+pub fn open_for_reading(path: &Path) -> Result<File, SysError> {
+    let failed = |e| SysError::io("opening it", &e);
+    let kind = path.metadata().map_err(failed)?.file_type();
+    // Another file may have replaced it since. O_NONBLOCK keeps the open from waiting then, and the caller checks the
+    // type of the open file again.
+    let flags = match (kind.is_file(), kind.is_block_device()) {
+        (true, _) => libc::O_NONBLOCK | libc::O_NOCTTY,
+        (_, true) => libc::O_NOCTTY,
+        _ => return Err(SysError::new("using neither a file nor a block device", libc::ENOTBLK)),
+    };
+    std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(failed)
 }
 
 impl ByteSource for FileBacking {
@@ -134,10 +144,7 @@ impl ByteSource for FileBacking {
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), BackingError> {
         self.check_range(offset, buf.len() as u64)?;
-        match self.is_aligned(offset, buf.as_ptr().addr(), buf.len()) {
-            true => positioned::read_aligned(&self.file, offset, buf, self.block_bytes),
-            false => positioned::read_bounced(&self.file, offset, buf, self.block_bytes),
-        }
+        positioned::read(&self.file, offset, buf, self.block_bytes)
     }
 
     fn prefetch(&self, offset: u64, len_bytes: u64) -> Prefetched {
@@ -165,7 +172,7 @@ impl Backing for FileBacking {
 
     fn read_signal_safe(&self, offset: u64, buf: &mut [u8]) -> Result<(), i32> {
         self.check_range(offset, buf.len() as u64).map_err(|e| e.errno())?;
-        match self.is_aligned(offset, buf.as_ptr().addr(), buf.len()) {
+        match positioned::is_aligned(self.block_bytes, offset, buf) {
             true => {
                 positioned::read_aligned(&self.file, offset, buf, self.block_bytes).map_err(|e| e.errno())
             }
@@ -175,10 +182,7 @@ impl Backing for FileBacking {
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), BackingError> {
         self.check_range(offset, data.len() as u64)?;
-        match self.is_aligned(offset, data.as_ptr().addr(), data.len()) {
-            true => positioned::write_aligned(&self.file, offset, data, self.block_bytes),
-            false => positioned::write_bounced(&self.file, offset, data, self.block_bytes),
-        }
+        positioned::write(&self.file, offset, data, self.block_bytes)
     }
 
     fn flush(&self) -> Result<(), BackingError> {
@@ -193,9 +197,9 @@ impl Backing for FileBacking {
     fn queue<'a>(&'a self, depth: usize, buffers: &'a Buffers) -> Result<Box<dyn Queue + 'a>, BackingError> {
         if self.uses_uring {
             // A ring that cannot be set up now (no memory, no descriptors) is no error: positioned I/O works too.
-            return Ok(match UringQueue::new(self, depth, buffers) {
+            return Ok(match UringQueue::new(self, &self.file, depth, buffers) {
                 Ok(queue) => Box::new(queue),
-                Err(_) => Box::new(SyncQueue::stopgap(self, depth)),
+                Err(_) => Box::new(SyncQueue::fallback(self, depth)),
             });
         }
         Ok(Box::new(SyncQueue::new(self, depth)))

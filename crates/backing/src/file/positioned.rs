@@ -1,7 +1,7 @@
 //! Positioned reads and writes (pread, pwrite) that repeat short and interrupted calls until all bytes are transferred.
 //!
-//! Direct I/O needs aligned requests. The bounced variants serve misaligned ones: they transfer whole blocks through an
-//! aligned bounce buffer of at most 1 MiB, piece by piece.
+//! Direct I/O needs aligned requests. [`read`] and [`write`] serve misaligned ones too: they transfer whole blocks through
+//! an aligned bounce buffer of at most 1 MiB, piece by piece.
 
 use crate::{BackingError, Buffer, Operation};
 use pagefold_sys::blockdev;
@@ -42,6 +42,27 @@ pub(super) fn classify_transfer(
     }
 }
 
+/// Whether a request for these bytes can be served without a copy.
+pub(super) fn is_aligned(block_bytes: usize, offset: u64, bytes: &[u8]) -> bool {
+    (offset as usize | bytes.as_ptr().addr() | bytes.len()) & (block_bytes - 1) == 0
+}
+
+/// Fills `buf`, aligned or not; bytes beyond the end of the file read as zeroes.
+pub(super) fn read(file: &File, offset: u64, buf: &mut [u8], block_bytes: usize) -> Result<(), BackingError> {
+    match is_aligned(block_bytes, offset, buf) {
+        true => read_aligned(file, offset, buf, block_bytes),
+        false => read_bounced(file, offset, buf, block_bytes),
+    }
+}
+
+/// Stores `data`, aligned or not.
+pub(super) fn write(file: &File, offset: u64, data: &[u8], block_bytes: usize) -> Result<(), BackingError> {
+    match is_aligned(block_bytes, offset, data) {
+        true => write_aligned(file, offset, data, block_bytes),
+        false => write_bounced(file, offset, data, block_bytes),
+    }
+}
+
 /// Fills `buf`; bytes beyond the end of the file read as zeroes. Offset, length and memory are aligned to
 /// `block_bytes`.
 pub(super) fn read_aligned(
@@ -71,12 +92,7 @@ pub(super) fn read_aligned(
 }
 
 /// Stores `data`. Offset, length and memory are aligned to `block_bytes`.
-pub(super) fn write_aligned(
-    file: &File,
-    offset: u64,
-    data: &[u8],
-    block_bytes: usize,
-) -> Result<(), BackingError> {
+fn write_aligned(file: &File, offset: u64, data: &[u8], block_bytes: usize) -> Result<(), BackingError> {
     let failed = |errno| BackingError::Io { operation: "write", offset, len_bytes: data.len() as u64, errno };
     let mut done = 0;
     while done < data.len() {
@@ -114,13 +130,8 @@ fn piece(offset: u64, len_bytes: usize, block_bytes: usize) -> Piece {
     Piece { block_offset: offset - skip_bytes as u64, skip_bytes, len_bytes, blocks_bytes }
 }
 
-/// Fills `buf`, aligned or not, through an aligned bounce buffer.
-pub(super) fn read_bounced(
-    file: &File,
-    offset: u64,
-    buf: &mut [u8],
-    block_bytes: usize,
-) -> Result<(), BackingError> {
+/// Fills `buf` through an aligned bounce buffer.
+fn read_bounced(file: &File, offset: u64, buf: &mut [u8], block_bytes: usize) -> Result<(), BackingError> {
     let mut bounce = Buffer::new((buf.len() + 2 * block_bytes).min(BOUNCE_BYTES));
     let mut done = 0;
     while done < buf.len() {
@@ -132,13 +143,8 @@ pub(super) fn read_bounced(
     Ok(())
 }
 
-/// Stores `data`, aligned or not, through an aligned bounce buffer. Partly written blocks at the edges are read first.
-pub(super) fn write_bounced(
-    file: &File,
-    offset: u64,
-    data: &[u8],
-    block_bytes: usize,
-) -> Result<(), BackingError> {
+/// Stores `data` through an aligned bounce buffer. Partly written blocks at the edges are read first.
+fn write_bounced(file: &File, offset: u64, data: &[u8], block_bytes: usize) -> Result<(), BackingError> {
     let mut bounce = Buffer::new((data.len() + 2 * block_bytes).min(BOUNCE_BYTES));
     let mut done = 0;
     while done < data.len() {

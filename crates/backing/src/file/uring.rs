@@ -15,12 +15,12 @@
 //! entry and never will. No other code can reach the buffer in between: `slots` is private, and no method returns
 //! references into it. Dropping the queue waits until `slots` is empty; leaking the queue leaks the buffers with it.
 
-use super::FileBacking;
-use super::positioned::{Transfer, classify_transfer};
-use crate::{BackingError, Buffers, ByteSource, Completion, Operation, Queue, Request};
+use super::positioned::{Transfer, classify_transfer, is_aligned};
+use crate::{Backing, BackingError, Buffers, Completion, Operation, Queue, Request};
 use io_uring::{IoUring, Probe, opcode, squeue, types};
 use pagefold_sys::SysError;
 use std::collections::VecDeque;
+use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
@@ -64,9 +64,11 @@ struct InFlight {
     done_bytes: usize,
 }
 
-/// The queue of a [`FileBacking`] with io_uring. One thread uses it at a time (`&mut self`), so it has no lock.
+/// The queue of a file with io_uring. One thread uses it at a time (`&mut self`), so it has no lock.
 pub(super) struct UringQueue<'a> {
-    backing: &'a FileBacking,
+    /// The medium on the file, which runs the requests that the ring cannot serve.
+    backing: &'a dyn Backing,
+    block_bytes: usize,
     buffers: &'a Buffers,
     ring: IoUring,
     depth: usize,
@@ -87,33 +89,31 @@ pub(super) struct UringQueue<'a> {
 }
 
 impl<'a> UringQueue<'a> {
+    /// Makes a queue on `backing`, whose bytes are those of `file`.
     pub(super) fn new(
-        backing: &'a FileBacking,
+        backing: &'a dyn Backing,
+        file: &File,
         depth: usize,
         buffers: &'a Buffers,
     ) -> Result<Self, BackingError> {
         let depth = depth.clamp(1, MAX_DEPTH);
         let ring = IoUring::new(depth as u32).map_err(|e| SysError::io("setting up io_uring", &e))?;
-        let fd = backing.file.as_raw_fd();
         ring.submitter()
-            .register_files(&[fd])
+            .register_files(&[file.as_raw_fd()])
             .map_err(|e| SysError::io("registering a file with io_uring", &e))?;
-        let registered = register(&ring, buffers);
-        let slots = std::iter::repeat_with(|| None).take(depth).collect();
-        let (free, unsent, fallback) = ((0..depth).rev().collect(), VecDeque::new(), VecDeque::new());
-        let (is_broken, refusals) = (false, 0);
         Ok(UringQueue {
             backing,
+            block_bytes: backing.block_bytes(),
             buffers,
+            registered: register(&ring, buffers),
             ring,
             depth,
-            slots,
-            free,
-            unsent,
-            fallback,
-            registered,
-            is_broken,
-            refusals,
+            slots: std::iter::repeat_with(|| None).take(depth).collect(),
+            free: (0..depth).rev().collect(),
+            unsent: VecDeque::new(),
+            fallback: VecDeque::new(),
+            is_broken: false,
+            refusals: 0,
         })
     }
 
@@ -124,7 +124,7 @@ impl<'a> UringQueue<'a> {
             && len_bytes > 0
             && len_bytes <= request.buf.len()
             && self.backing.check_range(offset, len_bytes as u64).is_ok()
-            && self.backing.is_aligned(offset, request.buf.as_ptr().addr(), len_bytes)
+            && is_aligned(self.block_bytes, offset, &request.buf[..len_bytes])
     }
 
     /// Adds an entry for the rest of a request to the submission ring.
@@ -196,7 +196,7 @@ impl<'a> UringQueue<'a> {
             let index = completed.user_data() as usize;
             let Some(slot) = self.slots.get_mut(index) else { continue };
             let Some(inflight) = slot.as_mut() else { continue };
-            match apply_result(inflight, completed.result(), self.backing.block_bytes) {
+            match apply_result(inflight, completed.result(), self.block_bytes) {
                 // SAFETY: the kernel has reported this request's completion, and gets no further entry of it.
                 None if self.is_broken => unsafe { self.move_to_fallback(index) },
                 // SAFETY: the kernel has reported this request's completion.

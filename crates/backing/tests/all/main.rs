@@ -4,6 +4,5 @@
 mod contract;
 mod file;
 mod layers;
-mod open;
 #[path = "../support/mod.rs"]
 mod support;

@@ -28,9 +28,8 @@ use pagefold_fuse::{Rings, Serving, Transport};
 use pagefold_page::PAGE_SIZE;
 use pagefold_sys::loopdev::{self, AttachError, AttachedLoop, Detach, Detached, LoopIdentity};
 use pagefold_sys::privileges::{self, CapabilitySet};
-use pagefold_sys::{SysError, fusedev, fusering};
-use std::fs::{File, OpenOptions};
-use std::os::unix::fs::OpenOptionsExt;
+use pagefold_sys::{fusedev, fusering};
+use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -41,7 +40,7 @@ const RING_ENTRIES: usize = 2;
 /// Most bytes of the buffers of all rings. A machine may have many more possible CPUs than CPUs, and each of them has a
 /// queue.
 pub const RING_BYTES_MAX: u64 = 32 << 20;
-/// The longest request if longer ones have no room. Sequential transfers gain little from requests beyond this.
+/// The longest request if longer ones have no space. Sequential transfers gain little from requests beyond this.
 const SHORT_IO_BYTES: usize = MAX_IO_BYTES / 8;
 
 /// Settings of a loop export.
@@ -51,7 +50,7 @@ pub struct LoopOptions {
     pub threads: usize,
     /// Whether requests come through io_uring where the kernel offers it. Then each possible CPU has a thread or more.
     pub uring: bool,
-    /// Most bytes of the rings' buffers. Where they have no room, requests are shorter, there are fewer threads, or
+    /// Most bytes of the rings' buffers. Where they have no space, requests are shorter, there are fewer threads, or
     /// `/dev/fuse` serves.
     pub ring_bytes: u64,
     /// The size of the loop device's sectors, bytes: 512 to 4096. A write of a part of a page reads the rest.
@@ -256,7 +255,7 @@ impl Attachment {
     /// Attaches a loop device to the file. The open and the driver's reads of the file's attributes are requests to the
     /// session threads of this process, which must already be running.
     fn new(disk: &FuseDisk, sector_bytes: u32) -> Result<Self, ExportError> {
-        let file = open_direct(&disk.file_path())?;
+        let file = loopdev::open(&disk.file_path(), libc::O_DIRECT)?;
         let attached = loopdev::attach(&file, sector_bytes).map_err(|e| match e {
             AttachError::Unavailable(e) => ExportError::from_facility(Unavailable::Loop, e),
             AttachError::NoDirectIo => Unavailable::DirectIo.into(),
@@ -283,11 +282,6 @@ impl Drop for Attachment {
     fn drop(&mut self) {
         let _ = self.detach(Detach::WhenLastUserCloses);
     }
-}
-
-fn open_direct(path: &Path) -> Result<File, SysError> {
-    let opened = OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).open(path);
-    opened.map_err(|e| SysError::io(format!("opening {}", path.display()), &e))
 }
 
 #[cfg(test)]

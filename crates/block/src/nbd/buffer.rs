@@ -50,7 +50,7 @@ impl Buffer {
         }
     }
 
-    /// Moves the filled bytes to the front of the allocation if fewer than `n` bytes are free behind them.
+    /// Moves the filled bytes to the front of the allocation if fewer than `n` bytes are free after them.
     #[inline]
     pub fn make_room(&mut self, n: usize) {
         if self.bytes.len() - self.end < n && self.start > 0 {
@@ -60,7 +60,7 @@ impl Buffer {
         }
     }
 
-    /// The free bytes behind the filled ones. A caller that wrote some of them calls [`Buffer::advance`].
+    /// The free bytes after the filled ones. A caller that wrote some of them calls [`Buffer::advance`].
     #[inline]
     pub fn space(&mut self) -> &mut [u8] {
         &mut self.bytes[self.end..]
@@ -78,13 +78,13 @@ impl Buffer {
         self.end = self.end.min(self.start + len);
     }
 
-    /// Appends `data`. The caller has made room for it.
+    /// Appends `data`. The caller has made space for it.
     #[inline]
     pub fn put(&mut self, data: &[u8]) {
         self.grow(data.len()).copy_from_slice(data);
     }
 
-    /// Appends `n` bytes with stale contents, and returns them for the caller to overwrite. The caller has made room.
+    /// Appends `n` bytes with stale contents, and returns them for the caller to overwrite. The caller has made space.
     #[inline]
     pub fn grow(&mut self, n: usize) -> &mut [u8] {
         let at = self.end;

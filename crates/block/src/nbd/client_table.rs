@@ -1,5 +1,5 @@
 //! [`ClientTable`], the limits of clients: whether a client may connect or open the export, and which client is evicted
-//! to make room.
+//! to make space.
 //!
 //! Clients in their handshake and clients that have the export open are counted separately, so that silent clients do
 //! not use up the limit of the others. At the limit of handshakes, the oldest handshake is evicted once it is older

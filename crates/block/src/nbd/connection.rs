@@ -211,7 +211,7 @@ fn transmit<T: Transport>(
         input.make_room(transmission::MIN_INPUT_LEN);
         let is_ending = input_ended || status == Status::Closing;
         let receives = !is_ending && !input.is_full();
-        // While there is no room for an answer, it is not awaited: this thread would not sleep.
+        // While there is no space for an answer, it is not awaited: this thread would not sleep.
         let has_room = output.len() < transmission::OUTPUT_HIGH_WATER;
         let other = session.has_answer().filter(|_| has_room);
         if !drained || session.is_deferring() {
@@ -236,7 +236,7 @@ fn transmit<T: Transport>(
     }
 }
 
-/// Receives what there is room for. `None`: nothing has arrived.
+/// Receives what there is space for. `None`: nothing has arrived.
 fn receive<T: Transport>(transport: &mut T, input: &mut Buffer, waits: bool) -> io::Result<Option<usize>> {
     match transport.recv(input.space(), waits) {
         Ok(n) => Ok(Some(n)),

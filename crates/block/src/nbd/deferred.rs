@@ -2,22 +2,22 @@
 //!
 //! A read of pages that were written back waits for a disk, and so does a write, or a write of zeroes, to a part of such
 //! a page, because the rest of the page is read. At the memory limit every write waits until pages were written back. On
-//! the connection's thread they would delay the requests behind them, most of which need memory only. So the session
+//! the connection's thread they would delay the requests after them, most of which need memory only. So the session
 //! passes such a request on, and puts out the reply when it was executed.
 //! The protocol allows replies in any order, and orders two requests only if the client sends the second one after the
 //! reply to the first; a flush covers the writes that were answered before it (`doc/proto.md` of the NBD project,
 //! "Ordering of messages and writes"). A write with FUA is flushed before its reply, on the same thread.
 //!
 //! The first request that waits starts a thread, and each further one that finds all threads busy another, up to
-//! [`THREADS_MAX`]; they end with the connection. Writes that wait for memory have [`ROOM_WRITES_MAX`] of them at most,
+//! [`THREADS_MAX`]; they end with the connection. Writes that wait for memory have [`MEMORY_WRITES_MAX`] of them at most,
 //! so that they do not keep reads from a medium that answers. The data of the requests takes memory from the
-//! connection's [`Room`] until it was written or is in the output. The session executes a request that has no room
+//! connection's [`RequestMemory`] until it was written or is in the output. The session executes a request that has no space
 //! itself: memory is bounded, and the client waits as it would without threads.
 
 use super::export::Export;
 use super::proto::{Request, cmd, flag};
 use super::reply_times::Arrival;
-use super::room::Room;
+use super::request_memory::RequestMemory;
 use crate::{BlockDevice, BlockError};
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{EventfdFlags, eventfd};
@@ -30,7 +30,7 @@ use std::thread::{Builder, JoinHandle};
 /// The most threads of a connection: requests that a medium gets at once.
 const THREADS_MAX: usize = 16;
 /// The most threads of a connection whose writes wait for memory.
-const ROOM_WRITES_MAX: usize = 8;
+const MEMORY_WRITES_MAX: usize = 8;
 
 /// A part of a write that was set aside.
 pub struct WritePart {
@@ -49,7 +49,7 @@ pub struct Job {
     /// Of a write: what is left to write.
     pub parts: Vec<WritePart>,
     /// Whether it waits for memory, and not for the contents of pages.
-    pub waits_for_room: bool,
+    pub waits_for_memory: bool,
     /// The memory that was reserved for it ([`Deferred::reserve`]), bytes.
     pub charge_bytes: usize,
 }
@@ -57,7 +57,7 @@ pub struct Job {
 impl Job {
     /// Makes the job of a request for which no memory is reserved.
     pub fn new(request: Request) -> Self {
-        Job { request, arrival: None, parts: Vec::new(), waits_for_room: false, charge_bytes: 0 }
+        Job { request, arrival: None, parts: Vec::new(), waits_for_memory: false, charge_bytes: 0 }
     }
 
     /// Executes the request, and returns the data that a read replies.
@@ -92,7 +92,7 @@ pub struct Deferred {
     /// Requests that were accepted and whose answers were not taken.
     count: usize,
     /// The memory of these, of parts that are set aside, and of answers that are not in the output.
-    room: Room,
+    memory: RequestMemory,
 }
 
 /// The state that the threads and the connection have in common.
@@ -108,9 +108,9 @@ struct Shared {
 struct Queue {
     jobs: VecDeque<Job>,
     /// The writes that wait for memory.
-    room_writes: VecDeque<Job>,
+    memory_writes: VecDeque<Job>,
     /// Threads that execute one of these.
-    room_writers: usize,
+    memory_writers: usize,
     answers: VecDeque<Answer>,
     /// Threads that wait for a request.
     idle_threads: usize,
@@ -120,10 +120,10 @@ struct Queue {
 impl Queue {
     /// Takes a request that a thread may execute now.
     fn take_job(&mut self) -> Option<Job> {
-        if self.room_writers < ROOM_WRITES_MAX
-            && let Some(write) = self.room_writes.pop_front()
+        if self.memory_writers < MEMORY_WRITES_MAX
+            && let Some(write) = self.memory_writes.pop_front()
         {
-            self.room_writers += 1;
+            self.memory_writers += 1;
             return Some(write);
         }
         self.jobs.pop_front()
@@ -133,8 +133,8 @@ impl Queue {
 impl Deferred {
     /// Makes an empty queue, without threads, for one connection to an export.
     pub fn new(export: &Export) -> Self {
-        let room = Room::new(export.shared_room().clone());
-        Deferred { export: export.clone(), shared: None, threads: Vec::new(), count: 0, room }
+        let memory = RequestMemory::new(export.shared_memory().clone());
+        Deferred { export: export.clone(), shared: None, threads: Vec::new(), count: 0, memory }
     }
 
     /// Returns the number of requests whose answers have not been taken.
@@ -144,7 +144,7 @@ impl Deferred {
 
     /// Reserves memory for a request, or for a part of one. Returns false, and reserves nothing, if there is too little.
     pub fn reserve(&mut self, charge_bytes: usize) -> bool {
-        self.room.take(charge_bytes)
+        self.memory.take(charge_bytes)
     }
 
     /// Passes a request to a thread. Returns it if no thread can be started: then the caller executes it, and releases
@@ -156,7 +156,7 @@ impl Deferred {
         let Some(shared) = &self.shared else { return Err(job) };
         {
             let mut queue = shared.queue.lock();
-            let jobs = if job.waits_for_room { &mut queue.room_writes } else { &mut queue.jobs };
+            let jobs = if job.waits_for_memory { &mut queue.memory_writes } else { &mut queue.jobs };
             jobs.push_back(job);
         }
         shared.work.notify_one();
@@ -166,7 +166,7 @@ impl Deferred {
 
     /// Releases the memory of a request: its reply is in the output.
     pub fn release(&mut self, charge_bytes: usize) {
-        self.room.put_back(charge_bytes);
+        self.memory.put_back(charge_bytes);
     }
 
     /// Takes an answer, if there is one. The caller releases its bytes.
@@ -202,7 +202,7 @@ impl Deferred {
         };
         {
             let queue = shared.queue.lock();
-            let waiting = queue.jobs.len() + queue.room_writes.len();
+            let waiting = queue.jobs.len() + queue.memory_writes.len();
             if queue.idle_threads > waiting || self.threads.len() == THREADS_MAX {
                 return Ok(());
             }
@@ -256,7 +256,7 @@ fn run(shared: &Shared, export: &Export) {
         let result = job.execute(device);
         job.parts = Vec::new();
         queue = shared.queue.lock();
-        queue.room_writers -= usize::from(job.waits_for_room);
+        queue.memory_writers -= usize::from(job.waits_for_memory);
         queue.answers.push_back((job, result));
         // Adding 1 to the counter cannot fail: the connection's thread sets it to 0 before it gets near its limit.
         let _ = rustix::io::write(&shared.has_answer, &1u64.to_ne_bytes());

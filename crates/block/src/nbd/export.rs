@@ -2,7 +2,7 @@
 
 use super::NbdError;
 use super::proto::{MAX_DATA, can};
-use super::room::SharedRoom;
+use super::request_memory::SharedRequestMemory;
 use crate::BlockDevice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +22,7 @@ pub struct Export {
     device: Arc<dyn BlockDevice>,
     read_only: bool,
     /// The memory that the connections to this export, and to its clones, share.
-    shared_room: Arc<SharedRoom>,
+    shared_memory: Arc<SharedRequestMemory>,
     /// Set when the server of this export stops: then no connection begins another request.
     stopping: Arc<AtomicBool>,
 }
@@ -48,7 +48,7 @@ impl Export {
             description,
             device,
             read_only: false,
-            shared_room: Arc::default(),
+            shared_memory: Arc::default(),
             stopping: Arc::default(),
         })
     }
@@ -79,8 +79,8 @@ impl Export {
     }
 
     /// The memory for waiting requests that all connections share.
-    pub(super) fn shared_room(&self) -> &Arc<SharedRoom> {
-        &self.shared_room
+    pub(super) fn shared_memory(&self) -> &Arc<SharedRequestMemory> {
+        &self.shared_memory
     }
 
     /// The export for one server, which stops it alone.

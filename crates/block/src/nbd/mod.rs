@@ -5,8 +5,8 @@
 //!
 //! - [`proto`]: numbers and encodings;
 //! - [`handshake`], [`transmission`]: the protocol as state machines over bytes, without I/O; `meta`: block status;
-//!   `pieces`: long requests; `replies`: data and errors in replies; `deferred`: requests that wait for the medium, and `room`,
-//!   the memory that they may take;
+//!   `pieces`: long requests; `replies`: data and errors in replies; `deferred`: requests that wait for the medium, and
+//!   `request_memory`, the memory that they may take;
 //! - [`buffer`], `transport`, `tls`, `connection`: the I/O of one client;
 //! - `listen`, `server`, `client_table`: sockets, threads, and the limits of clients;
 //! - `report`: rate-limited reports for a log.
@@ -21,7 +21,7 @@
 //! `report` has another lock, which may be taken under the table's.
 //!
 //! A limit on handshakes makes further clients wait in the listener's queue, and a limit on open exports refuses
-//! further clients; `client_table` says which client is disconnected to make room. A connection uses at most
+//! further clients; `client_table` says which client is disconnected to make space. A connection uses at most
 //! [`CONNECTION_MEMORY`] bytes of buffers. A protocol error or a socket error ends the
 //! connection that it occurs on and no other.
 //!
@@ -42,7 +42,7 @@ pub mod proto;
 mod replies;
 mod reply_times;
 mod report;
-mod room;
+mod request_memory;
 mod server;
 mod tls;
 pub mod transmission;

@@ -1,4 +1,4 @@
-//! Long requests in pieces: a write as its data arrive, and a read as the output has room.
+//! Long requests in pieces: a write as its data arrive, and a read as the output has space.
 //!
 //! A write sets parts aside that wait for the medium, so that a thread writes them (`deferred`): the parts of pages at
 //! its two ends, whose pages are read, and at the memory limit all that arrives. If the connection has no memory for a
@@ -97,7 +97,7 @@ impl Writing {
         data: &[u8],
     ) -> Result<(), BlockError> {
         if device.waits_for_room(data.len() as u64) && self.set_aside(deferred, self.offset, data) {
-            self.job.waits_for_room = true;
+            self.job.waits_for_memory = true;
             return Ok(());
         }
         let (head, tail) = partial_pages(self.offset, data.len() as u64);
@@ -159,13 +159,13 @@ impl Reading {
                 false => output.put(&proto::simple_reply(self.request.cookie, 0)),
             }
         }
-        let room = output.grow(n);
+        let space = output.grow(n);
         if self.failed.is_some() {
-            room.fill(0);
+            space.fill(0);
         } else if let Some(data) = &self.data {
             let at = (self.offset - self.request.offset) as usize;
-            room.copy_from_slice(&data[at..at + n]);
-        } else if let Err(e) = device.read_at(self.offset, room) {
+            space.copy_from_slice(&data[at..at + n]);
+        } else if let Err(e) = device.read_at(self.offset, space) {
             if fragment {
                 output.truncate(before);
                 put_error(output, self.request.cookie, &e.into(), Some(self.offset));
@@ -175,7 +175,7 @@ impl Reading {
                 output.truncate(before);
                 return Err(ProtocolError::ReadFailedLate);
             }
-            room.fill(0);
+            space.fill(0);
             self.failed = Some((e, self.offset));
         }
         self.offset += n as u64;

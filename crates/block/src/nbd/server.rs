@@ -28,7 +28,7 @@ use std::time::Instant;
 
 /// The most bytes of buffers that one connection holds for itself, TLS and requests that wait for the medium included. For
 /// such requests all connections of a server together hold up to [`MAX_DATA`](super::MAX_DATA) bytes more.
-pub const CONNECTION_MEMORY: usize = (6 << 20) + super::room::OWN_BYTES;
+pub const CONNECTION_MEMORY: usize = (6 << 20) + super::request_memory::OWN_BYTES;
 
 /// Counts of events since the server started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -8,7 +8,7 @@
 //! buffers.
 //!
 //! The requests of one connection are executed in the order in which they arrive, but for those that wait for the
-//! medium, which other threads execute (`deferred`), with the data that they need in separate memory (`room`). The
+//! medium, which other threads execute (`deferred`), with the data that they need in separate memory (`request_memory`). The
 //! machine stops at [`OUTPUT_HIGH_WATER`] bytes of unsent replies, and goes on when the driver has sent some of them.
 
 use super::buffer::Buffer;
@@ -118,7 +118,7 @@ impl<'e> Session<'e> {
         self.has_begun
     }
 
-    /// Executes the requests in `input` until it has no whole one or `output` has no room for replies.
+    /// Executes the requests in `input` until it has no whole one or `output` has no space for replies.
     ///
     /// The capacity of `input` is at least [`MIN_INPUT_LEN`], that of `output` at least [`OUTPUT_LEN`]. After an
     /// error, the caller sends the replies in `output`, which are valid, and closes the connection.

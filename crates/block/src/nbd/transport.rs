@@ -42,7 +42,7 @@ impl Awaited<'_> {
 
 /// A byte stream in both directions.
 pub trait Transport {
-    /// Receives the bytes that have arrived, at most as many as `buf` has room for. Returns 0 at the end of the stream.
+    /// Receives the bytes that have arrived, at most as many as `buf` has space for. Returns 0 at the end of the stream.
     ///
     /// If no bytes have arrived, waits for some if `wait` is set, and fails with `WouldBlock` if not.
     fn recv(&mut self, buf: &mut [u8], wait: bool) -> io::Result<usize>;

@@ -259,7 +259,7 @@ fn reads_beyond_the_room_are_executed_in_their_order() {
     let medium = Medium::new();
     let (served, _end) = served(&medium);
     let mut c = served.open(false);
-    // 36 reads of 1 MiB have room, and the next one holds up what follows.
+    // 36 reads of 1 MiB have space, and the next one holds up what follows.
     let (len, beyond) = (1 << 20, 36);
     let slow: Vec<u64> =
         (0..=beyond as u64).map(|i| c.send(0, cmd::READ, SLOW - len + 1 + i, len as u32, b"")).collect();
@@ -406,7 +406,7 @@ fn requests_behind_a_long_read_that_waits_are_answered_first() {
         let medium = Medium::new();
         let (served, _end) = served(&medium);
         let mut c = served.open(structured);
-        // Three of them are more than there is room for at once.
+        // Three of them are more than there is space for at once.
         for round in 0..3 {
             medium.state.lock().unwrap().answers = false;
             let slow = c.send(flags, cmd::READ, offset, len, b"");
@@ -428,7 +428,7 @@ fn the_number_of_short_reads_that_wait_is_limited() {
     let medium = Medium::new();
     let (served, _end) = served(&medium);
     let mut c = served.open(false);
-    // As many as there are pages in the room for data. The connection's thread executes the next one.
+    // As many as there are pages in the space for data. The connection's thread executes the next one.
     let count = (36 << 20) / 4096 + 1;
     for _ in 0..count {
         c.send(0, cmd::READ, SLOW, 1, b"");

@@ -45,7 +45,7 @@ int main(int argc, char **argv) {
     check(pf_region_get_stats(region, &stats, sizeof stats), "statistics");
     printf("%zu records of %" PRIu64 " MiB, total %" PRIu64 "\n", count, len_bytes >> 20, table[count - 1].total);
     printf("resident at most %" PRIu64 " MiB; %" PRIu64 " MiB are compressed, into %" PRIu64 " MiB\n",
-           stats.resident_max_bytes >> 20, stats.folded_bytes >> 20, stats.pool_bytes >> 20);
+           stats.resident_max_bytes >> 20, stats.compressed_only_bytes >> 20, stats.pool_bytes >> 20);
     check(pf_region_destroy(region), "destroy");
     return 0;
 }

@@ -73,7 +73,7 @@ int main() {
             if (value.compare(value.rfind(' ') + 1, value.npos, std::to_string(i).c_str()) != 0) return 1;
         }
         const auto stats = memory.stats();
-        std::cout << (stats.folded_bytes >> 20) << " MiB are compressed, into " << (stats.pool_bytes >> 20)
+        std::cout << (stats.compressed_only_bytes >> 20) << " MiB are compressed, into " << (stats.pool_bytes >> 20)
                   << " MiB; resident at most " << (stats.resident_max_bytes >> 20) << " MiB\n";
         if (stats.resident_max_bytes > stats.limit_bytes) return 1;
     }

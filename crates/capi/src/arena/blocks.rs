@@ -152,5 +152,5 @@ impl Inner {
 }
 
 pub(super) fn no_room(size: usize) -> Error {
-    Error::new(Code::NoMemory, format_args!("the arena has no room for {size} bytes in one piece"))
+    Error::new(Code::NoMemory, format_args!("the arena has no space for {size} bytes in one piece"))
 }

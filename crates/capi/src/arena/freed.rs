@@ -41,7 +41,7 @@ impl FreedBlocks {
         self.as_slice().iter().map(|(_, usable)| usable).sum()
     }
 
-    /// Adds a block. Returns the blocks that are to be released now: those from before if there is no room, or the
+    /// Adds a block. Returns the blocks that are to be released now: those from before if there is no space, or the
     /// block if it is too large.
     pub(crate) fn push(&mut self, block: *mut c_void, usable: usize) -> FreedBlocks {
         if usable > BYTES_MAX {

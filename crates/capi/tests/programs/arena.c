@@ -11,7 +11,7 @@ static int is_filled(const unsigned char *block, unsigned char byte, size_t len_
 static uint64_t memory_of(pf_region *region) {
     pf_region_stats stats;
     CHECK(pf_region_get_stats(region, &stats, sizeof stats) == PF_OK);
-    return stats.folded_bytes + stats.resident_bytes;
+    return stats.compressed_only_bytes + stats.resident_bytes;
 }
 
 static void making_and_destroying(void) {
@@ -79,10 +79,10 @@ static void blocks(pf_arena *arena) {
     pf_arena_free(arena, empty);
     size_t volatile huge = SIZE_MAX;
     CHECK(pf_arena_malloc(arena, huge) == NULL && pf_arena_malloc(arena, huge / 2) == NULL);
-    CHECK(pf_arena_calloc(arena, huge / 2, 3) == NULL && strstr(pf_error_message(), "no room") != NULL);
+    CHECK(pf_arena_calloc(arena, huge / 2, 3) == NULL && strstr(pf_error_message(), "no space") != NULL);
 }
 
-/* Fills the arena with blocks of a size, and returns how many bytes there was room for. */
+/* Fills the arena with blocks of a size, and returns how many bytes there was space for. */
 static size_t fill(pf_arena *arena, size_t size) {
     void **list = NULL;
     size_t bytes = 0;
@@ -90,7 +90,7 @@ static size_t fill(pf_arena *arena, size_t size) {
         block[0] = list;
         list = block;
     }
-    CHECK(strstr(pf_error_message(), "no room") != NULL);
+    CHECK(strstr(pf_error_message(), "no space") != NULL);
     while (list != NULL) {
         void **next = list[0];
         pf_arena_free(arena, list);

@@ -47,7 +47,7 @@ static void cross(uint32_t reasons, void *arg) {
     while (atomic_load(&done) < 2) usleep(100);
 }
 
-/* Makes a region with more random bytes than its limit and its pool have room for. */
+/* Makes a region with more random bytes than its limit and its pool have space for. */
 static pf_region *make_full(void) {
     pf_region *region = make_region(8 * MIB, MIB, 0, MIB);
     uint64_t *words = pf_region_address(region), state = 88172645463325252u;

@@ -51,7 +51,7 @@ static void addresses(void) {
     set_limit(RLIMIT_AS, pages * 4096 + 64 * MIB);
     CHECK(create(1024 * MIB, PF_SERVICE_FAULTING_THREAD) == PF_ENOMEM);
     CHECK(strstr(pf_error_message(), "RLIMIT_AS") != NULL);
-    /* The range has room, and the store's memory has none. */
+    /* The range has space, and the store's memory has none. */
     set_limit(RLIMIT_AS, pages * 4096 + 96 * MIB);
     CHECK(create(64 * MIB, PF_SERVICE_FAULTING_THREAD) == PF_ENOMEM);
     CHECK(strstr(pf_error_message(), "RLIMIT_AS") != NULL);

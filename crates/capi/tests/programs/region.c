@@ -128,7 +128,7 @@ static void limits_and_statistics(void) {
     CHECK(stats.resident_max_bytes <= 4 * MIB && stats.faults_zero > 0);
     CHECK(stats.metadata_bytes > 0 && stats.metadata_bytes <= stats.metadata_max_bytes);
     CHECK(stats.page_tables_bytes >= 8 * 4096 && stats.page_tables_bytes < MIB);
-    CHECK(stats.folded_bytes >= 12 * MIB && stats.compressed_bytes < stats.stored_bytes);
+    CHECK(stats.compressed_only_bytes >= 12 * MIB && stats.compressed_bytes < stats.stored_bytes);
     CHECK(pf_region_set_limit(region, 4096) == PF_EINVAL);
     CHECK(pf_region_set_limit(region, 2 * MIB) == PF_OK);
     CHECK(pf_region_set_pool_limit(region, 64 * MIB, 0) == PF_EINVAL);
@@ -166,7 +166,7 @@ static void files(void) {
     close(folder);
 }
 
-/* A file that is read three times, through a pool that has room for a part of it. */
+/* A file that is read three times, through a pool that has space for a part of it. */
 static void files_that_are_read_again(void) {
     enum { PAGES = 2048 };
     char path[] = "/tmp/pagefold-region-XXXXXX", page[4096];

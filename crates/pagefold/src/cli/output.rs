@@ -107,9 +107,7 @@ fn json_text(value: &impl Serialize) -> Result<String> {
 pub fn stream(write: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<()> {
     let mut out = std::io::BufWriter::with_capacity(64 << 10, std::io::stdout().lock());
     match write(&mut out).and_then(|()| out.flush()) {
-        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(CliError::io("writing to standard output", &e))
-        }
+        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => Err(write_failed(&e)),
         _ => Ok(()),
     }
 }

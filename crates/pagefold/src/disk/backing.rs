@@ -2,7 +2,7 @@
 //!
 //! The command opens the path with the user's rights, or creates the file. The server gets the open file.
 
-use pagefold_backing::{OpenError, OpenOptions, Opened, open_backing};
+use pagefold_control::backing::{OpenError, OpenOptions, Opened, open_backing};
 use pagefold_control::config::BackingConfig;
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::instance::state::CreatedFile;
@@ -47,7 +47,7 @@ pub struct OpenBacking {
     pub config: BackingConfig,
 }
 
-/// The default size of a new backing file: room for all pages uncompressed, for headers, and for the cleaner.
+/// The default size of a new backing file: space for all pages uncompressed, for headers, and for the cleaner.
 pub fn default_size_bytes(disk_bytes: u64) -> u64 {
     (disk_bytes.saturating_add(disk_bytes / 8)).saturating_add(16 * MIB).next_multiple_of(MIB)
 }

@@ -47,7 +47,7 @@ pub struct CreateArgs {
     #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath, conflicts_with = "uncompressed")]
     pub backing: Option<PathBuf>,
     /// Size of a new backing file. An existing file or device is used in its full size, and a different size is refused
-    /// [default: 9/8 of the size of the disk + 16 MiB: room for all pages uncompressed]
+    /// [default: 9/8 of the size of the disk + 16 MiB: space for all pages uncompressed]
     #[arg(long, value_name = "SIZE", requires = "backing")]
     pub backing_size: Option<String>,
     /// Use a backing although it contains data or is a file of another user. The data is overwritten. A backing that is

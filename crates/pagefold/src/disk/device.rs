@@ -5,7 +5,7 @@ use pagefold_page::size::Human;
 use pagefold_sys::{blockuse, memcg, swap};
 use std::path::Path;
 
-/// Runs swapoff on the device, if it is used as swap. Fails as busy if memory has no room for the pages that are
+/// Runs swapoff on the device, if it is used as swap. Fails as busy if memory has no space for the pages that are
 /// swapped out.
 pub fn stop_swapping(device: &Path) -> Result<()> {
     let Some(area) = blockuse::swap_area(device)? else {

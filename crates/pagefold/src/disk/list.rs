@@ -28,7 +28,7 @@ pub fn run(args: &ListArgs) -> Result<()> {
     // Without the lock, so that a server that does not respond does not block other commands.
     let mut disks = Vec::new();
     for dir in &dirs {
-        match fetch_report(dir) {
+        match Client::connect(dir).and_then(|mut client| client.show()) {
             Err(e) if let Some(cleanup) = super::find::wait_and_clean_up(&runtime, dir, &e) => {
                 if cleanup.reason != EndReason::Removed {
                     output::note(&cleanup.message);
@@ -38,10 +38,6 @@ pub fn run(args: &ListArgs) -> Result<()> {
         }
     }
     print(list, args.options.json, disks)
-}
-
-fn fetch_report(dir: &InstanceDir) -> Result<Report> {
-    Client::connect(dir)?.show()
 }
 
 fn print(mut list: List<8>, json: bool, disks: Vec<(&InstanceDir, Result<Report>)>) -> Result<()> {
@@ -95,8 +91,6 @@ fn cells(r: &Report) -> [Cell; 8] {
 /// The state in words. A disk that has refused writes says so ever after: what is on it may be damaged.
 fn state(r: &Report) -> String {
     let refused = super::show::refused(r).filter(|_| r.state == WriteState::Ok);
-    refused.map_or_else(
-        || r.state_in_words().to_string(),
-        |refused| format!("{}, {refused}", r.state_in_words()),
-    )
+    let words = r.state_in_words();
+    refused.map_or_else(|| words.to_string(), |refused| format!("{words}, {refused}"))
 }

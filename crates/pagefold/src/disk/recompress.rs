@@ -59,17 +59,11 @@ pub fn run(args: &RecompressArgs) -> Result<()> {
 
 /// Formats the report on a pass as one line.
 fn summary(r: &RecompressPassReport) -> String {
-    let saved = r.old_bytes.saturating_sub(r.new_bytes);
+    let [old, new, saved] = [r.old_bytes, r.new_bytes, r.old_bytes.saturating_sub(r.new_bytes)].map(Human);
+    let (pages, time) = (numbers::count(r.recompressed_pages), text::time(r.elapsed_ns));
     let mut parts = vec![match r.recompressed_pages {
         0 => "no page became smaller".to_string(),
-        n => format!(
-            "recompressed {} pages: {} to {}, {} saved in {}",
-            numbers::count(n),
-            Human(r.old_bytes),
-            Human(r.new_bytes),
-            Human(saved),
-            text::time(r.elapsed_ns)
-        ),
+        _ => format!("recompressed {pages} pages: {old} to {new}, {saved} saved in {time}"),
     }];
     parts.extend(numbers::counts([
         (r.not_smaller_pages, "would not become smaller"),

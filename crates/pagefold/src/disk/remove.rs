@@ -27,7 +27,7 @@ pub struct RemoveArgs {
     /// Remove all disks
     #[arg(long)]
     pub all: bool,
-    /// Also remove a disk in use. Runs swapoff if it is used as swap (refused if memory has no room for the swapped
+    /// Also remove a disk in use. Runs swapoff if it is used as swap (refused if memory has no space for the swapped
     /// pages), disconnects NBD clients, takes the device from processes that merely have it open, and kills a server
     /// that does not respond. A mounted disk is not removed while its server responds
     #[arg(long)]
@@ -133,12 +133,9 @@ fn wait_for_exit(dir: &InstanceDir, process: &Process, end: ServerEnd, force: bo
     if process.wait(timeout)? {
         return Ok(Vec::new());
     }
+    let (name, ended, seconds) = (dir.name(), end.in_words(), timeout.as_secs());
     let reason = format!(
-        "the server of disk '{}' {} but has not exited after {} s; perhaps its backing does \
-         not respond",
-        dir.name(),
-        end.in_words(),
-        timeout.as_secs()
+        "the server of disk '{name}' {ended} but has not exited after {seconds} s; perhaps its backing does not respond"
     );
     if !force {
         return Err(CliError::failed(format!("{reason}; 'disk remove --force' kills it")));

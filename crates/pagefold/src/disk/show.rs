@@ -111,11 +111,8 @@ fn recompressed(page: &mut Page, r: &RecompressStatus) {
         let level = codec.level.map_or(String::new(), |level| format!(", level {level}"));
         let after =
             codec.after_s.map_or("on request".to_string(), |s| format!("after {}", duration::text(s)));
-        let pages = numbers::counted(codec.pages, "page", "pages");
-        page.row(
-            &format!("priority {}", codec.priority),
-            &format!("{}{level}, {after}: {pages}", codec.name),
-        );
+        let (name, pages) = (&codec.name, numbers::counted(codec.pages, "page", "pages"));
+        page.row(&format!("priority {}", codec.priority), &format!("{name}{level}, {after}: {pages}"));
     }
     let saved = format!("{} by {} pages", Human(r.saved_bytes), numbers::count(r.recompressed_pages));
     page.row("saved so far", &saved);
@@ -124,32 +121,26 @@ fn recompressed(page: &mut Page, r: &RecompressStatus) {
 
 /// Whether the disk accepts writes and has a device, and advice if not.
 fn state(page: &Page, r: &Report) -> String {
+    let (words, name) = (r.state_in_words(), &r.name);
     let text = match r.state {
         WriteState::Ok if r.device.is_empty() => {
             "detached: somebody detached the loop device; 'disk remove' ends the server".to_string()
         }
         WriteState::Ok => match refused(r) {
-            None => return r.state_in_words().to_string(),
-            Some(refused) => format!(
-                "{}, but {refused}: a file system on the disk may have lost data; check it",
-                r.state_in_words()
-            ),
+            None => return words.to_string(),
+            Some(refused) => {
+                format!("{words}, but {refused}: a file system on the disk may have lost data; check it")
+            }
         },
         WriteState::LimitReached => {
-            format!(
-                "{}; discard data, or raise the limit: disk set {} mem_limit=SIZE",
-                r.state_in_words(),
-                r.name
-            )
+            format!("{words}; discard data, or raise the limit: disk set {name} mem_limit=SIZE")
         }
-        WriteState::NoMemory => {
-            format!("{}; discard data, or end other programs", r.state_in_words())
-        }
+        WriteState::NoMemory => format!("{words}; discard data, or end other programs"),
         WriteState::ExportEnded => {
             let reason = r.export_failure.as_deref().unwrap_or("its threads have ended");
-            format!("{}, because {reason}; remove the disk: disk remove {}", r.state_in_words(), r.name)
+            format!("{words}, because {reason}; remove the disk: disk remove {name}")
         }
-        WriteState::NoSize => format!("{}: set one by disk set {} disksize=SIZE", r.state_in_words(), r.name),
+        WriteState::NoSize => format!("{words}: set one by disk set {name} disksize=SIZE"),
     };
     page.paint(ERROR, &text)
 }
@@ -200,14 +191,10 @@ fn stored(page: &mut Page, r: &Report) {
     page.row("stored as", &format!("{}{in_memory}", Human(r.compressed_bytes)));
     let ratio = r.ratio.map_or("-".to_string(), |x| format!("{x:.2} (data / memory)"));
     page.row("ratio", &ratio);
-    for (name, n) in [("compressed", p.compressed), ("same-filled", p.same_filled), ("raw", p.raw)] {
+    let written_back = r.writeback.as_ref().map(|_| ("written back", p.written_back));
+    let in_memory = [("compressed", p.compressed), ("same-filled", p.same_filled), ("raw", p.raw)];
+    for (name, n) in in_memory.into_iter().chain(written_back) {
         page.row(name, &format!("{:>12} pages{}", numbers::count(n), share(n, p.stored)));
-    }
-    if r.writeback.is_some() {
-        page.row(
-            "written back",
-            &format!("{:>12} pages{}", numbers::count(p.written_back), share(p.written_back, p.stored)),
-        );
     }
 }
 
@@ -250,7 +237,7 @@ fn limits(page: &mut Page, p: &WritebackStatus) {
 fn problems(page: &mut Page, p: &WritebackStatus) {
     if p.throttled_writes > 0 {
         let (n, time) = (numbers::count(p.throttled_writes), text::time(p.throttled_ns));
-        page.row("waited", &format!("{n} writes waited for room in memory, {time} in all"));
+        page.row("waited", &format!("{n} writes waited for space in memory, {time} in all"));
     }
     if p.changed_pages > 0 {
         let n = numbers::count(p.changed_pages);

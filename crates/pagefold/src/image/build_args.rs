@@ -24,7 +24,7 @@ const LZ4_WINDOW_BYTES_MIN: u32 = 4 << 10;
 #[derive(Debug, Args)]
 pub struct BuildArgs {
     /// Directory, tar archive, or image, whose files the image gets. An archive is plain, or compressed by gzip, zstd
-    /// or xz; - for one from standard input. Compressed archives and those from standard input need room for the
+    /// or xz; - for one from standard input. Compressed archives and those from standard input need space for the
     /// decompressed archive beside OUT
     #[arg(value_name = "SOURCE", value_hint = ValueHint::AnyPath)]
     pub source: PathBuf,

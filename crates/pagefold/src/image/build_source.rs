@@ -176,7 +176,7 @@ impl Read for Interruptible<'_> {
 
 /// Copies a stream to a file beside the output, decompressed. The result has to be an archive.
 fn spooled(args: &BuildArgs, out: &OutFile, input: impl Read, shown: &Path) -> Result<File> {
-    // If OUT is a link, its target's folder has room for an image.
+    // If OUT is a link, its target's folder has space for an image.
     let directory = out.path().parent().unwrap_or(Path::new("."));
     let file = spool::unnamed_file(directory).map_err(failure)?;
     let memory_bytes = args.memory_bytes()?;

@@ -35,16 +35,11 @@ pub fn print(built: &Built<'_>) -> Result<()> {
     if output::is_quiet() {
         return Ok(());
     }
-    let content = summary.content_bytes();
+    let (out, needs) = (built.out.display(), built.needs.unwrap_or(summary.target.0));
+    let [image, content] = [summary.image_bytes, summary.content_bytes()].map(Human);
+    let inodes = numbers::counted(summary.inodes, "file or directory", "files and directories");
     let ratio = ratio(summary).map_or(String::new(), |ratio| format!(" ({ratio:.2}x)"));
-    output::line(&format!(
-        "{}: {} from {} in {}{ratio}, for Linux {} or later",
-        built.out.display(),
-        Human(summary.image_bytes),
-        Human(content),
-        numbers::counted(summary.inodes, "file or directory", "files and directories"),
-        built.needs.unwrap_or(summary.target.0),
-    ))?;
+    output::line(&format!("{out}: {image} from {content} in {inodes}{ratio}, for Linux {needs} or later"))?;
     let row = |name: &str, text: String| output::line(&format!("  {name:<12} {text}"));
     if let Some(kernel) = built.running {
         let because = built.reason.as_ref().map_or(String::new(), |reason| format!("; {reason}"));

@@ -5,7 +5,7 @@ use clap::{Args, ValueHint};
 use pagefold_control::error::{CliError, Result};
 use pagefold_control::media::CacheConfig;
 use pagefold_sys::rundir;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// The environment variable that names the default folder; empty for none.
 const OVERRIDE: &str = "PAGEFOLD_CACHE_DIR";
@@ -76,13 +76,9 @@ impl Environment {
         }
         let parent = self.xdg.filter(|xdg| xdg.is_absolute());
         let in_home = |home: PathBuf| home.join(".cache");
-        let home = self.home.filter(|home| home.is_absolute() && is_folder(home));
+        let home = self.home.filter(|home| home.is_absolute() && home.is_dir());
         parent.or(home.map(in_home)).map(|parent| parent.join("pagefold"))
     }
-}
-
-fn is_folder(path: &Path) -> bool {
-    path.metadata().is_ok_and(|metadata| metadata.is_dir())
 }
 
 #[cfg(test)]

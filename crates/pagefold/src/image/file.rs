@@ -9,18 +9,14 @@ use super::names::{self, escaped};
 use crate::cli::output::{self, Streamed};
 use crate::cli::page::Page;
 use crate::cli::style;
-use pagefold_control::error::Result;
+use pagefold_control::error::{CliError, Result};
 use pagefold_control::report::image::{ExtentReport, FileReport, Xattr};
 use pagefold_control::text::time_text;
 use pagefold_image::read::{Extent, Mapping};
 use pagefold_image::{ImageError, Node, tree_stats};
 
 /// Prints a file as JSON. `failed` converts errors of the image.
-pub fn print_json(
-    node: &Node,
-    path: &[u8],
-    failed: impl Fn(ImageError) -> pagefold_control::error::CliError,
-) -> Result<()> {
+pub fn print_json(node: &Node, path: &[u8], failed: impl Fn(ImageError) -> CliError) -> Result<()> {
     let xattrs = node.xattrs().map_err(&failed)?.into_iter().map(|xattr| {
         let ((name, name_hex), (value, value_hex)) = (names::json(&xattr.name), names::json(&xattr.value));
         Xattr { name, name_hex, value, value_hex }
@@ -38,11 +34,7 @@ pub fn print_json(
 }
 
 /// Prints a file as text. `failed` converts errors of the image.
-pub fn print_text(
-    node: &Node,
-    path: &[u8],
-    failed: impl Fn(ImageError) -> pagefold_control::error::CliError,
-) -> Result<()> {
+pub fn print_text(node: &Node, path: &[u8], failed: impl Fn(ImageError) -> CliError) -> Result<()> {
     const HEADING: [&str; 5] = ["START", "LENGTH", "WHERE", "STORED", "HOW"];
     let head = head_text(node, path, style::stdout_colours()).map_err(&failed)?;
     let mut widths = HEADING.map(str::len);

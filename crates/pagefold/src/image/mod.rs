@@ -166,7 +166,7 @@ pub enum ImageCommand {
     /// disk: if the command fails or is interrupted, what was there before stays.
     ///
     /// The contents of an image in a registry are compared with the digest in its manifest, and with --digest every block
-    /// is verified. The next copy after an interrupted one goes on where that stopped, if the cache has room for the image:
+    /// is verified. The next copy after an interrupted one goes on where that stopped, if the cache has space for the image:
     /// what was read is there. Any object can be copied: the command does not look at the contents.
     Copy(copy::CopyArgs),
     /// Compute the digest of an image, by which all commands can verify it

@@ -237,7 +237,7 @@ fn create_beside(path: &Path, replaces: bool) -> std::io::Result<(File, PathBuf)
 mod tests {
     use super::*;
 
-    /// A full disk shows itself when the file is synced, or when its directory needs room for the name.
+    /// A full disk shows itself when the file is synced, or when its directory needs space for the name.
     #[test]
     fn a_file_that_cannot_be_completed_leaves_what_was_there() {
         let directory = tempfile::tempdir().unwrap();

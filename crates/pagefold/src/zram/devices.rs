@@ -5,7 +5,7 @@ use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_sys::mountns;
 use pagefold_sys::mounts::DeviceNumber;
 use pagefold_zram::disks::Disks;
-use pagefold_zram::tree::number_after;
+use pagefold_zram::disks::number_after;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::ErrorKind;

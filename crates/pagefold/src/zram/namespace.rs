@@ -28,6 +28,7 @@ use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_sys::mounts;
 use pagefold_sys::signal::unblock_termination_in;
 use pagefold_sys::{fusedev, mountns};
+use pagefold_zram::disks::number_after;
 use pagefold_zram::tree;
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -197,8 +198,7 @@ fn submounts(dir: &Path) -> Result<Vec<PathBuf>> {
 
 /// Whether a path is that of a zram device in `dev`.
 fn is_zram_of(path: &Path, dev: &Path) -> bool {
-    path.parent() == Some(dev)
-        && path.file_name().is_some_and(|name| tree::number_after("zram", name).is_some())
+    path.parent() == Some(dev) && path.file_name().is_some_and(|name| number_after("zram", name).is_some())
 }
 
 /// Makes an entry in `to` for each in `from` that is no zram device: links as they are, and everything else mounted

@@ -297,7 +297,7 @@ fn a_full_file_system_under_the_backing_loses_no_page() {
     crate::support::sh("mount", &["-t", "tmpfs", "-o", "size=8m", "none", mount.to_str().unwrap()]);
     let file = mount.join("backing");
     s.ok(&format!("disk create -q --export nbd --size 64M --name x --backing {}", file.display()));
-    // A quarter, 16 MiB, does not compress: more than the file system has room for.
+    // A quarter, 16 MiB, does not compress: more than the file system has space for.
     let data = pages(16384, 9);
     let mut client = connect(&s);
     write(&mut client, &data);

@@ -108,7 +108,7 @@ fn a_mounted_disk_works_though_its_log_cannot_be_written() {
     std::fs::write(mount.join("file"), "some text").unwrap();
     let pid = s.server_pid("x");
     folder.fill();
-    // The server logs a line for each signal, because the disk is in use. The last page of the log has room for some of
+    // The server logs a line for each signal, because the disk is in use. The last page of the log has space for some of
     // them.
     for _ in 0..100 {
         kill(pid, "TERM");

@@ -323,9 +323,9 @@ fn a_full_backing_is_reported_and_loses_no_page() {
     let words = "the backing, or the file system under it, is full: pages stay in memory";
     wait_until("the full backing is reported", || s.ok("disk show x").contains(words));
     assert_reads(&mut client, &data[..written * PAGE]);
-    // Discarding makes room.
+    // Discarding makes space.
     client.write(0, &vec![0; 4 << 20]);
-    wait_until("there is room again", || page_written(&mut client, written));
+    wait_until("there is space again", || page_written(&mut client, written));
 }
 
 /// The backing is another disk whose server is stopped: a medium that never responds.

@@ -333,7 +333,7 @@ fn a_full_disk_leaves_no_half_image() {
             return;
         };
         let (_, _, last) = steps.pop().unwrap();
-        // No data is stored in another way because there is no room for it.
+        // No data is stored in another way because there is no space for it.
         assert!(last == std::fs::read(s.path("wanted")).unwrap(), "{options}");
         assert!(!steps.is_empty(), "{options}");
         for (run, left, file) in steps {

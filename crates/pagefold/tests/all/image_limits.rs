@@ -145,7 +145,7 @@ fn printed_contents_have_a_limit() {
     // The default limit is small for a small image.
     let out = || Stdio::from(FsFile::create("/dev/null").unwrap());
     run_into(&s, &format!("image cat {image} /hole"), out(), Stdio::piped()).fails(1, "--max-bytes");
-    // A hole takes no room in an archive.
+    // A hole takes no space in an archive.
     let archive = s.command(&format!("image tar {image}")).output().unwrap();
     assert!(archive.status.success() && archive.stdout.len() < 4_000_000, "{}", archive.stdout.len());
     let ran = s.command(&format!("image tar --max-bytes 1M {image}")).output().unwrap();

@@ -6,7 +6,7 @@
 //!
 //! Others are fetched because a list says that they will be read. Such a block is unread until a reader takes it. Unread
 //! blocks leave last, and there are never more of them than three quarters of all: so a prefetch evicts neither what it has
-//! fetched, nor all that readers have fetched. Without room, the caller waits until readers have taken some, or gives up.
+//! fetched, nor all that readers have fetched. Without space, the caller waits until readers have taken some, or gives up.
 
 use super::{Blocks, Entry, FIRST_RUN_BLOCKS, GROWTH, Loaded, State};
 use pagefold_backing::Prefetched;
@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 
 /// Time after blocks of a list were fetched in which nothing else is fetched ahead.
 const PREFETCH_PAUSE: Duration = Duration::from_millis(300);
-/// Shortest sequence behind which anything is fetched: two reads that meet may do so by chance, as of two clusters that a
+/// Shortest sequence after which anything is fetched: two reads that meet may do so by chance, as of two clusters that a
 /// page has parts of.
 const MIN_SEQUENCE_BLOCKS: u64 = 2 * FIRST_RUN_BLOCKS;
-/// Runs behind a reader that are fetched ahead at most.
+/// Most runs that are fetched ahead of a reader.
 const MAX_AHEAD_RUNS: u64 = 2;
 /// Shortest sequence in which requests follow each other without a reader.
 const LONG_SEQUENCE_BLOCKS: u64 = 512;
@@ -158,7 +158,7 @@ impl Blocks {
     }
 
     /// Marks the next missing blocks of a range as loading, as many as one request may have. Fails as done if all blocks are
-    /// there or on their way, and for lack of room for unread blocks.
+    /// there or on their way, and for lack of space for unread blocks.
     pub(crate) fn claim_prefetch(self: &Arc<Self>, wanted: &Range<u64>) -> Result<Fetch, Prefetched> {
         let mut state = self.lock();
         let wanted = wanted.start..wanted.end.min(self.all_blocks());
@@ -179,20 +179,20 @@ impl Blocks {
 impl Blocks {
     /// Returns the next run to fetch ahead of a reader that has just read block `last`; `None` if it does not read in
     /// order, if enough is there or on its way, or if another reader waits for other blocks: these would come later, and
-    /// the readers that wait use the link. Far ahead of a long sequence only, because what is behind the end of
+    /// the readers that wait use the link. Far ahead of a long sequence only, because what follows the end of
     /// a sequence is fetched in vain.
     pub(crate) fn run_ahead(self: &Arc<Self>, last: u64) -> Option<Fetch> {
-        self.run_behind(last, last)
+        self.run_after(last, last)
     }
 
     /// As [`Blocks::run_ahead`], for a reader that is about to read blocks from `first` to `last`: then what follows is on
     /// its way while it waits.
     pub(crate) fn run_ahead_of(self: &Arc<Self>, first: u64, last: u64) -> Option<Fetch> {
-        self.run_behind(first.checked_sub(1)?, last)
+        self.run_after(first.checked_sub(1)?, last)
     }
 
-    /// The next run behind block `last`, if block `known` belongs to a sequence.
-    fn run_behind(self: &Arc<Self>, known: u64, last: u64) -> Option<Fetch> {
+    /// The next run after block `last`, if block `known` belongs to a sequence.
+    fn run_after(self: &Arc<Self>, known: u64, last: u64) -> Option<Fetch> {
         let mut state = self.lock();
         let (run_blocks, max) =
             (state.blocks.get(&known).map_or(0, Entry::run_blocks), self.max_run_blocks());
@@ -214,7 +214,7 @@ impl Blocks {
         Some(fetch)
     }
 
-    /// The run behind one that was fetched ahead and is there, up to where that one says. So the thread that fetched it need
+    /// The run after one that was fetched ahead and is there, up to where that one says. So the thread that fetched it need
     /// not wait for a reader: if all threads did, their requests would begin and end together, and the link would be
     /// idle for a latency in between.
     pub(crate) fn run_chained(self: &Arc<Self>, fetched: &Range<u64>, chain_end: u64) -> Option<Fetch> {
@@ -254,7 +254,7 @@ mod tests {
         run.clone().map(|block| vec![block as u8; BLOCK_BYTES as usize]).collect()
     }
 
-    /// Fetches what it can of a range, and returns the blocks fetched and whether there was room for all.
+    /// Fetches what it can of a range, and returns the blocks fetched and whether there was space for all.
     fn prefetch(blocks: &Arc<Blocks>, range: Range<u64>) -> (Vec<Range<u64>>, bool) {
         let mut runs = Vec::new();
         loop {
@@ -294,7 +294,7 @@ mod tests {
             assert!(read(&blocks, block));
         }
         assert!(!read(&blocks, 10) && !read(&blocks, 10));
-        // One was taken: there is room for one.
+        // One was taken: there is space for one.
         assert_eq!(prefetch(&blocks, 10..20), (vec![16..17], false));
         for block in 11..17 {
             assert!(!read(&blocks, block), "{block}");
@@ -317,7 +317,7 @@ mod tests {
     fn a_prefetch_that_fails_leaves_its_room_to_the_next() {
         let blocks = blocks(100, 4);
         for _ in 0..3 {
-            let Ok(run) = blocks.claim_prefetch(&(0..50)) else { panic!("no room") };
+            let Ok(run) = blocks.claim_prefetch(&(0..50)) else { panic!("no space") };
             assert_eq!(run.blocks(), &(0..3));
             assert!(matches!(blocks.claim_prefetch(&(3..50)), Err(Prefetched::NoRoom)));
         }

@@ -1,12 +1,12 @@
 //! Keeps the files of a cache within its size: groups of blocks leave, the least recently used of all objects first.
 //!
 //! A process that is about to have written much looks at the folder: it adds up what the files take on disk, and deallocates groups
-//! until there is room for what processes write until the next look. It needs no table of the folder's contents, and
+//! until there is space for what processes write until the next look. It needs no table of the folder's contents, and
 //! nothing that has to be right after a crash: times of use are in the files. Files without groups are removed, and so
 //! are files that have no valid header. One process at a time does this, so that not all do the same work; eviction
 //! would be right without that, because a group may leave at any time.
 //!
-//! The cache leaves an eighth of the room that it could have on a file system to others.
+//! The cache leaves an eighth of the space that it could have on a file system to others.
 
 use super::folder::{Cache, is_full, max_unchecked_bytes, now_s, read_header, read_record};
 use super::format::{HEADER_BYTES, HEADER_USED_BYTES, Layout, RECORD_BYTES, Record};
@@ -32,7 +32,7 @@ impl Cache {
         files(self).iter().map(|file| file.used_bytes).sum()
     }
 
-    /// Remembers the failure of a write. If the disk is full, the cache leaves some of its room to others.
+    /// Remembers the failure of a write. If the disk is full, the cache leaves some of its space to others.
     pub(super) fn write_failed(&self, error: &SysError) {
         self.writes.failed(error);
         if is_full(io::Error::from_raw_os_error(error.errno).kind()) {
@@ -40,8 +40,8 @@ impl Cache {
         }
     }
 
-    /// Makes room for a write, by eviction when it is time to look. `None` if another thread or process is at that, and has
-    /// not made room yet: those that fetch faster than one evicts would make the cache larger than it may be.
+    /// Makes space for a write, by eviction when it is time to look. `None` if another thread or process is at that, and has
+    /// not made space yet: those that fetch faster than one evicts would make the cache larger than it may be.
     pub(super) fn reserve(&self, len_bytes: u64) -> Option<Reserved<'_>> {
         let reserved = Reserved { cache: self, len_bytes };
         let mut writing = self.writing();
@@ -70,7 +70,7 @@ impl Cache {
     }
 }
 
-/// Room in the cache for a write.
+/// Space in the cache for a write.
 pub(super) struct Reserved<'c> {
     cache: &'c Cache,
     len_bytes: u64,

@@ -140,7 +140,7 @@ impl Cache {
     }
 }
 
-/// Whether there is no room for a write.
+/// Whether there is no space for a write.
 pub(super) fn is_full(kind: io::ErrorKind) -> bool {
     matches!(kind, io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }

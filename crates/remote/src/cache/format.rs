@@ -12,7 +12,7 @@ use twox_hash::XxHash3_128;
 
 /// Blocks of a group, which is evicted at once.
 pub(crate) const GROUP_BLOCKS: u64 = 16;
-/// Bytes of the header and what is reserved behind it.
+/// Bytes of the header and what is reserved after it.
 pub(crate) const HEADER_BYTES: u64 = 4096;
 /// Bytes of the header that have a meaning.
 pub(crate) const HEADER_USED_BYTES: usize = 80;

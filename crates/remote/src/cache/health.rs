@@ -1,6 +1,6 @@
 //! Whether a disk works: the last failure for people, and a pause in which a failing disk is not used.
 //!
-//! A full disk may get room again, and a disk that was remounted read-only may be repaired. So a failure pauses the use of
+//! A full disk may get space again, and a disk that was remounted read-only may be repaired. So a failure pauses the use of
 //! the disk and does not end it. The first failure is reported, further ones are not, because there may be thousands.
 
 use pagefold_sys::SysError;

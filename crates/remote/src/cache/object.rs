@@ -114,7 +114,7 @@ impl CachedObject {
         self.opened.lock().unwrap_or_else(PoisonError::into_inner).file.clone()
     }
 
-    /// Reads the first of these blocks, and those behind it as far as all are there. The range is inside the object.
+    /// Reads the first of these blocks, and those after it as far as all are there. The range is inside the object.
     pub fn read(&self, blocks: &Range<u64>) -> Vec<Vec<u8>> {
         if self.cache.reads.is_paused() || self.is_distrusted.load(Ordering::Relaxed) {
             return Vec::new();
@@ -169,7 +169,7 @@ impl CachedObject {
         }
     }
 
-    /// The first of these blocks, and those behind it up to one that has a checksum. Never empty if `blocks` is not.
+    /// The first of these blocks, and those after it up to one that has a checksum. Never empty if `blocks` is not.
     pub(super) fn missing(&self, blocks: &Range<u64>) -> Range<u64> {
         let end = (blocks.start + 1..blocks.end).find(|block| self.has(*block)).unwrap_or(blocks.end);
         blocks.start..end

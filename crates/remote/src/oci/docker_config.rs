@@ -141,9 +141,8 @@ fn fit(key: &str, registry: &str, repository: &str) -> Option<Fit> {
         path if host == registry => (path, KeyForm::Registry),
         path => (path, KeyForm::OtherHost),
     };
-    let behind = repository.strip_prefix(path);
-    let is_path =
-        path.is_empty() || behind.is_some_and(|behind| behind.is_empty() || behind.starts_with('/'));
+    let rest = repository.strip_prefix(path);
+    let is_path = path.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
     (is_host && is_path).then_some(Fit { path_len: path.len(), form })
 }
 

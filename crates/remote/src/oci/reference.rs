@@ -41,7 +41,7 @@ pub struct OciReference {
 }
 
 impl OciReference {
-    /// Parses `oci://registry/name`, with `:tag`, `@sha256:...` or both behind it. The digest wins; the tag is `latest` if
+    /// Parses `oci://registry/name`, with `:tag`, `@sha256:...` or both after it. The digest wins; the tag is `latest` if
     /// there is neither.
     pub fn parse(text: &str) -> Result<Self, ReferenceError> {
         let (scheme, rest) = text.split_once("://").ok_or(ReferenceError::Scheme)?;

@@ -6,7 +6,7 @@ use crate::encoding::form;
 use crate::environment::token_of_file;
 use crate::renewed::Expiring;
 use crate::retry::Deadline;
-use crate::small::{Answer, MAX_CREDENTIALS_BYTES, Method, Presence, SmallClient};
+use crate::small::{Answer, MAX_CREDENTIALS_BYTES, Method, SmallClient};
 use crate::xml::text_of_element;
 use crate::{RemoteError, Secret, Url};
 use std::path::Path;
@@ -21,22 +21,17 @@ const SESSION_S: &str = "300";
 type ExpiringKeys = Expiring<Option<Keys>>;
 
 /// A client for these services.
-pub(super) struct MetadataClient {
-    client: SmallClient,
-    presence: Presence,
-}
+pub(super) struct MetadataClient(SmallClient);
 
 impl MetadataClient {
     /// A client for a service of the machine or its network.
     pub(super) fn near(timeout: Duration, url: &str) -> Result<Self, RemoteError> {
-        let client = SmallClient::near(timeout, is_https(url), LIMIT)?;
-        Ok(MetadataClient { client, presence: Presence::default() })
+        SmallClient::near(timeout, is_https(url), LIMIT).map(MetadataClient)
     }
 
     /// A client for a service elsewhere, through the proxy of the environment.
     pub(super) fn far(timeout: Duration, url: &str) -> Result<Self, RemoteError> {
-        let client = SmallClient::far(timeout, is_https(url), MAX_CREDENTIALS_BYTES)?;
-        Ok(MetadataClient { client, presence: Presence::default() })
+        SmallClient::far(timeout, is_https(url), MAX_CREDENTIALS_BYTES).map(MetadataClient)
     }
 
     /// Asks the service of a container.
@@ -71,7 +66,7 @@ impl MetadataClient {
             ("RoleSessionName", role[1]),
             ("WebIdentityToken", &token),
         ]);
-        let answer = self.client.ask(Method::Post(&form), &parse(url)?, &[], deadline)?;
+        let answer = self.0.ask(Method::Post(&form), &parse(url)?, &[], deadline)?;
         let body = answer.expect_ok("the service of web identities")?;
         let xml = String::from_utf8_lossy(&body);
         let find = |name: &str| text_of_element(&xml, name).map(String::from);
@@ -89,8 +84,8 @@ impl MetadataClient {
 
     /// Asks the metadata of an instance. No keys if there is no such service, or no role.
     pub(super) fn instance(&self, url: &str, deadline: &Deadline) -> Result<ExpiringKeys, AttemptError> {
-        let had_keys = self.presence.is_known();
-        let keys = self.presence.judge(self.instance_keys(url, deadline), false)?;
+        let had_keys = self.0.is_present();
+        let keys = self.0.judge(self.instance_keys(url, deadline), false)?;
         if keys.value.is_none() && had_keys {
             let what = "the instance has no role any more".to_string();
             return Err(AttemptError::Permanent(RemoteError::Denied { status: 403, what }));
@@ -102,7 +97,7 @@ impl MetadataClient {
         let whose = "the instance's metadata";
         let token_url = parse(&format!("{url}/latest/api/token"))?;
         let ttl = [("x-aws-ec2-metadata-token-ttl-seconds", Secret(SESSION_S.into()))];
-        let session = text(self.client.ask(Method::Put, &token_url, &ttl, deadline)?.expect_ok(whose)?)?;
+        let session = text(self.0.ask(Method::Put, &token_url, &ttl, deadline)?.expect_ok(whose)?)?;
         let header = || Some(("x-aws-ec2-metadata-token", Secret(session.clone())));
         let roles = format!("{url}/latest/meta-data/iam/security-credentials/");
         let answer = self.get(&roles, header(), deadline)?;
@@ -120,7 +115,7 @@ impl MetadataClient {
         header: Option<(&'static str, Secret)>,
         deadline: &Deadline,
     ) -> Result<Answer, AttemptError> {
-        self.client.ask(Method::Get, &parse(url)?, header.as_slice(), deadline)
+        self.0.ask(Method::Get, &parse(url)?, header.as_slice(), deadline)
     }
 }
 

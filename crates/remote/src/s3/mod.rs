@@ -45,7 +45,8 @@ impl S3Access {
         settings: &S3Settings,
         timeout: Duration,
     ) -> Result<Self, RemoteError> {
-        let server = settings.url(name, &settings.region).map_err(|e| set_up(format!("{name}: {e}")))?;
+        let server = settings.url(name, &settings.region);
+        let server = server.map_err(|e| RemoteError::SetUp { what: format!("{name}: {e}") })?;
         let metadata = match &settings.keys {
             KeySource::Nothing | KeySource::Skipped | KeySource::Keys(_) => None,
             KeySource::WebIdentity { url, .. } => Some(MetadataClient::far(timeout, url)?),
@@ -97,11 +98,6 @@ impl S3Access {
         RemoteError::Denied { status: 403, what }
     }
 
-    /// Whether other keys than these can be had.
-    fn is_renewable(&self) -> bool {
-        self.metadata.is_some()
-    }
-
     fn denied(&self, status: u16, code: Option<&str>, is_signed: bool) -> RemoteError {
         let advice = match (&self.settings.keys, status) {
             (_, 404) => "there is no such object".to_string(),
@@ -129,7 +125,7 @@ impl Access for S3Access {
     fn request(&self, _: &[Header], deadline: &Deadline) -> Result<SignedRequest, AttemptError> {
         let region = self.region();
         let url = self.settings.url(&self.name, &region);
-        let url = url.map_err(|e| AttemptError::Permanent(set_up(e.to_string())))?;
+        let url = url.map_err(|e| AttemptError::Permanent(RemoteError::SetUp { what: e.to_string() }))?;
         let (keys, generation) = self.keys.get(deadline, || self.fetch_keys(deadline))?;
         let headers = match &keys {
             Some(keys) => sigv4::headers(&url, &region, keys, SystemTime::now()),
@@ -165,7 +161,8 @@ impl S3Access {
         let is_signed = !request.headers.is_empty();
         let error = self.denied(status, code, is_signed);
         let may_help = match code {
-            _ if !self.is_renewable() => false,
+            // Nothing has other keys than these.
+            _ if self.metadata.is_none() => false,
             // An instance without keys may have been too busy to answer.
             _ if !is_signed => !self.was_asked_again.swap(true, Ordering::Relaxed),
             Some("AccessDenied" | "RequestTimeTooSkewed" | "InvalidObjectState") => false,
@@ -180,8 +177,4 @@ impl S3Access {
             _ => Reaction::Fail(error),
         }
     }
-}
-
-fn set_up(what: String) -> RemoteError {
-    RemoteError::SetUp { what }
 }

@@ -75,7 +75,7 @@ fn add(text: &str, headings: &[String], settings: &mut HashMap<String, String>) 
             && let Some((key, value)) = trimmed.split_once('=')
         {
             let value = value.trim();
-            // A comment behind a value has a space before it.
+            // A comment after a value has a space before it.
             let value = value.find(" #").or_else(|| value.find(" ;")).map_or(value, |at| &value[..at]).trim();
             settings.insert(key.trim().to_ascii_lowercase(), value.to_string());
         }

@@ -117,7 +117,7 @@ pub(super) struct KeysAnswer {
 }
 
 impl KeysAnswer {
-    /// The keys; fails if the time at which they expire is none.
+    /// The keys; fails if the time at which they expire is malformed.
     pub(super) fn into_keys(self, origin: String) -> Result<Keys, &'static str> {
         let expires = self.expiration.map(|text| time::parse_rfc3339(&text));
         let expires = expires.map(|time| time.ok_or("an Expiration that is no time")).transpose()?;

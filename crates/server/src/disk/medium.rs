@@ -4,7 +4,8 @@
 //! only for the attribute `backing_dev`: its clients run as the same user, or as root.
 
 use pagefold_backing::layer::{DelayLayer, DelayOptions, SystemClock};
-use pagefold_backing::{Backing, FileBacking, FileOptions, OpenError, OpenOptions, open_backing};
+use pagefold_backing::{Backing, FileBacking, FileOptions};
+use pagefold_control::backing::{OpenError, OpenOptions, open_backing};
 use pagefold_control::config::BackingConfig;
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_page::PAGE_SIZE;

@@ -76,7 +76,7 @@ impl Uffd {
         })
     }
 
-    /// Like [`Uffd::register`]. It allocates nothing, so threads that make room for faults can call it.
+    /// Like [`Uffd::register`]. It allocates nothing, so threads that make space for faults can call it.
     pub fn register_again(
         &self,
         start: usize,
@@ -129,12 +129,7 @@ impl Uffd {
     /// # Safety
     /// `dst` and the bytes after it lie in memory whose contents the caller may decide.
     pub unsafe fn zero(&self, dst: usize, len_bytes: usize, wake: bool) -> Done {
-        let mode = if wake { 0 } else { abi::DONT_WAKE };
-        until_stopped(len_bytes, |done| {
-            let mut zero = abi::Zero { range: range(dst + done, len_bytes - done), mode, done: 0 };
-            let result = self.call(abi::UFFDIO_ZEROPAGE, &mut zero);
-            bytes_done(result, zero.done)
-        })
+        self.fill(abi::UFFDIO_ZEROPAGE, dst, len_bytes, wake)
     }
 
     /// Makes accesses to missing pages fail with SIGBUS from now on, until the page is discarded. With `wake`, wakes
@@ -145,12 +140,7 @@ impl Uffd {
     /// # Safety
     /// `dst` and the bytes after it lie in memory whose contents the caller may decide.
     pub unsafe fn poison(&self, dst: usize, len_bytes: usize, wake: bool) -> Done {
-        let mode = if wake { 0 } else { abi::DONT_WAKE };
-        until_stopped(len_bytes, |done| {
-            let mut poison = abi::Zero { range: range(dst + done, len_bytes - done), mode, done: 0 };
-            let result = self.call(abi::UFFDIO_POISON, &mut poison);
-            bytes_done(result, poison.done)
-        })
+        self.fill(abi::UFFDIO_POISON, dst, len_bytes, wake)
     }
 
     /// Moves pages from `src` to missing pages at `dst`, without copying them: afterwards the pages at `src` are
@@ -266,6 +256,16 @@ impl Uffd {
         };
         // The kernel returns whole messages only.
         usize::try_from(n).map(|n| n / size_of::<abi::Message>()).map_err(|_| Errno::last())
+    }
+
+    /// Fills missing pages with something that has no source.
+    fn fill(&self, request: libc::Ioctl, dst: usize, len_bytes: usize, wake: bool) -> Done {
+        let mode = if wake { 0 } else { abi::DONT_WAKE };
+        until_stopped(len_bytes, |done| {
+            let mut zero = abi::Zero { range: range(dst + done, len_bytes - done), mode, done: 0 };
+            let result = self.call(request, &mut zero);
+            bytes_done(result, zero.done)
+        })
     }
 
     fn transfer(&self, request: libc::Ioctl, [dst, src]: [usize; 2], len_bytes: usize, mode: u64) -> Done {

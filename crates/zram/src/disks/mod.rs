@@ -6,6 +6,7 @@ pub use pagefold_control::report::disk::ClassReport;
 pub use pagefold_sys::Errno;
 pub use running::RunningDisks;
 
+use std::ffi::OsStr;
 use std::path::PathBuf;
 
 /// The disks that the tree shows, by number. Errors are error numbers, because a file can return nothing else.
@@ -36,4 +37,25 @@ pub trait Disks: Send + Sync {
 
     /// Removes a disk. EBUSY: it is in use.
     fn hot_remove(&self, number: u32) -> Result<(), Errno>;
+}
+
+/// The number in `zramN` or `loopN`: decimal, without a leading zero.
+pub fn number_after(prefix: &str, name: &OsStr) -> Option<u32> {
+    let digits = name.to_str()?.strip_prefix(prefix)?;
+    let number: u32 = digits.parse().ok()?;
+    (number.to_string() == digits).then_some(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_devices_have_one_spelling() {
+        let number = |name: &str| number_after("zram", OsStr::new(name));
+        assert_eq!((number("zram0"), number("zram17")), (Some(0), Some(17)));
+        for other in ["zram", "zram01", "zram+1", "zram-1", "zram1x", "zram4294967296", "loop1", "xzram1"] {
+            assert_eq!(number(other), None, "{other}");
+        }
+    }
 }

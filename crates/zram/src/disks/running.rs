@@ -1,7 +1,6 @@
 //! [`RunningDisks`]: the disks of the runtime folder, by requests to their servers.
 
-use super::{ClassReport, Disks, Errno};
-use crate::tree::number_after;
+use super::{ClassReport, Disks, Errno, number_after};
 use pagefold_control::client::Client;
 use pagefold_control::config::{DiskConfig, ServerConfig};
 use pagefold_control::error::{CliError, Exit, Result};
@@ -131,10 +130,6 @@ impl RunningDisks {
         removal::clean_up(&runtime, &dir).map(drop)
     }
 
-    fn set(&self, number: u32, attribute: &str, text: &str) -> Result<()> {
-        self.connect(number)?.write_attribute(attribute, text)
-    }
-
     /// Logs the sentence of an error, and returns its number.
     fn errno<T>(&self, what: std::fmt::Arguments, result: Result<T>) -> std::result::Result<T, Errno> {
         result.map_err(|e| {
@@ -171,8 +166,8 @@ impl Disks for RunningDisks {
     }
 
     fn write(&self, number: u32, attribute: &str, text: &str) -> std::result::Result<(), Errno> {
-        let what = format_args!("writing {text:?} to '{attribute}' of zram{number}");
-        self.errno(what, self.set(number, attribute, text))
+        let written = self.connect(number).and_then(|mut client| client.write_attribute(attribute, text));
+        self.errno(format_args!("writing {text:?} to '{attribute}' of zram{number}"), written)
     }
 
     fn block_state(&self, number: u32, first: u64) -> std::result::Result<(String, Option<u64>), Errno> {

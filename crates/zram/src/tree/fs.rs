@@ -1,9 +1,9 @@
 //! [`ZramTree`], which answers the requests of the kernel.
 
-use super::node::{FIXED, Names, Node, number_after};
+use super::node::{FIXED, Names, Node};
 use super::open_file::{OpenFile, PAGE_BYTES, Target};
 use super::read_slots::{self, ReadSlots};
-use crate::disks::{Disks, Errno};
+use crate::disks::{Disks, Errno, number_after};
 use crate::files::ATTRIBUTE_FILES;
 use pagefold_fuse::{
     Attr, CachedAttr, Changes, Entries, Entry, FileSystem, FileType, Handle, Inode, NameChange, Offer,

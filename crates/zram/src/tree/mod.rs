@@ -30,7 +30,6 @@ mod read_slots;
 mod states;
 
 pub use fs::Sysfs;
-pub use node::number_after;
 
 use crate::disks::Disks;
 use fs::{MAX_REQUEST_BYTES, ZramTree};

@@ -149,13 +149,6 @@ impl Names {
     }
 }
 
-/// The number in `zramN` or `loopN`: decimal, without a leading zero.
-pub fn number_after(prefix: &str, name: &OsStr) -> Option<u32> {
-    let digits = name.to_str()?.strip_prefix(prefix)?;
-    let number: u32 = digits.parse().ok()?;
-    (number.to_string() == digits).then_some(number)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -175,15 +168,6 @@ mod tests {
         assert_eq!(Node::Root.inode(), Inode::ROOT);
         for none in [0, 14, 1 << 40, 12 << 56, u64::MAX] {
             assert_eq!(Node::of(Inode(none)), None);
-        }
-    }
-
-    #[test]
-    fn numbers_of_devices_have_one_spelling() {
-        let number = |name: &str| number_after("zram", OsStr::new(name));
-        assert_eq!((number("zram0"), number("zram17")), (Some(0), Some(17)));
-        for other in ["zram", "zram01", "zram+1", "zram-1", "zram1x", "zram4294967296", "loop1", "xzram1"] {
-            assert_eq!(number(other), None, "{other}");
         }
     }
 

@@ -5,12 +5,12 @@
 //! kernel kills it if the process that started it dies.
 
 use super::cgroup::Group;
-use super::{MemoryPlan, PAGES_MAX, job, passes, skewed};
+use super::plan::{MemoryPlan, PAGES_MAX, Subject, Task};
+use super::{job, passes, skewed};
 use crate::pages::PageSet;
 use crate::stats::Clock;
 use crate::{output, zram};
 use anyhow::Context;
-use clap::ValueEnum;
 use pagefold_memory::{Region, RegionConfig};
 use pagefold_sys::mem::Reservation;
 use serde::{Deserialize, Serialize};
@@ -19,28 +19,6 @@ use std::path::PathBuf;
 /// Bytes that the kernel uses for each page of swapped data in addition to the memory that zram reports: a slot in
 /// zram's table (16), the swap map (1), the cgroup of the swapped page (2).
 const KERNEL_TABLES_LEN: u64 = 16 + 1 + 2;
-
-/// The measured memory, which a mechanism keeps within the limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Subject {
-    /// A region of compressed memory.
-    Region,
-    /// Plain private memory in a memory cgroup with swap on zram.
-    Swap,
-}
-
-/// The work of a process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-pub enum Task {
-    /// Writing all pages in order and reading them in order; the memory in use
-    Fill,
-    /// Reading eight bytes from random pages
-    Random,
-    /// Sort and group-by of a table
-    Job,
-    /// Two threads on pages chosen with a Zipf distribution
-    Zipf,
-}
 
 /// The parameters of a process.
 #[derive(Debug, Serialize, Deserialize)]
@@ -138,7 +116,7 @@ fn die_with_parent(parent: u32) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::job;
-    use crate::store::new_store;
+    use crate::store::subject::new_store;
 
     /// Original bytes / compressed bytes of memory, with lz4.
     fn ratio(memory: &[u8]) -> f64 {

@@ -4,7 +4,6 @@
 //! dies, for example by Ctrl-C. It runs in a separate session, so that a signal to the terminal's processes does not
 //! kill it too.
 
-use super::Role;
 use super::cgroup::OwnedGroup;
 use super::swap::SwapArea;
 use crate::output;
@@ -43,10 +42,10 @@ pub fn run(spec: &GuardSpec) -> anyhow::Result<()> {
 pub struct Guard(Child);
 
 impl Guard {
-    /// Starts the process and waits until it has made the swap area or failed to; returns also the reason why there is
+    /// Starts the process by this command, which has the guard's parameters, and waits until it has made the swap area or failed to; returns also the reason why there is
     /// no swap area.
-    pub fn start(spec: GuardSpec) -> anyhow::Result<(Self, Option<String>)> {
-        let mut process = command(&Role::Guard(spec))?
+    pub fn start(mut command: Command) -> anyhow::Result<(Self, Option<String>)> {
+        let mut process = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -61,14 +60,6 @@ impl Guard {
             .with_context(|| format!("the reply of the guard process is '{line}'"))?;
         Ok((guard, missing))
     }
-}
-
-/// The command that starts this program in a role.
-pub fn command(role: &Role) -> anyhow::Result<Command> {
-    let program = std::env::current_exe().context("finding the file of this program")?;
-    let mut command = Command::new(program);
-    command.args(["memory", "--role"]).arg(serde_json::to_string(role)?);
-    Ok(command)
 }
 
 impl Drop for Guard {

@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `cgroup`, `swap` | memory control groups; the swap area on zram |
 //! | `guard` | a process that releases both, even if the measuring process is killed |
+//! | `plan`, `role` | the works, their sizes and figures; the roles of processes |
 //! | `run` | starts the measured processes, one after the other |
 //! | `child` | a measured process |
 //! | `passes`, `skewed`, `job` | the work: over all pages; with a Zipf distribution; sort and group |
@@ -20,6 +21,8 @@ mod cgroup;
 mod child;
 mod guard;
 mod passes;
+mod plan;
+mod role;
 mod run;
 mod skewed;
 mod swap;
@@ -30,17 +33,13 @@ mod swap;
 mod job;
 
 use crate::pages::{self, PageSet};
-use crate::report::Target::{AtLeast, AtMost};
-use crate::report::{Figure, Report, Side};
+use crate::report::{self, Report, Side};
 use anyhow::Context;
-use child::{Subject, Task};
 use clap::Args;
 use pagefold_page::{PAGE_SIZE, size};
-use serde::{Deserialize, Serialize};
+use plan::{MemoryPlan, PAGES_MAX, Subject, Task, figures};
+use role::Role;
 use std::path::PathBuf;
-
-/// Pages used of the set; the rest is ignored.
-const PAGES_MAX: usize = 1 << 20;
 
 /// `pagefold-bench memory`.
 #[derive(Debug, Args)]
@@ -62,70 +61,6 @@ pub struct MemoryArgs {
     pub role: Option<String>,
 }
 
-/// The role of a process that this program has started.
-#[derive(Debug, Serialize, Deserialize)]
-enum Role {
-    /// A measured process.
-    Child(child::ChildSpec),
-    /// The process that removes cgroups and the swap area at the end.
-    Guard(guard::GuardSpec),
-}
-
-/// Sizes and repetitions.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-struct MemoryPlan {
-    /// Bytes of the data of all works except `zipf`.
-    size_bytes: u64,
-    /// Limit of resident memory, or of the memory charged to the cgroup, bytes.
-    limit_bytes: u64,
-    /// Operations of each thread of `zipf` before the measurement.
-    warm_up_ops: usize,
-    /// Measured operations of each thread of `zipf`.
-    ops: usize,
-}
-
-impl MemoryPlan {
-    const FULL: MemoryPlan =
-        MemoryPlan { size_bytes: 1 << 30, limit_bytes: 256 << 20, warm_up_ops: 500_000, ops: 1_000_000 };
-    const QUICK: MemoryPlan =
-        MemoryPlan { size_bytes: 64 << 20, limit_bytes: 16 << 20, warm_up_ops: 10_000, ops: 50_000 };
-
-    /// Bytes of the data of a work: with a Zipf distribution three times the limit.
-    fn len_bytes(&self, task: Task) -> u64 {
-        if task == Task::Zipf { 3 * self.limit_bytes } else { self.size_bytes }
-    }
-
-    /// Bytes of the largest data of any work.
-    fn largest_bytes(&self) -> u64 {
-        self.size_bytes.max(self.len_bytes(Task::Zipf))
-    }
-}
-
-/// The figures of a work.
-fn figures(task: Task) -> &'static [Figure] {
-    match task {
-        Task::Fill => &[
-            Figure("fill, per page", "ns", AtMost(0.4)),
-            Figure("fill, CPU time of all threads per page", "ns", AtMost(1.0)),
-            Figure("sequential read, per page", "ns", AtMost(0.15)),
-            Figure("sequential read, CPU time of all threads per page", "ns", AtMost(1.0)),
-            Figure("memory held after both passes", "B", AtMost(1.0)),
-        ],
-        Task::Random => &[
-            Figure("random read, per access", "ns", AtMost(0.5)),
-            Figure("random read, CPU time of all threads per access", "ns", AtMost(1.0)),
-        ],
-        Task::Job => &[
-            Figure("sort and group-by", "s", AtMost(0.5)),
-            Figure("sort and group-by, CPU time of all threads", "s", AtMost(1.0)),
-        ],
-        Task::Zipf => &[
-            Figure("two threads, Zipf 0.99", "/s", AtLeast(2.0)),
-            Figure("two threads, Zipf 0.99, CPU time of all threads per access", "ns", AtMost(1.0)),
-        ],
-    }
-}
-
 /// Does the work of a role.
 pub fn play(role: &str) -> anyhow::Result<()> {
     match serde_json::from_str(role).context("parsing --role")? {
@@ -145,7 +80,7 @@ pub fn run(args: &MemoryArgs, files: &[PathBuf], report: &mut Report) -> anyhow:
     let [size, limit] = [plan.size_bytes, plan.limit_bytes].map(size::Human);
     report.note(format!("{size} of data, or three times the limit with Zipf; limit {limit}"));
     let bench = run::Bench::new(plan, file, report)?;
-    for task in crate::chosen(&args.only) {
+    for task in report::chosen(&args.only) {
         let ours = Side::new("pagefold", |_| bench.round(Subject::Region, task));
         let peer = match bench.swaps {
             true => Side::new("kernel swap to zram", |_| bench.round(Subject::Swap, task)),

@@ -1,9 +1,10 @@
 //! Starts the measured processes, one after the other.
 
 use super::cgroup::{self, OwnedGroup};
-use super::child::{ChildReport, ChildSpec, Subject, Task};
-use super::guard::{self, Guard, GuardSpec};
-use super::{MemoryPlan, Role};
+use super::child::{ChildReport, ChildSpec};
+use super::guard::{Guard, GuardSpec};
+use super::plan::{MemoryPlan, Subject, Task, figures};
+use super::role::{Role, command};
 use crate::report::Report;
 use anyhow::Context;
 use pagefold_page::PAGE_SIZE;
@@ -45,7 +46,8 @@ impl Bench {
         let groups = groups.map_err(|e| report.note(format!("no meter of memory: {e:#}"))).ok();
         // Twice the data, so that the device never becomes full.
         let swap_bytes = 2 * plan.largest_bytes();
-        let (guard, missing) = Guard::start(GuardSpec { groups: groups.clone(), swap_bytes })?;
+        let (guard, missing) =
+            Guard::start(command(&Role::Guard(GuardSpec { groups: groups.clone(), swap_bytes }))?)?;
         let swaps = missing.is_none();
         missing.into_iter().for_each(|why| report.note(format!("not compared with the kernel: {why}")));
         let (killed, checksum) = Default::default();
@@ -67,7 +69,7 @@ impl Bench {
             anyhow::ensure!(is_same, "{task:?}: the sides have different results");
             return Ok(values.into_iter().map(|value| value.unwrap_or(f64::NAN)).collect());
         }
-        Ok(vec![f64::NAN; super::figures(task).len()])
+        Ok(vec![f64::NAN; figures(task).len()])
     }
 
     /// Measures in a new process and a new cgroup. Returns `None` if the kernel killed the process of its side because
@@ -87,7 +89,7 @@ impl Bench {
             group: group.as_ref().map(|group| group.0.clone()),
             parent: std::process::id(),
         };
-        let ran = guard::command(&Role::Child(spec))?.stdin(Stdio::null()).output()?;
+        let ran = command(&Role::Child(spec))?.stdin(Stdio::null()).output()?;
         let is_killed = ran.status.signal() == Some(rustix::process::Signal::KILL.as_raw());
         if is_killed && subject == Subject::Swap {
             return Ok(None);

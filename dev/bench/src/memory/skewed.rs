@@ -7,7 +7,7 @@
 //! must come from the source or from a write.
 
 use super::passes::{self, PAGE_WORDS, combine, source_page};
-use super::{MemoryPlan, Task};
+use super::plan::{MemoryPlan, Task};
 use crate::pages::PageSet;
 use crate::random::{Random, SEED, Zipf};
 use crate::stats::{Clock, in_threads};

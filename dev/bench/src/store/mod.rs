@@ -1,22 +1,17 @@
 //! `pagefold-bench store`: the engine, called directly in the measuring thread, against the kernel's zram.
 //!
-//! `pages` has both stores and compares them; `threads` two threads on one store; `recompress` reads beside
+//! `subject` makes the stores; `pages` compares pagefold's and the kernel's; `threads` two threads on one store; `recompress` reads beside
 //! recompression.
 
 mod pages;
 mod recompress;
 mod same_filled;
+pub mod subject;
 mod threads;
 
-pub use pages::{Memory, Subject};
-
-use crate::report::Report;
+use crate::report::{self, Report};
 use clap::{Args, ValueEnum};
-use pagefold_store::{CodecSpec, MemLimit, Store, StoreConfig};
 use std::path::PathBuf;
-
-/// The codec of all measurements, also of the kernel's zram.
-pub const CODEC: &str = "lz4";
 
 /// `pagefold-bench store`.
 #[derive(Debug, Args)]
@@ -42,7 +37,7 @@ enum Measurement {
 /// Runs the chosen measurements on all page sets.
 pub fn run(args: &StoreArgs, files: &[PathBuf], report: &mut Report) -> anyhow::Result<()> {
     for set in &crate::pages::load(files, report)? {
-        for measurement in crate::chosen(&args.only) {
+        for measurement in report::chosen(&args.only) {
             match measurement {
                 Measurement::Pages => pages::measure(set, report)?,
                 Measurement::SameFilled => same_filled::measure(set, report)?,
@@ -52,22 +47,4 @@ pub fn run(args: &StoreArgs, files: &[PathBuf], report: &mut Report) -> anyhow::
         }
     }
     Ok(())
-}
-
-/// Makes an empty store of `len_bytes` bytes without a memory limit.
-pub fn new_store(len_bytes: u64) -> anyhow::Result<Store> {
-    store_with([None, None, None], len_bytes)
-}
-
-fn store_with(further_codecs: [Option<CodecSpec>; 3], len_bytes: u64) -> anyhow::Result<Store> {
-    let mut config = StoreConfig::new(len_bytes);
-    config.codec = CodecSpec::named(CODEC);
-    config.mem_limit = MemLimit::Off;
-    config.further_codecs = further_codecs;
-    Ok(Store::new(config)?)
-}
-
-/// Rounds that do not count, and that do. The first stores every page once and so touches all memory; later ones overwrite.
-fn rounds(report: &Report) -> [usize; 2] {
-    report.pick([2, 9], [1, 1])
 }

@@ -1,13 +1,12 @@
 //! Store, load, ratio and memory of one page set: pagefold against the kernel's zram.
 
-use super::new_store;
+use super::subject::{Subject, new_store, rounds};
 use crate::pages::{LARGE_PAGES, PageSet};
 use crate::report::Target::{AtLeast, AtMost};
 use crate::report::{Figure, Report, Side};
 use crate::stats::{Clock, Rounds};
 use crate::zram::Zram;
 use pagefold_page::{AlignedBytes, PAGE_SIZE};
-use pagefold_store::Store;
 use std::cell::RefCell;
 
 /// Bytes of a large request: 1 MiB.
@@ -27,47 +26,6 @@ const FIGURES: [Figure; 6] = [
     Figure("ratio, original / memory with slots", "x", AtLeast(1.03)),
 ];
 
-/// Memory that a store uses for its pages.
-#[derive(Debug, Clone, Copy)]
-pub struct Memory {
-    /// Bytes of the pages before compression.
-    pub original: u64,
-    /// Memory used for the compressed objects as zram's `mem_used_total` defines it: without slots.
-    pub used: u64,
-    /// `used` and everything else that grows with the number of pages: slots, lists, free frames kept ready.
-    /// The kernel's slots take 16 bytes for each page of the device.
-    pub with_slots: u64,
-}
-
-/// A store of pages to measure: pagefold's or the kernel's. It does all work in the calling thread, so that on an idle
-/// machine its CPU time equals the elapsed time; on a busy machine the CPU time excludes other processes.
-pub trait Subject {
-    /// Stores bytes at a byte offset, both multiples of a page.
-    fn store(&self, at: u64, bytes: &[u8]) -> anyhow::Result<()>;
-
-    /// Loads bytes from a byte offset. `bytes` is aligned to a page.
-    fn load(&self, at: u64, bytes: &mut [u8]) -> anyhow::Result<()>;
-
-    /// The memory used now.
-    fn memory(&self) -> anyhow::Result<Memory>;
-}
-
-impl Subject for Store {
-    fn store(&self, at: u64, bytes: &[u8]) -> anyhow::Result<()> {
-        Ok(self.write(at, bytes)?)
-    }
-
-    fn load(&self, at: u64, bytes: &mut [u8]) -> anyhow::Result<()> {
-        Ok(self.read(at, bytes)?)
-    }
-
-    fn memory(&self) -> anyhow::Result<Memory> {
-        let stats = self.stats();
-        let with_slots = stats.memory.total();
-        Ok(Memory { original: stats.mm.orig_data_size, used: stats.mm.mem_used_total, with_slots })
-    }
-}
-
 /// Measures one set and adds its rows. Without zram, adds a note and measures pagefold alone.
 pub fn measure(set: &PageSet, report: &mut Report) -> anyhow::Result<()> {
     let len_bytes = set.bytes().len() as u64;
@@ -81,7 +39,7 @@ pub fn measure(set: &PageSet, report: &mut Report) -> anyhow::Result<()> {
             Side::missing("kernel zram")
         }
     };
-    report.compare(&set.name, &FIGURES, super::rounds(report), vec![ours, peer])?;
+    report.compare(&set.name, &FIGURES, rounds(report), vec![ours, peer])?;
     let busy = busy.into_inner().median();
     if busy > BUSY {
         report.note(format!("the machine was busy: {busy:.1} times the CPU time passed"));
@@ -129,6 +87,8 @@ fn measure_round(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::subject::Memory;
+    use pagefold_store::Store;
 
     #[test]
     fn shifts_keep_large_requests_whole() {

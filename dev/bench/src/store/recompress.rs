@@ -4,7 +4,7 @@
 //! counts from the time at which the read should have started. Both sides have the same number of threads, so that the
 //! difference is what the engine adds: locks, and the exchange of objects.
 
-use super::{CODEC, store_with};
+use super::subject::{CODEC, rounds, store_with};
 use crate::pages::PageSet;
 use crate::random::{Random, SEED};
 use crate::report::{Figure, Report, Side, Target};
@@ -34,7 +34,7 @@ pub fn measure(set: &PageSet, report: &mut Report) -> anyhow::Result<()> {
         })
     });
     let figure = Figure("p99.9 of reads beside recompression", "ns", Target::AtMost(1.2));
-    report.compare(&set.name, &[figure], super::rounds(report), vec![ours, peer])
+    report.compare(&set.name, &[figure], rounds(report), vec![ours, peer])
 }
 
 fn zstd() -> CodecSpec {

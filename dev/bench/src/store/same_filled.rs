@@ -2,7 +2,7 @@
 //!
 //! All source pages fit in the CPU's caches, because a cache miss on the first word of a page is a cost of either kind.
 
-use super::new_store;
+use super::subject::{new_store, rounds};
 use crate::pages::PageSet;
 use crate::random::{Random, SEED};
 use crate::report::Target::AtMost;
@@ -32,7 +32,7 @@ pub fn measure(set: &PageSet, report: &mut Report) -> anyhow::Result<()> {
         (0..HOT_PAGES).map(|i| repeated(if i % 2 == 0 { 0 } else { random.next() })).collect();
     let ours = Side::new("pagefold", |_| measure_round(&same, repeats));
     let peer = Side::new("compressed page", |_| measure_round(&compressed, repeats));
-    report.compare(&set.name, &FIGURES, super::rounds(report), vec![ours, peer])
+    report.compare(&set.name, &FIGURES, rounds(report), vec![ours, peer])
 }
 
 fn repeated(word: u64) -> Page {

@@ -3,7 +3,7 @@
 //! Two CPUs may be siblings of one core and share caches and execution units; two threads then never reach twice the
 //! throughput of one. The peer that shows the cost of sharing is therefore two threads that share no store.
 
-use super::new_store;
+use super::subject::{new_store, rounds};
 use crate::pages::PageSet;
 use crate::report::{Figure, Report, Side, Target};
 use crate::stats::{Clock, in_threads};
@@ -24,7 +24,7 @@ pub fn measure(set: &PageSet, report: &mut Report) -> anyhow::Result<()> {
     let ours = Side::new("pagefold", |_| throughput([&shared, &shared], set));
     let peer = Side::new("two stores", |_| throughput([&one, &two], set));
     let figure = Figure("two threads, one store", "pages/s", Target::AtLeast(0.95));
-    report.compare(&set.name, &[figure], super::rounds(report), vec![ours, peer])
+    report.compare(&set.name, &[figure], rounds(report), vec![ours, peer])
 }
 
 /// Returns the pages stored and loaded per second. Each thread stores and loads its half of the set, with the store of

@@ -77,7 +77,7 @@ fn touch(backing: &dyn Backing) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Size of a medium, bytes, that has room for this many pages in every layout, with a header each, and for more.
+/// Size of a medium, bytes, that has space for this many pages in every layout, with a header each, and for more.
 pub fn ample_len(pages: u64) -> u64 {
     HEADER_LEN + (pages * (PAGE_SIZE as u64 + 64) + (16 << 20)).next_multiple_of(1 << 20)
 }

@@ -13,7 +13,7 @@ mod test_store;
 use crate::pages::{self, PageSet};
 use crate::random::{Random, SEED};
 use crate::report::Target::{AtLeast, AtMost};
-use crate::report::{Figure, Report, Side};
+use crate::report::{self, Figure, Report, Side};
 use crate::stats::Clock;
 use clap::{Args, ValueEnum, ValueHint};
 use medium::Medium;
@@ -58,7 +58,7 @@ enum RowKind {
 /// Runs the chosen measurements on both media. Without direct I/O, adds a note instead of the real file's rows.
 pub fn run(args: &WritebackArgs, files: &[PathBuf], report: &mut Report) -> anyhow::Result<()> {
     let sets = pages::load(files, report)?;
-    // Same-filled pages take no room on a medium.
+    // Same-filled pages take no space on a medium.
     let pages: Vec<&Page> = sets.iter().flat_map(PageSet::not_same_filled).collect();
     let file = Medium::File(args.folder.clone());
     for medium in [Medium::modelled(args.delay_us, args.depth), file] {
@@ -66,7 +66,7 @@ pub fn run(args: &WritebackArgs, files: &[PathBuf], report: &mut Report) -> anyh
             report.note(format!("not measured on the {}: {e:#}", medium.name()));
             continue;
         }
-        for row in crate::chosen(&args.only) {
+        for row in report::chosen(&args.only) {
             match row {
                 RowKind::Batch => batch(&medium, &pages, report)?,
                 RowKind::HalfFull => steady(&medium, &pages, 50, report)?,
@@ -109,7 +109,7 @@ fn batch(medium: &Medium, pages: &[&Page], report: &mut Report) -> anyhow::Resul
 
 /// Overwrites random pages and writes back, while the data fills `percent` of the medium: the log and one page per block.
 ///
-/// The size of the medium depends on the layout: the log needs room for compressed bytes, the other layout for whole
+/// The size of the medium depends on the layout: the log needs space for compressed bytes, the other layout for whole
 /// pages. The data is written back once before the first round.
 fn steady(medium: &Medium, pages: &[&Page], percent: u64, report: &mut Report) -> anyhow::Result<()> {
     let figures = [

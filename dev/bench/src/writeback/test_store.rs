@@ -1,7 +1,7 @@
 //! A store with writeback to a medium, and the expected contents of its pages.
 
 use crate::stats::in_threads;
-use crate::store::new_store;
+use crate::store::subject::new_store;
 use pagefold_backing::Backing;
 use pagefold_page::{PAGE_SIZE, Page};
 use pagefold_store::Store;

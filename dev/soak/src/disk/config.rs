@@ -1,7 +1,6 @@
 //! Draws a disk (export, limits, backing, further codecs, attributes), its load, the disturbances, and how the disk
 //! ends.
 
-use super::lives;
 use crate::load::filesystem::FileSystem;
 use crate::load::fio::Fio;
 use crate::load::mixed::Mixed;
@@ -38,7 +37,7 @@ pub enum Medium {
     File,
     /// A loop device on a file that the case makes.
     Device,
-    /// A file in a file system that has less room than the file needs.
+    /// A file in a file system that has less space than the file needs.
     Full {
         /// Bytes of the file system.
         free_bytes: u64,
@@ -137,13 +136,6 @@ pub struct Config {
 }
 
 impl Config {
-    /// Draws the disk of a seed, with its further lives.
-    pub fn draw(seed: u64) -> Self {
-        let mut config = Config::draw_life(seed);
-        lives::draw(&mut config, &mut Random::new(derive(seed, 2)));
-        config
-    }
-
     /// Draws one life, made by `disk create`.
     pub(super) fn draw_life(seed: u64) -> Self {
         let mut random = Random::new(derive(seed, 1));
@@ -192,7 +184,7 @@ impl Config {
 
     /// Changes the case: a backing of the default length, at most a quarter of the size in memory, and fio that
     /// rewrites all bytes at random several times. The log has to be cleaned while it is read and written, and always
-    /// has room.
+    /// has space.
     fn make_rewriting(&mut self, random: &mut Random) {
         self.size_bytes = random.between(64, 700) * MIB;
         self.memory = Some(self.size_bytes / random.between(4, 6));
@@ -349,13 +341,19 @@ impl FurtherCodec {
         let count = if random.percent(50) { random.between(1, FURTHER_MAX as u64) } else { 0 };
         let mut drawn: Vec<FurtherCodec> = Vec::new();
         for _ in 0..count {
-            let codec = Codec::draw(random).without_window_bits();
+            // The command line names no window bits.
+            let codec = Codec { window_bits: None, ..Codec::draw(random) };
             let after_s = random.percent(50).then(|| random.pick(&[0, 1, 2, 5]));
-            if !drawn.iter().any(|known| known.codec.is_same(&codec)) {
-                drawn.push(FurtherCodec { codec, after_s });
-            }
+            FurtherCodec { codec, after_s }.add_to(&mut drawn);
         }
         drawn
+    }
+
+    /// Adds the codec, unless it is among them.
+    pub fn add_to(self, drawn: &mut Vec<FurtherCodec>) {
+        if !drawn.iter().any(|known| known.codec.is_same(&self.codec)) {
+            drawn.push(self);
+        }
     }
 }
 

@@ -9,8 +9,7 @@ use super::server::{self, Server};
 use crate::case::Context;
 use crate::random::{Random, derive};
 use crate::recompression::{Codec, FURTHER_MAX};
-use crate::require;
-use crate::verdict::{Fault, OrFault};
+use crate::verdict::{Fault, OrFault, require};
 use std::fs::File;
 
 /// Exit codes of commands: no such thing now, a wrong value, in use.
@@ -23,7 +22,7 @@ const REFUSED: [i32; 2] = [FAILED, USAGE];
 const SIZE_MAX: u64 = 256 << 20;
 
 /// Makes some disks begin without a size, and gives some up to two further lives.
-pub fn draw(config: &mut Config, random: &mut Random) {
+fn draw_lives(config: &mut Config, random: &mut Random) {
     if config.export == Export::Loop && random.percent(30) {
         config.take_attributes();
     }
@@ -37,10 +36,7 @@ pub fn draw(config: &mut Config, random: &mut Random) {
         next.codec = Codec::draw(random);
         next.further_codecs.clear();
         for _ in 0..random.below(FURTHER_MAX as u64 + 1) {
-            let codec = Codec::draw(random);
-            if !next.further_codecs.iter().any(|known| known.codec.is_same(&codec)) {
-                next.further_codecs.push(FurtherCodec { codec, after_s: None });
-            }
+            FurtherCodec { codec: Codec::draw(random), after_s: None }.add_to(&mut next.further_codecs);
         }
         next.take_attributes();
         next.load = next.draw_mixed(random);
@@ -49,6 +45,13 @@ pub fn draw(config: &mut Config, random: &mut Random) {
 }
 
 impl Config {
+    /// Draws the disk of a seed, with its further lives.
+    pub fn draw(seed: u64) -> Self {
+        let mut config = Config::draw_life(seed);
+        draw_lives(&mut config, &mut Random::new(derive(seed, 2)));
+        config
+    }
+
     /// Changes the disk to one that attributes can describe.
     fn take_attributes(&mut self) {
         self.by_attributes = true;
@@ -95,6 +98,16 @@ pub fn reset(server: &Server, next: &Config) -> Result<(), Fault> {
         ("writeback_limit_enable", "0"),
     ];
     defaults.iter().try_for_each(|(name, value)| check(server, name, value))
+}
+
+/// Creates the disk of this configuration. The inner error is the reason why `disk create` refused it (exit code 2).
+pub fn create<'a>(context: &'a Context, config: &'a Config) -> Result<Result<Server<'a>, String>, Fault> {
+    if !config.by_attributes {
+        return Server::create(context, config);
+    }
+    let server = Server::create_without_size(context, config)?;
+    configure(context, &server, config)?;
+    Ok(Ok(server))
 }
 
 /// Gives a disk without a size the settings of `config`, and then its size.

@@ -15,11 +15,10 @@ mod server;
 use crate::case::{Case, Context, Suite};
 use crate::load::mixed;
 use crate::process;
-use crate::require;
 use crate::target::Connection;
 use crate::target::device::DeviceConnection;
 use crate::target::nbd::NbdConnection;
-use crate::verdict::{Done, Fault, OrFault, join};
+use crate::verdict::{Done, Fault, OrFault, join, require};
 use config::{Config, Export, Load};
 use sampler::Sampler;
 use server::Server;
@@ -46,7 +45,7 @@ pub const SUITE: Suite = Suite {
 
 impl Case for Config {
     fn run(&self, context: &Context) -> Result<Done, Fault> {
-        let server = match Server::create(context, self)? {
+        let server = match lives::create(context, self)? {
             Ok(server) => server,
             Err(why) => {
                 server::remove_medium(context, self)?;

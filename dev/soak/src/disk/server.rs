@@ -2,12 +2,10 @@
 //! medium.
 
 use super::config::{Config, Medium};
-use super::lives;
 use crate::case::Context;
 use crate::model::{BackingState, StoreState, log_geometry};
 use crate::process::{self, Ended, Rules, number};
-use crate::require;
-use crate::verdict::{Fault, OrFault};
+use crate::verdict::{Fault, OrFault, require};
 use pagefold_sys::mem::Available;
 use rustix::process::Signal;
 use serde_json::Value;
@@ -36,13 +34,8 @@ fn pagefold(context: &Context, args: &[&str]) -> Result<Ended, Fault> {
 }
 
 impl<'a> Server<'a> {
-    /// Creates the disk of this configuration. The inner error is the reason why `disk create` refused it (exit code 2).
+    /// Runs `disk create`. The inner error is the reason why it refused the options (exit code 2).
     pub fn create(context: &'a Context, config: &'a Config) -> Result<Result<Self, String>, Fault> {
-        if config.by_attributes {
-            let server = Server::create_without_size(context, config)?;
-            lives::configure(context, &server, config)?;
-            return Ok(Ok(server));
-        }
         let options = config.options(create_medium(context, config)?);
         let words = ["disk", "create", "-q", "--name", NAME].into_iter();
         let args: Vec<_> = words.chain(options.iter().map(String::as_str)).collect();
@@ -57,7 +50,7 @@ impl<'a> Server<'a> {
     }
 
     /// Creates a disk as scripts for zram do, by reading `hot_add`.
-    fn create_without_size(context: &'a Context, config: &'a Config) -> Result<Self, Fault> {
+    pub fn create_without_size(context: &'a Context, config: &'a Config) -> Result<Self, Fault> {
         let args = ["-q", "zram-shell", "--", "cat", "/sys/class/zram-control/hot_add"];
         let number = pagefold(context, &args)?.ok()?.text();
         require!(number == "0\n", Failed, "hot_add: the first device has the number {number:?}");

@@ -56,7 +56,7 @@ fn disturb(random: &mut Random, store: &Store) {
         _ => {
             let selection = draw_selection(random, store.len_bytes().div_ceil(4096));
             if store.writeback().is_some() {
-                // The result is not checked: the pass may find no room, or a medium that fails.
+                // The result is not checked: the pass may find no space, or a medium that fails.
                 let _ = store.write_back(&selection, &mut |_| ControlFlow::Continue(()));
             }
         }

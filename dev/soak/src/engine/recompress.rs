@@ -6,8 +6,7 @@
 use crate::model::FRAME;
 use crate::random::{Random, derive};
 use crate::recompression::{self, BEYOND_LIMIT_BYTES, Codec, FURTHER_MAX};
-use crate::require;
-use crate::verdict::{Fault, OrFault};
+use crate::verdict::{Fault, OrFault, require};
 use pagefold_store::recompress::{RecompressError, RecompressReport, RecompressRequest};
 use pagefold_store::{AutoRecompress, CodecSpec, RecompressRule, RecompressStats, RecompressThread, Store};
 use std::ops::ControlFlow;
@@ -129,7 +128,7 @@ impl Recompression {
                 let Ok(report) = result else { continue };
                 let is_alone = report.changed_pages == 0;
                 require!(is_alone, Failed, "pages changed under a pass of priority {priority}: {report:?}");
-                // At the memory limit a page may find no room for its new object, and is tried again.
+                // At the memory limit a page may find no space for its new object, and is tried again.
                 if report.stopped || report.no_memory_pages > 0 {
                     return Ok(());
                 }

@@ -6,8 +6,7 @@
 use crate::case::Context;
 use crate::process::{self, Ended, Rules};
 use crate::random::Random;
-use crate::require;
-use crate::verdict::{Fault, OrFault};
+use crate::verdict::{Fault, OrFault, require};
 use crate::watchdog::ANSWER;
 use rustix::process::Signal;
 use std::ffi::OsString;

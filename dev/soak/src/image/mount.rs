@@ -1,12 +1,12 @@
 //! A mount by `image mount`: reads through it, and checks of the server's memory, CPU use, and leftovers.
 
 use super::commands::{Call, ImageCommands, check_memory};
+use crate::leftovers;
 use crate::load::scan::{REGULAR, Scan, kind};
 use crate::process::{self, Ended, Rest, number};
 use crate::random::{Random, derive};
-use crate::verdict::{Fault, OrFault, join};
+use crate::verdict::{Fault, OrFault, join, require};
 use crate::watchdog::{self, ANSWER, RequestKind};
-use crate::{leftovers, require};
 use rustix::process::Signal;
 use std::ffi::OsStr;
 use std::fs::{self, File};

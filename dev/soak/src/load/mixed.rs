@@ -1,7 +1,7 @@
 //! Requests of all kinds from several threads. Each thread checks the data that it reads against a shadow.
 //!
 //! Each thread uses a separate range of pages, so that it knows their contents. A refused write is not a fault by
-//! itself: a [`RefusalJudge`] decides whether there was room. If several threads free memory at the same time, the
+//! itself: a [`RefusalJudge`] decides whether there was space. If several threads free memory at the same time, the
 //! state that the judge sees after a refusal may differ from the state at the refusal. With several threads the write
 //! is then retried, and only a write that is refused every time is a fault. If the judge returns an error, for instance
 //! because memory was never at its limit, the first refusal is a fault.

@@ -1,7 +1,6 @@
 //! Scans the contents of a tree (the source of an image, an extraction, a mount), and compares two scans.
 
-use crate::require;
-use crate::verdict::Fault;
+use crate::verdict::{Fault, require};
 use crate::watchdog::{self, RequestKind};
 use rustix::io::Errno;
 use std::collections::BTreeMap;

@@ -48,7 +48,7 @@ impl Tree {
     /// Draws a tree of large files with so many bytes.
     pub fn draw_large(random: &mut Random, bytes: u64) -> Self {
         let tree = Tree { bytes, longest: 128 << 20, ..Tree::draw(random) };
-        // A file system of this size may have no room for more attributes.
+        // A file system of this size may have no space for more attributes.
         Tree { entries: random.doubling(100, 1500), xattrs: tree.xattrs.min(10), ..tree }
     }
 
@@ -202,7 +202,7 @@ fn contents(random: &mut Random, len: usize) -> Option<Vec<u8>> {
     Some(unit.into_iter().cycle().take(len).collect())
 }
 
-/// Sets a random attribute. Errors are ignored: the file may not support the attribute, or have no room for it.
+/// Sets a random attribute. Errors are ignored: the file may not support the attribute, or have no space for it.
 fn xattr(random: &mut Random, at: &Path) {
     let name = match random.below(8) {
         0 => "system.posix_acl_access".to_string(),

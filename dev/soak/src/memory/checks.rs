@@ -3,8 +3,7 @@
 
 use super::config::{Config, PAGE};
 use crate::process::{self, Rest};
-use crate::require;
-use crate::verdict::{Fault, OrFault};
+use crate::verdict::{Fault, OrFault, require};
 use pagefold_memory::{Region, RegionStats};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -25,7 +24,7 @@ fn refused(stats: &RegionStats) -> u64 {
 /// Checks a region after all users have stopped.
 pub fn check(config: &Config, region: &Region) -> Result<(), Fault> {
     let stats = region.stats();
-    let most = config.largest_limit() * PAGE;
+    let most = config.limits()[1] * PAGE;
     let is_within = refused(&stats) > 0 || stats.memory.resident_max <= most;
     require!(is_within, Memory, "the largest limit was {most}: {stats:?}");
     let pool_max = config.pool_frames.map_or(u64::MAX, |frames| frames * PAGE);

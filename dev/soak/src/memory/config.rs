@@ -113,14 +113,9 @@ impl Config {
         self.load.pages as u64 + HANDLER_PAGES + MADVISE_PAGES
     }
 
-    /// The largest limit that is ever set, pages.
-    pub fn largest_limit(&self) -> u64 {
-        self.other_limits.iter().copied().chain([self.limit_pages]).max().unwrap_or(self.limit_pages)
-    }
-
-    /// The smallest limit that is ever set, pages.
-    pub fn smallest_limit(&self) -> u64 {
-        self.other_limits.iter().copied().chain([self.limit_pages]).min().unwrap_or(self.limit_pages)
+    /// The smallest and the largest limit that is ever set, pages.
+    pub fn limits(&self) -> [u64; 2] {
+        [u64::min, u64::max].map(|pick| self.other_limits.iter().copied().fold(self.limit_pages, pick))
     }
 
     /// Opens the backing and returns the region's configuration; a backing file lies in the case's folder.

@@ -2,9 +2,9 @@
 
 use super::config::{Config, MADVISE_PAGES, PAGE};
 use crate::backing::draw_selection;
+use crate::process;
 use crate::random::Random;
-use crate::verdict::{Fault, FaultKind, OrFault};
-use crate::{process, require};
+use crate::verdict::{Fault, FaultKind, OrFault, require};
 use pagefold_memory::Region;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -54,7 +54,7 @@ fn call(region: &Region, random: &mut Random) {
                     writeback.policy().set_marks_percent(random.between(low.into(), 100) as u32, low);
                 }
                 2 => drop(writeback.stats()),
-                // The result is not checked: the pass may find no room, or a medium that fails.
+                // The result is not checked: the pass may find no space, or a medium that fails.
                 _ => drop(writeback.write_back(&selection, &mut |_| ControlFlow::Continue(()))),
             }
         }

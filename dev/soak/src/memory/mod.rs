@@ -85,7 +85,7 @@ impl Config {
             false => None,
         };
         let (len_bytes, seed) = (load_pages * PAGE, self.disturb_seed);
-        let pinned_max_bytes = self.smallest_limit() / 4 / self.load.threads as u64 * PAGE;
+        let pinned_max_bytes = self.limits()[0] / 4 / self.load.threads as u64 * PAGE;
         let connect = || match RegionConnection::new(region, len_bytes, pinned_max_bytes, seed) {
             Ok(connection) => Ok(Box::new(connection) as Box<dyn Connection>),
             Err(e) => Err(format!("making a file in memory: {e}")),

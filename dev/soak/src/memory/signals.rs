@@ -4,9 +4,9 @@
 //! wait until no handler runs.
 
 use super::config::{HANDLER_PAGES, PAGE};
+use crate::process;
 use crate::random::Random;
-use crate::verdict::Fault;
-use crate::{process, require};
+use crate::verdict::{Fault, require};
 use pagefold_memory::Region;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;

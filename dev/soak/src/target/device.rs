@@ -31,7 +31,7 @@ impl DeviceConnection {
     }
 }
 
-/// The kernel reports EIO for every error of a loop device's file, so this may be a lack of room.
+/// The kernel reports EIO for every error of a loop device's file, so this may be a lack of space.
 fn write_error(action: &str, len: u64, offset: u64, error: &dyn std::fmt::Display) -> RequestError {
     RequestError::NoRoom(format!("{action} {len} bytes at {offset}: {error}"))
 }

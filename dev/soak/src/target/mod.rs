@@ -32,7 +32,7 @@ pub trait Connection {
 /// Why a request failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RequestError {
-    /// The target reports that there is no room. The model decides whether that is justified.
+    /// The target reports that there is no space. The model decides whether that is justified.
     NoRoom(String),
     /// A medium below failed on purpose. The stored pages have not changed.
     Injected(String),

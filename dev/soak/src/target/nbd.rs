@@ -10,7 +10,7 @@ const READ: u16 = 0;
 const WRITE: u16 = 1;
 const TRIM: u16 = 4;
 const WRITE_ZEROES: u16 = 6;
-/// Error numbers of a lack of room: ENOMEM and ENOSPC.
+/// Error numbers of a lack of space: ENOMEM and ENOSPC.
 const NO_ROOM: [u32; 2] = [12, 28];
 
 /// A connection to an NBD export.

@@ -1,11 +1,11 @@
 use super::*;
-use crate::{Backing, Buffer, Demand, Direct, FileOptions, Uring};
+use crate::{Buffer, ByteSource, Demand, Direct, FileBacking, FileOptions, Uring};
 use pagefold_testkit::skipped;
 use std::os::unix::fs::FileExt;
 
 const PAGES: u64 = 64;
 
-/// A file of pages, each filled with its number + 1, and a region with room for all of them.
+/// A file of pages, each filled with its number + 1, and a region with space for all of them.
 fn setup(test: &str) -> Option<(FileBacking, Buffers)> {
     let file = tempfile::tempfile().unwrap();
     for page in 0..PAGES {
@@ -34,7 +34,7 @@ fn page_buffer(buffers: &Buffers) -> Buffer {
 fn all_requests_complete_after_abandon() {
     let Some((backing, buffers)) = setup("all_requests_complete_after_abandon") else { return };
     for sent in [0, 3, 8] {
-        let mut queue = UringQueue::new(&backing, 16, &buffers).unwrap();
+        let mut queue = UringQueue::new(&backing, &backing.file, 16, &buffers).unwrap();
         for page in 0..8 {
             let operation = if page % 2 == 0 { Operation::Read } else { Operation::Write };
             if page == sent {
@@ -71,7 +71,7 @@ fn a_registered_region_shows_reads_after_its_buffers_were_reused() {
     let test = "a_registered_region_shows_reads_after_its_buffers_were_reused";
     let Some((backing, _)) = setup(test) else { return };
     let buffers = Buffers::new(16 * 4096).unwrap();
-    let mut queue = UringQueue::new(&backing, 4, &buffers).unwrap();
+    let mut queue = UringQueue::new(&backing, &backing.file, 4, &buffers).unwrap();
     if queue.registered.is_none() {
         skipped!("{test}: the kernel registers no memory");
         return;
@@ -99,7 +99,7 @@ fn a_registered_region_shows_reads_after_its_buffers_were_reused() {
 fn dropping_a_ring_waits_for_all_its_requests() {
     let Some((backing, buffers)) = setup("dropping_a_ring_waits_for_all_its_requests") else { return };
     for _ in 0..20 {
-        let mut queue = UringQueue::new(&backing, PAGES as usize, &buffers).unwrap();
+        let mut queue = UringQueue::new(&backing, &backing.file, PAGES as usize, &buffers).unwrap();
         for page in 0..PAGES {
             queue.submit(request(Operation::Read, page, page_buffer(&buffers))).unwrap();
         }
@@ -118,7 +118,7 @@ fn a_ring_moves_between_threads_with_requests_in_flight() {
     let Some((backing, buffers)) = setup("a_ring_moves_between_threads_with_requests_in_flight") else {
         return;
     };
-    let mut queue = UringQueue::new(&backing, PAGES as usize, &buffers).unwrap();
+    let mut queue = UringQueue::new(&backing, &backing.file, PAGES as usize, &buffers).unwrap();
     std::thread::scope(|scope| {
         for page in 0..PAGES {
             queue.submit(request(Operation::Read, page, page_buffer(&buffers))).unwrap();
@@ -144,13 +144,13 @@ fn unregistered_buffers_are_served_too() {
     let below = Buffers::new(4096).unwrap();
     // An empty region is one that the kernel refuses.
     let unregistered = Buffers::new(0).unwrap();
-    let mut queue = UringQueue::new(&backing, 4, &unregistered).unwrap();
+    let mut queue = UringQueue::new(&backing, &backing.file, 4, &unregistered).unwrap();
     assert_eq!(queue.registered, None);
     queue.submit(request(Operation::Read, 9, page_buffer(&unregistered))).unwrap();
     queue.submit(request(Operation::Read, 10, page_buffer(&registered))).unwrap();
     let mut done = Vec::new();
     queue.complete(2, &mut done);
-    let mut queue = UringQueue::new(&backing, 4, &registered).unwrap();
+    let mut queue = UringQueue::new(&backing, &backing.file, 4, &registered).unwrap();
     assert!(queue.registered.is_some());
     for (page, buffers) in [(11, &above), (12, &below), (13, &registered)] {
         queue.submit(request(Operation::Read, page, page_buffer(buffers))).unwrap();
@@ -174,7 +174,7 @@ fn a_truncated_file_reads_as_zeroes_beyond_its_end() {
 }
 
 fn reads_as_zeroes_behind_its_end(backing: &FileBacking, buffers: &Buffers) {
-    let mut queue = UringQueue::new(backing, 4, buffers).unwrap();
+    let mut queue = UringQueue::new(backing, &backing.file, 4, buffers).unwrap();
     for page in [1, 2, 3] {
         queue.submit(request(Operation::Read, page, page_buffer(buffers))).unwrap();
     }
@@ -197,7 +197,7 @@ fn reads_as_zeroes_behind_its_end(backing: &FileBacking, buffers: &Buffers) {
 #[test]
 fn complete_submits_all_requests() {
     let Some((backing, buffers)) = setup("complete_submits_all_requests") else { return };
-    let mut queue = UringQueue::new(&backing, 4, &buffers).unwrap();
+    let mut queue = UringQueue::new(&backing, &backing.file, 4, &buffers).unwrap();
     queue.submit(request(Operation::Read, 1, page_buffer(&buffers))).unwrap();
     assert_eq!(queue.unsent.len(), 1);
     queue.complete(0, &mut Vec::new());
@@ -210,7 +210,7 @@ fn complete_submits_all_requests() {
 #[test]
 fn requests_longer_than_one_operation_are_continued() {
     let Some((backing, buffers)) = setup("requests_longer_than_one_operation_are_continued") else { return };
-    let mut queue = UringQueue::new(&backing, 2, &buffers).unwrap();
+    let mut queue = UringQueue::new(&backing, &backing.file, 2, &buffers).unwrap();
     let mut done = Vec::new();
     let len_bytes = 5 * MAX_OPERATION_BYTES + 4096;
     let mut buf = buffers.get(len_bytes, Demand::BestEffort).unwrap();
@@ -281,7 +281,7 @@ fn all_requests_complete_while_the_kernel_has_no_memory_to_enter_the_ring() {
 fn all_requests_complete_after(test: &str, errno: i32) {
     let Some((backing, buffers)) = setup(test) else { return };
     let outcome = std::thread::spawn(move || {
-        let mut queue = UringQueue::new(&backing, 16, &buffers).unwrap();
+        let mut queue = UringQueue::new(&backing, &backing.file, 16, &buffers).unwrap();
         for page in 0..4 {
             queue.submit(request(Operation::Read, page, page_buffer(&buffers))).unwrap();
         }
@@ -307,7 +307,7 @@ fn buffers_that_the_kernel_has_refused_are_registered_again() {
     let Some((backing, buffers)) = setup("buffers_that_the_kernel_has_refused_are_registered_again") else {
         return;
     };
-    let mut queue = UringQueue::new(&backing, 4, &buffers).unwrap();
+    let mut queue = UringQueue::new(&backing, &backing.file, 4, &buffers).unwrap();
     let registered = queue.registered.take();
     queue.ring.submitter().unregister_buffers().unwrap();
     queue.submit(request(Operation::Read, 3, page_buffer(&buffers))).unwrap();

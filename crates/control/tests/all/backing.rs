@@ -1,9 +1,8 @@
 //! `open_backing`: which files and devices it accepts, and how it refuses others.
 
 use crate::support::LoopDevice;
-use pagefold_backing::{
-    Backing, Buffers, Demand, FileBacking, OpenError, OpenOptions, Opened, Operation, Request, open_backing,
-};
+use pagefold_backing::{Backing, Buffers, Demand, FileBacking, Operation, Request};
+use pagefold_control::backing::{OpenError, OpenOptions, Opened, open_backing};
 use rustix::fs::{FileType, Mode};
 use std::fs::File;
 use std::os::fd::AsFd;

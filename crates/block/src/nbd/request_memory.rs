@@ -1,8 +1,8 @@
-//! [`Room`], the bytes that the waiting requests of one connection may take.
+//! [`RequestMemory`], the bytes that the waiting requests of one connection may take.
 //!
 //! Each connection has [`OWN_BYTES`] for itself. The connections of a server share [`SHARED_BYTES`] beyond that, which is
 //! one request of the greatest length. So no client can take all memory for waiting requests from the others, and their
-//! total is bounded. Room is refused, never waited for.
+//! total is bounded. Memory is refused, never waited for.
 
 use super::proto::MAX_DATA;
 use std::sync::Arc;
@@ -15,25 +15,25 @@ const SHARED_BYTES: usize = MAX_DATA as usize;
 
 /// The bytes beyond their own that the connections of one server have taken.
 #[derive(Debug, Default)]
-pub struct SharedRoom(AtomicUsize);
+pub struct SharedRequestMemory(AtomicUsize);
 
-/// The room of one connection. Dropping it returns all that was taken.
-pub struct Room {
+/// The memory of one connection. Dropping it returns all that was taken.
+pub struct RequestMemory {
     taken_bytes: usize,
-    shared: Arc<SharedRoom>,
+    shared: Arc<SharedRequestMemory>,
 }
 
-impl Room {
-    /// Makes the room of a new connection, of which nothing is taken.
-    pub fn new(shared: Arc<SharedRoom>) -> Self {
-        Room { taken_bytes: 0, shared }
+impl RequestMemory {
+    /// Makes the memory of a new connection, of which nothing is taken.
+    pub fn new(shared: Arc<SharedRequestMemory>) -> Self {
+        RequestMemory { taken_bytes: 0, shared }
     }
 
     /// Takes bytes: the connection's own first, then shared ones. Returns false, and takes none, if there are too few.
     pub fn take(&mut self, len_bytes: usize) -> bool {
         let Some(taken_bytes) = self.taken_bytes.checked_add(len_bytes) else { return false };
         let more_bytes = beyond_own(taken_bytes) - beyond_own(self.taken_bytes);
-        // The count orders no other memory, and Room::put_back lowers it by no more than was added here.
+        // The count orders no other memory, and RequestMemory::put_back lowers it by no more than was added here.
         let is_taken = more_bytes == 0
             || (self.shared.0)
                 .fetch_update(Relaxed, Relaxed, |taken| {
@@ -55,7 +55,7 @@ impl Room {
     }
 }
 
-impl Drop for Room {
+impl Drop for RequestMemory {
     fn drop(&mut self) {
         self.put_back(self.taken_bytes);
     }
@@ -71,9 +71,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_connection_has_its_own_room_whatever_the_others_take() {
-        let shared = Arc::new(SharedRoom::default());
-        let (mut greedy, mut other) = (Room::new(shared.clone()), Room::new(shared.clone()));
+    fn a_connection_has_its_own_memory_whatever_the_others_take() {
+        let shared = Arc::new(SharedRequestMemory::default());
+        let (mut greedy, mut other) =
+            (RequestMemory::new(shared.clone()), RequestMemory::new(shared.clone()));
         assert!(greedy.take(OWN_BYTES + SHARED_BYTES) && !greedy.take(1) && !greedy.take(usize::MAX));
         assert!(!other.take(OWN_BYTES + 1) && other.take(OWN_BYTES) && !other.take(1));
         greedy.put_back(1);

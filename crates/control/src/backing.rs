@@ -1,6 +1,6 @@
-//! Opening a backing by its path, in the client, or in the server for the attribute `backing_dev`.
+//! Opening the backing of a disk by its path, in the command, or in the server for the attribute `backing_dev`.
 //!
-//! The client runs with the rights of the user who typed the path, and passes the open descriptor to the server. So a
+//! The command runs with the rights of the user who typed the path, and passes the open descriptor to the server. So a
 //! server with more rights is no confused deputy. It opens a path itself only for clients of the same user, or root.
 //!
 //! Nothing is overwritten by accident. Symbolic links are not followed, except names of block devices such as those in
@@ -178,21 +178,6 @@ pub fn open_backing(path: &Path, options: &OpenOptions) -> Result<Opened, OpenEr
     } else {
         Err(wrong_type(path, kind))
     }
-}
-
-/// Opens a regular file or a block device for reading alone. Files of other types are refused without being opened:
-/// opening a named pipe would wait for its other end, and opening other devices can have side effects.
-pub fn open_for_reading(path: &Path) -> Result<File, SysError> {
-    let failed = |e| SysError::io("opening it", &e);
-    let kind = path.metadata().map_err(failed)?.file_type();
-    // Another file may have replaced it since. O_NONBLOCK keeps the open from waiting then, and the caller checks the
-    // type of the open file again.
-    let flags = match (kind.is_file(), kind.is_block_device()) {
-        (true, _) => libc::O_NONBLOCK | libc::O_NOCTTY,
-        (_, true) => libc::O_NOCTTY,
-        _ => return Err(SysError::new("using neither a file nor a block device", libc::ENOTBLK)),
-    };
-    std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(failed)
 }
 
 /// The block device to which the symbolic link `path` points, as the links in /dev/disk do; `None` for anything else.
@@ -388,7 +373,7 @@ fn create(path: &Path, options: &OpenOptions) -> Result<Opened, OpenError> {
             is_block_device: false,
         }),
         Err(e) => {
-            // If this fails too, an empty file is left behind; the first error says more than this one.
+            // If this fails too, an empty file stays; the first error says more than this one.
             let _ = std::fs::remove_file(path);
             Err(e)
         }
