@@ -37,12 +37,16 @@ pub fn print(built: &Built<'_>) -> Result<()> {
     }
     let content = summary.content_bytes();
     let ratio = ratio(summary).map_or(String::new(), |ratio| format!(" ({ratio:.2}x)"));
+    let inodes = numbers::counted(summary.inodes, "file or directory", "files and directories");
+    let source = match (content, summary.inodes) {
+        (0, 0..=1) => "an empty tree".to_string(),
+        (0, _) => format!("{inodes} without contents"),
+        _ => format!("{} in {inodes}", Human(content)),
+    };
     output::line(&format!(
-        "{}: {} from {} in {}{ratio}, for Linux {} or later",
+        "{}: {} from {source}{ratio}, for Linux {} or later",
         built.out.display(),
         Human(summary.image_bytes),
-        Human(content),
-        numbers::counted(summary.inodes, "file or directory", "files and directories"),
         built.needs.unwrap_or(summary.target.0),
     ))?;
     let row = |name: &str, text: String| output::line(&format!("  {name:<12} {text}"));
