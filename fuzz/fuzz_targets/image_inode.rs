@@ -16,7 +16,7 @@ use std::sync::LazyLock;
 /// The superblock of a small image; inputs change fields of a copy.
 static PLAIN: LazyLock<Superblock> = LazyLock::new(|| {
     let image = include_bytes!("../seeds/blob.erofs");
-    Superblock::read(&SliceBytes(image)).expect("a seed")
+    Superblock::read(&SliceBytes::image(image)).expect("a seed")
 });
 
 fuzz_target!(|input: &[u8]| {
@@ -26,7 +26,7 @@ fuzz_target!(|input: &[u8]| {
     sb.wide_addresses = choice[0] & 8 != 0;
     sb.meta_blkaddr = u32::from(choice[0] & 16);
     sb.metabox_nid = (choice[0] & 32 != 0).then_some(Nid(7));
-    let bytes = SliceBytes(image);
+    let bytes = SliceBytes::image(image);
     for nid in [u64::from(choice[1]) % 16, u64::from(u32::from_le_bytes(*choice)) << 31] {
         let Ok(inode) = Inode::read(&bytes, &sb, Nid(nid)) else { continue };
         assert!(inode.size <= i64::MAX as u64 && inode.mtime.nanoseconds < 1_000_000_000);

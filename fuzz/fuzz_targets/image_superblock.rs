@@ -23,7 +23,7 @@ fuzz_target!(|input: &[u8]| {
         image.resize(image.len().max(1024 + covered_bytes(image[1024 + 12])), 0);
         repair_checksum(&mut image);
     }
-    let bytes = SliceBytes(&image);
+    let bytes = SliceBytes::image(&image);
     let Ok(sb) = Superblock::read(&bytes) else { return };
     assert!((9..=16).contains(&sb.block_bits) && sb.prefixes.count <= 128);
     assert!(sb.max_lz4_cluster_bytes() <= 1 << 20);

@@ -24,7 +24,7 @@ fuzz_target!(|input: &[u8]| {
     inode.xattr_bytes = 12 + 4 * u32::from(u16::from_le_bytes([choice[2], choice[3]]) >> 4);
     inode.address = Address::image(0);
     inode.tail = Address::image(32 + u64::from(inode.xattr_bytes));
-    let bytes = SliceBytes(image);
+    let bytes = SliceBytes::image(image);
     let prefixes = Prefixes::read_from(&bytes, &sb.prefixes).unwrap_or_default();
     let Ok(xattrs) = Xattrs::open(&bytes, &sb, &prefixes, &inode) else { return };
     let (names, list) = (xattrs.names(), xattrs.list());

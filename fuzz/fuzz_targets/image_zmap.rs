@@ -38,7 +38,7 @@ fuzz_target!(|input: &[u8]| {
         nid_for_errors: Nid(1),
     };
     let size = u64::from(u32::from_le_bytes([*s0, *s1, *s2, *s3])) << if form & 16 != 0 { 31 } else { 0 };
-    let bytes = SliceBytes(&image);
+    let bytes = SliceBytes::image(&image);
     let Ok(map) = ZMap::open(&bytes, &context, kind, Address::image(0), size) else { return };
     let _ = map.header();
     let (mut offset, mut cursor) = (0, Cursor::default());

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 
 /// The superblock and the root of a small image, for inputs that change fields of a copy.
 pub static PLAIN: LazyLock<(Superblock, Inode)> = LazyLock::new(|| {
-    let image = SliceBytes(include_bytes!("../seeds/plain.erofs"));
+    let image = SliceBytes::image(include_bytes!("../seeds/plain.erofs"));
     let sb = Superblock::read(&image).expect("a seed");
     let inode = Inode::read(&image, &sb, sb.root_nid).expect("a root");
     (sb, inode)

@@ -46,25 +46,24 @@
 //! # What it is for
 //!
 //! Writeback keeps compressed pages on a backing and needs every buffer back, to retry the request or put the page back
-//! into the store. Images are read through a [`ByteSource`] in the memory of a [`Budget`]. The crate does not interpret the
+//! into the store. Images are read through a [`ByteSource`] into [`BoundedBuffers`]. The crate does not interpret the
 //! bytes, and keeps no index and no free list of what is stored.
 //!
 //! # Limits
 //!
-//! [`Buffers::get`] falls back to the heap for required buffers; [`Budget::grant`] waits for required memory;
-//! both refuse best-effort requests that do not fit; a full queue returns the request. A failed write or discard
+//! [`Buffers::get`] falls back to the heap for required buffers, and refuses best-effort requests that do not fit; a full
+//! queue returns the request. A failed write or discard
 //! leaves its own range undefined, a write also the rest of the blocks at its edges; all else stays as it was.
 //!
 //! # How it works
 //!
-//! A request runs through these files: a buffer comes from [`Buffers`] or a [`Budget`] (`buffer/`); a layer, if there
+//! A request runs through these files: a buffer comes from a region of [`Buffers`] (`buffer/`); a layer, if there
 //! is one, delays or fails the request (`layer/`); the medium serves it: plain memory (`memory.rs`), or a file or block
 //! device (`file/`) by positioned reads and writes (`file/positioned.rs`) or by an io_uring ring (`file/uring.rs`).
 //!
 //! The crate starts no threads: a request runs in the thread that calls, or in the kernel. The locks are leaves, held
-//! for a few instructions, for one copy or for one `madvise`, never two at once: the state of a [`Buffers`] or
-//! [`Budget`], the bytes of a [`MemoryBacking`], and the state of each layer. A [`Budget`] calls its [`Reclaim`]
-//! without its lock.
+//! for a few instructions, for one copy or for one `madvise`, never two at once: the state of a region of
+//! buffers, the bytes of a [`MemoryBacking`], and the state of each layer.
 
 // Printing panics when it cannot write. Only the binary prints, in one file.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
@@ -79,10 +78,7 @@ mod owned_queue;
 mod queue;
 mod source;
 
-pub use buffer::{
-    BUFFER_ALIGN_BYTES, Budget, BudgetReservation, Buffer, BufferStats, Buffers, Charge, Demand, Grant,
-    GrantError, Reclaim,
-};
+pub use buffer::{BUFFER_ALIGN_BYTES, BoundedBuffers, Buffer, Buffers, Demand};
 pub use deadline_scope::DeadlineScope;
 pub use error::BackingError;
 pub use file::{Direct, FileBacking, FileOptions, Uring, open_for_reading};

@@ -44,7 +44,7 @@ pub enum BuildError {
     },
     /// A compressed file of the source is damaged.
     #[error("'{}' is damaged, or cut off; get it again ({what})", .path.display())]
-    Stream {
+    CompressedSource {
         /// The file.
         path: PathBuf,
         /// The fault.

@@ -57,7 +57,7 @@ impl SortList {
     /// the root of the image, with or without a slash at the beginning. Empty lines and those that begin with `#` are
     /// ignored, and so are a path that an earlier line has, and an entry without bytes, whose contents are not read. A
     /// file of which a part is listed counts as a whole: the index of a compressed file does not let its parts be
-    /// anywhere. The error says which limit a list exceeds, or that it is none.
+    /// anywhere. The error says which limit a list exceeds, or that the text is not a list.
     pub fn parse(text: &[u8]) -> Result<Self, String> {
         if text.len() > LIST_BYTES_MAX {
             return Err(format!("a list of more than {} MiB", LIST_BYTES_MAX >> 20));

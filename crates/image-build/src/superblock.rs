@@ -161,13 +161,13 @@ impl Head {
         let build_time = self.build_time.wrapping_sub(self.epoch.seconds);
         debug_assert!(u32::try_from(build_time).is_ok());
         // With 48 bits, the field of the root's number holds the upper bits of the number of blocks.
+        let too_far = |_| BuildError::TooLarge { what: "the root directory has no number of 16 bits".into() };
         let (root_short, root_long) = match used.wide {
             true => ((self.blocks >> 32) as u16, self.root_nid),
-            false => (u16::try_from(self.root_nid).map_err(|_| root_too_far())?, 0),
+            false => (u16::try_from(self.root_nid).map_err(too_far)?, 0),
         };
         let raw = RawSuperblock {
             magic: MAGIC.into(),
-            checksum: 0.into(),
             feature_compat: (compat::SB_CHKSUM | compat::MTIME | filter).into(),
             blkszbits: BLOCK_BYTES.trailing_zeros() as u8,
             sb_extslots: u8::from(slot.is_some()),
@@ -182,18 +182,12 @@ impl Head {
             volume_name,
             feature_incompat: used.incompat().into(),
             u1: used.algorithms().into(),
-            extra_devices: 0.into(),
-            devt_slotoff: 0.into(),
-            dirblkbits: 0,
             xattr_prefix_count: used.prefixes,
             xattr_prefix_start: (prefix_start as u32).into(),
             packed_nid: self.packed_nid.into(),
-            xattr_filter_reserved: 0,
-            ishare_xattr_prefix_id: 0,
-            reserved1: 0.into(),
             build_time: (build_time as u32).into(),
             rootnid_8b: root_long.into(),
-            reserved2: 0.into(),
+            ..RawSuperblock::zeroed()
         };
         let mut block = vec![0; OFFSET as usize];
         block.extend(raw.encode());
@@ -210,24 +204,17 @@ impl Head {
 }
 
 /// The root is placed first, so its number is small.
-fn root_too_far() -> BuildError {
-    BuildError::TooLarge { what: "the root directory has no number of 16 bits".into() }
-}
-
 /// Appends the configuration record of a format: its length, and what a decoder has to know.
 fn push_record(format: Format, options: &Options, out: &mut Vec<u8>) {
     let record = match format {
         Format::Lz4 { window_bytes } => {
             let blocks = (options.cluster_bytes / BLOCK_BYTES) as u16;
             let max_distance = (window_bytes as u16).into();
-            RawLz4Config { max_distance, max_pclusterblks: blocks.into(), reserved: [0; 10] }
-                .encode()
-                .to_vec()
+            let max_pclusterblks = blocks.into();
+            RawLz4Config { max_distance, max_pclusterblks, ..RawLz4Config::zeroed() }.encode().to_vec()
         }
         Format::MicroLzma { dict_bytes } => {
-            RawLzmaConfig { dict_size: dict_bytes.into(), format: 0.into(), reserved: [0; 8] }
-                .encode()
-                .to_vec()
+            RawLzmaConfig { dict_size: dict_bytes.into(), ..RawLzmaConfig::zeroed() }.encode().to_vec()
         }
         Format::Deflate => RawDeflateConfig { windowbits: 15, reserved: [0; 5] }.encode().to_vec(),
         Format::Zstd { max_window_bytes } => {

@@ -201,11 +201,6 @@ impl Checker<'_> {
 }
 
 impl Visitor for Checker<'_> {
-    fn enter(&mut self, visit: &Visit<'_>) -> ControlFlow<(), bool> {
-        self.inode(visit);
-        ControlFlow::Continue(true)
-    }
-
     fn leave(&mut self, visit: &Visit<'_>, directories: u64) -> ControlFlow<()> {
         let inode = visit.node.inode();
         // Its own `.`, its name in the parent, and `..` of each subdirectory. Some builders set 1 for all directories.

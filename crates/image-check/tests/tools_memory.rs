@@ -259,7 +259,7 @@ fn deep_directories_do_not_take_a_descriptor_or_a_path_each() {
         "{:?}",
         report.findings.recorded()
     );
-    assert_eq!(report.files, (levels + 2 * levels) as u64);
+    assert_eq!(report.counts.files, (levels + 2 * levels) as u64);
     assert!(peak < 8 * MIB, "{peak}");
     // Compare as deep as a path can be long: every directory has its mode and its files.
     let mut path = target.path().to_path_buf();

@@ -10,7 +10,7 @@
 //! All threads of a tool may share an [`Account`]. Its lock is held for arithmetic and [`Budget::try_charge`], which
 //! does not wait.
 
-use pagefold_backing::{Budget, Charge};
+use crate::budget::{Budget, Charge};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Bytes that a tool may use without charging the budget.

@@ -108,15 +108,9 @@ impl FileError {
     }
 }
 
-impl From<&ImageError> for FileError {
-    fn from(error: &ImageError) -> Self {
-        FileError { what: with_causes(error), is_damage: error.is_damage() }
-    }
-}
-
 impl From<ImageError> for FileError {
     fn from(error: ImageError) -> Self {
-        FileError::from(&error)
+        FileError { what: with_causes(&error), is_damage: error.is_damage() }
     }
 }
 

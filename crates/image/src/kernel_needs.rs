@@ -66,7 +66,7 @@ pub fn options(superblock: &Superblock, stats: &TreeStats) -> Vec<NeededOption> 
 mod tests {
     use super::*;
     use crate::format::le::{Le16, Le32};
-    use crate::read::test_image::TestImage;
+    use crate::read::tests::TestImage;
 
     /// The names of the options of one need, for a superblock with these fields and `records` after it.
     fn names(incompat: u32, u1: u16, records: &[u8], stats: &TreeStats, need: Need) -> Vec<&'static str> {

@@ -123,9 +123,11 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 pub mod account;
+pub mod budget;
 pub mod byte_runs;
 mod clusters;
 mod core;
+mod counters;
 mod error;
 pub mod extract;
 mod finding;
@@ -139,6 +141,7 @@ pub mod read;
 mod resolve;
 pub mod rules;
 pub mod runs;
+mod slot_cache;
 mod source;
 pub mod startup;
 mod streams;
@@ -149,7 +152,7 @@ pub mod verity;
 pub mod walk;
 pub mod work;
 
-// Its types are media of images and counters of the budget.
+// Its types are media of images.
 pub use pagefold_backing as backing;
 
 pub use clusters::ReadStats;

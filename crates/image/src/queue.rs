@@ -42,6 +42,12 @@ impl<T> Queue<T> {
         None
     }
 
+    /// Adds a task that is taken before all others, even if the queue is full.
+    pub fn push_first(&self, task: T) {
+        self.lock().tasks.push_front(task);
+        self.changed.notify_one();
+    }
+
     /// Takes a task, if there is one.
     pub fn try_next(&self) -> Option<T> {
         self.lock().tasks.pop_front()

@@ -97,15 +97,15 @@ rules! {
     XATTR_SHARED "xattr-shared" Error "Attributes" "The numbers of shared attributes lead into the image.";
     XATTR_ACL "xattr-acl" Error "Attributes" "Linux would accept each access control list.";
     INDEX_HEADER "index-header" Error "Compressed indexes"
-        "Unused fields and bits of an index's header are zero, and so are the bytes before and behind it.";
+        "Unused fields and bits of an index's header are zero, and so are the bytes before and after it.";
     INDEX_HEAD "index-head" Error "Compressed indexes"
-        "An extent begins inside its logical cluster, the first one at byte 0, and none behind the end of the file.";
+        "An extent begins inside its logical cluster, the first one at byte 0, and none after the end of the file.";
     INDEX_BACK "index-back" Error "Compressed indexes"
         "The distance back leads to the head, or is 2047 if the head is further away.";
     INDEX_FORWARD "index-forward" Error "Compressed indexes"
         "The distance forward leads to the next head or to the end of the index; 2047 if that is further away.";
     INDEX_BLOCKS "index-blocks" Error "Compressed indexes"
-        "A number of blocks stands behind each head that may have one and is not the last entry of its extent, \
+        "A number of blocks stands after each head that may have one and is not the last entry of its extent, \
          and nowhere else; it is not 0.";
     INDEX_END "index-end" Error "Compressed indexes"
         "A PLAIN entry marks the end of a file whose last extent ends in a logical cluster that it did not begin in.";

@@ -125,12 +125,7 @@ impl Source {
     pub(crate) fn own_address(&self, at: Address) -> Result<(usize, u64)> {
         let device = match at.space {
             Space::Device(n) => usize::from(n),
-            Space::Metabox => {
-                return Err(ImageError::corrupt(
-                    at,
-                    "an address in the metabox, but the image has no metabox",
-                ));
-            }
+            Space::Metabox => return Err(no_metabox(at)),
         };
         if let (0, Some(index)) =
             (device, self.unified_ranges.iter().position(|range| range.contains(at.offset)))
@@ -139,6 +134,11 @@ impl Source {
         }
         Ok((device, at.offset))
     }
+}
+
+/// The fault of an address in the metabox of an image without one.
+pub(crate) fn no_metabox(at: Address) -> ImageError {
+    ImageError::corrupt(at, "an address in the metabox, but the image has no metabox")
 }
 
 #[cfg(test)]

@@ -22,11 +22,11 @@ const MAX_FILES: usize = 1024;
 /// The sequential streams of an image.
 pub(crate) struct Streams {
     max_bytes: u64,
-    files: Mutex<HashMap<Nid, Stream>>,
+    files: Mutex<HashMap<Nid, SequentialRead>>,
 }
 
 #[derive(Clone, Copy)]
-struct Stream {
+struct SequentialRead {
     end: u64,
     queued_to: u64,
     distance_bytes: u64,
@@ -55,9 +55,9 @@ impl Streams {
         let stream = match known {
             Some(stream) if continues => {
                 let distance_bytes = (stream.distance_bytes * 2).clamp(FIRST_BYTES, MAX_BYTES);
-                Stream { end: read.end, distance_bytes, ..stream }
+                SequentialRead { end: read.end, distance_bytes, ..stream }
             }
-            _ => Stream { end: read.end, queued_to: read.end, distance_bytes: 0 },
+            _ => SequentialRead { end: read.end, queued_to: read.end, distance_bytes: 0 },
         };
         let to = (read.end + stream.distance_bytes.min(self.max_bytes)).min(size);
         let ahead = stream.queued_to.max(read.end)..to;
@@ -67,7 +67,7 @@ impl Streams {
         if read.end >= size {
             files.remove(&nid);
         } else {
-            files.insert(nid, Stream { queued_to: stream.queued_to.max(to), ..stream });
+            files.insert(nid, SequentialRead { queued_to: stream.queued_to.max(to), ..stream });
         }
         AccessHint {
             more_follows: continues || read.start == 0,

@@ -240,11 +240,6 @@ impl StatsVisitor<'_> {
 }
 
 impl Visitor for StatsVisitor<'_> {
-    fn enter(&mut self, visit: &Visit<'_>) -> ControlFlow<(), bool> {
-        self.inode(visit);
-        ControlFlow::Continue(true)
-    }
-
     fn file(&mut self, visit: &Visit<'_>) -> ControlFlow<()> {
         self.inode(visit);
         ControlFlow::Continue(())

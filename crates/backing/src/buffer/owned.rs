@@ -1,6 +1,7 @@
 //! One buffer: owned bytes, and the allocator to which dropping returns them.
 
-use super::{BUFFER_ALIGN_BYTES, Shared};
+use super::BUFFER_ALIGN_BYTES;
+use super::region::Region;
 use std::alloc::Layout;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -11,15 +12,15 @@ use std::sync::Arc;
 ///
 /// It holds a reference to its region, so it may outlive the [`Buffers`](super::Buffers) that it came from.
 pub struct Buffer {
-    pub(super) bytes: NonNull<u8>,
-    pub(super) len_bytes: usize,
-    pub(super) origin: Origin,
+    bytes: NonNull<u8>,
+    len_bytes: usize,
+    origin: Origin,
 }
 
 /// Where a buffer's memory came from, and goes when the buffer is dropped.
-pub(super) enum Origin {
-    Heap { counted_by: Option<Arc<Shared>> },
-    Region { shared: Arc<Shared>, first_unit: usize, unit_count: usize },
+enum Origin {
+    Heap { counted_by: Option<Arc<Region>> },
+    Region { region: Arc<Region>, first_unit: usize, unit_count: usize },
 }
 
 // SAFETY: a buffer is the only owner of its bytes (a heap allocation, or units that the map hands to one buffer at a
@@ -41,7 +42,28 @@ impl Buffer {
         buffer
     }
 
-    pub(super) fn on_heap(len_bytes: usize, counted_by: Option<Arc<Shared>>) -> Self {
+    /// The bytes that a buffer of this length takes: whole units.
+    pub fn footprint(len_bytes: usize) -> u64 {
+        (unit_count(len_bytes) as u64).saturating_mul(BUFFER_ALIGN_BYTES as u64)
+    }
+
+    /// Allocates a buffer from a region, if a run of free units is long enough.
+    pub(super) fn in_region(region: &Arc<Region>, len_bytes: usize) -> Option<Self> {
+        let unit_count = unit_count(len_bytes);
+        let (first_unit, bytes) = region.take_units(unit_count)?;
+        let origin = Origin::Region { region: region.clone(), first_unit, unit_count };
+        Some(Buffer { bytes, len_bytes, origin })
+    }
+
+    /// Allocates a buffer from a region, or else from the heap.
+    pub(super) fn counted_by(region: &Arc<Region>, len_bytes: usize) -> Self {
+        Buffer::in_region(region, len_bytes).unwrap_or_else(|| {
+            region.add_heap(Buffer::footprint(len_bytes));
+            Buffer::on_heap(len_bytes, Some(region.clone()))
+        })
+    }
+
+    fn on_heap(len_bytes: usize, counted_by: Option<Arc<Region>>) -> Self {
         let layout = heap_layout(len_bytes);
         // SAFETY: the layout's size is not zero.
         let bytes = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) });
@@ -50,10 +72,15 @@ impl Buffer {
     }
 }
 
+/// The number of units of a buffer of this length.
+fn unit_count(len_bytes: usize) -> usize {
+    len_bytes.div_ceil(BUFFER_ALIGN_BYTES).max(1)
+}
+
 /// The layout of a heap buffer: whole units, at least one. An impossible size ends the program as a failed allocation
 /// does.
 fn heap_layout(len_bytes: usize) -> Layout {
-    let size = len_bytes.div_ceil(BUFFER_ALIGN_BYTES).max(1).saturating_mul(BUFFER_ALIGN_BYTES);
+    let size = unit_count(len_bytes).saturating_mul(BUFFER_ALIGN_BYTES);
     match Layout::from_size_align(size, BUFFER_ALIGN_BYTES) {
         Ok(layout) => layout,
         Err(_) => std::alloc::handle_alloc_error(Layout::new::<usize>()),
@@ -86,13 +113,13 @@ impl Drop for Buffer {
             Origin::Heap { counted_by } => {
                 // SAFETY: allocated in `on_heap` with the same layout, and not used after this.
                 unsafe { std::alloc::dealloc(self.bytes.as_ptr(), layout) };
-                if let Some(shared) = counted_by {
-                    shared.release_elsewhere(layout.size() as u64);
+                if let Some(region) = counted_by {
+                    region.subtract_heap(layout.size() as u64);
                 }
             }
-            Origin::Region { shared, first_unit, unit_count } => {
+            Origin::Region { region, first_unit, unit_count } => {
                 // SAFETY: the units are this buffer's, and the buffer is not used after this.
-                unsafe { shared.release_units(*first_unit, *unit_count) };
+                unsafe { region.release_units(*first_unit, *unit_count) };
             }
         }
     }

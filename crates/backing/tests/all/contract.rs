@@ -160,7 +160,7 @@ fn all_requests_arrive_when_there_are_many_more_than_the_queue_is_deep() {
             }
         }
         drop(queue);
-        assert_eq!(buffers.stats().in_use_bytes, 0);
+        assert_eq!(buffers.in_use_bytes(), 0);
     });
 }
 
@@ -179,7 +179,7 @@ fn dropping_a_queue_completes_its_requests() {
                 queue.start();
             }
             drop(queue);
-            assert_eq!(buffers.stats().in_use_bytes, 0, "{name}");
+            assert_eq!(buffers.in_use_bytes(), 0, "{name}");
             let all = contents(&**backing);
             for id in 0..64 {
                 let expected = if is_started { 200 } else { 100 } + id as u8 % 50;

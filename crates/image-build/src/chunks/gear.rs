@@ -95,8 +95,8 @@ impl ChunkSizes {
     pub fn chunks(self, src: &[u8]) -> impl Iterator<Item = &[u8]> {
         let mut rest = src;
         std::iter::from_fn(move || {
-            let (chunk, behind) = rest.split_at(self.first_chunk(rest));
-            rest = behind;
+            let (chunk, after) = rest.split_at(self.first_chunk(rest));
+            rest = after;
             (!chunk.is_empty()).then_some(chunk)
         })
     }

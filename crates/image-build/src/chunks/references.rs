@@ -98,7 +98,7 @@ impl Divisions {
         let end = run.end.min(file.limit) / BLOCK * BLOCK;
         let first = if run.start == own_start { own_start } else { run.start.max(own_start + BLOCK) };
         let mut start = first.next_multiple_of(BLOCK);
-        // Each step moves the beginning by a block, and a reference that becomes too short is none.
+        // Each step moves the beginning by a block, and a reference that becomes too short is dropped.
         loop {
             let reference = Reference {
                 start,
@@ -355,7 +355,7 @@ mod tests {
         }
         let divided = divisions.finish().unwrap();
         let made: Vec<_> = divided.cuts(ids[0], 0..200_000).collect();
-        assert_eq!(made, [102_395], "the first multiple of a block behind the run's beginning in `b`");
+        assert_eq!(made, [102_395], "the first multiple of a block after the run's beginning in `b`");
         let starts = ids[1..].iter().map(|id| divided.reference(*id, 0).unwrap().start);
         assert_eq!(starts.collect::<Vec<_>>(), [102_400, 102_472]);
     }

@@ -33,14 +33,14 @@ impl Cutter<'_> {
         if !is_gain(fit) {
             return self.step_plain(end, fit.consumed_bytes, encoder);
         }
-        let behind = left - fit.consumed_bytes;
-        let is_storable = behind == 0 || behind == BLOCK || behind >= 2 * BLOCK;
+        let after = left - fit.consumed_bytes;
+        let is_storable = after == 0 || after == BLOCK || after >= 2 * BLOCK;
         if is_storable {
             self.push_fit(fit);
             return Ok(true);
         }
         // One block or two after it can be stored in any case.
-        let shorter = left.saturating_sub(behind.next_multiple_of(BLOCK));
+        let shorter = left.saturating_sub(after.next_multiple_of(BLOCK));
         let fit = encoder.fit(&self.src[self.at..self.at + shorter], &mut self.cluster)?;
         if is_gain(fit) {
             self.push_fit(fit);

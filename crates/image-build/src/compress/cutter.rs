@@ -61,11 +61,11 @@ impl Cutter<'_> {
         Ok(())
     }
 
-    /// Stores the next extents, until the next one may depend on the `behind` bytes of the segment that follow `src`.
-    pub(super) fn go_on(&mut self, behind: usize, encoder: &mut Encoder) -> Result<()> {
+    /// Stores the next extents, until the next one may depend on the `after` bytes of the segment that follow `src`.
+    pub(super) fn go_on(&mut self, after: usize, encoder: &mut Encoder) -> Result<()> {
         // A part that is too short is compressed in vain.
         let rest_min = REST_CLUSTERS_MIN * self.cluster.len();
-        while self.src.len() - self.at >= rest_min && !self.is_fragment(self.src.len() - self.at + behind) {
+        while self.src.len() - self.at >= rest_min && !self.is_fragment(self.src.len() - self.at + after) {
             self.check_stop()?;
             let at = self.segment.blocks.len();
             // Most clusters are full, and stay where the encoder writes them.

@@ -309,12 +309,12 @@ mod tests {
         {
             let blocks = if big { 3 } else { 1 };
             let placed = |start, block, stored| Placed { start, block, stored, is_prefix: false };
-            let behind = 100 + u64::from(blocks);
+            let after = 100 + u64::from(blocks);
             let extents = [
                 placed(0, 100, Stored::Compressed { blocks }),
-                placed(30_001, behind, Stored::Compressed { blocks: 1 }),
-                placed(40_000, behind + 1, Stored::Plain),
-                placed(44_096, behind + 2, Stored::Fragment),
+                placed(30_001, after, Stored::Compressed { blocks: 1 }),
+                placed(40_000, after + 1, Stored::Plain),
+                placed(44_096, after + 2, Stored::Fragment),
             ];
             let (len_bytes, fragment) = (60_000, Some(fragment));
             let mut table = ExtentTable::default();
@@ -338,7 +338,7 @@ mod tests {
                 nid_for_errors: Nid(1),
             };
             let form = if index.is_full() { IndexForm::Full } else { IndexForm::Compact };
-            let (bytes, at) = (SliceBytes(&image), pagefold_image::Address::image(start));
+            let (bytes, at) = (SliceBytes::image(&image), pagefold_image::Address::image(start));
             let map = ZMap::open(&bytes, &context, form, at, 60_000).unwrap();
             let (mut starts, mut offset) = (Vec::new(), 0);
             while offset < 60_000 {

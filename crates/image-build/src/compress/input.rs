@@ -38,10 +38,10 @@ impl Src {
     }
 
     /// Returns how a thread gets the bytes. Those that are not here are read to `memory`.
-    pub fn input<'s>(&'s mut self, memory: &'s mut Buffer) -> Input<'s> {
+    pub fn input<'s>(&'s mut self, memory: &'s mut Buffer) -> SegmentInput<'s> {
         match self {
-            Src::Bytes(bytes) => Input::of_bytes(bytes),
-            Src::Unread { len, range } => Input::unread(*len, &**range, memory),
+            Src::Bytes(bytes) => SegmentInput::of_bytes(bytes),
+            Src::Unread { len, range } => SegmentInput::unread(*len, &**range, memory),
         }
     }
 
@@ -67,7 +67,7 @@ impl From<Buffer> for Src {
 }
 
 /// The bytes of a segment, for the thread that works on it: a window of them has been read.
-pub struct Input<'s> {
+pub struct SegmentInput<'s> {
     len: usize,
     /// Reads the bytes; `None`: all are in memory.
     range: Option<&'s dyn RangeReader>,
@@ -78,16 +78,16 @@ pub struct Input<'s> {
     reading: Duration,
 }
 
-impl<'s> Input<'s> {
+impl<'s> SegmentInput<'s> {
     /// All of these bytes.
     pub fn of_bytes(memory: &'s mut Buffer) -> Self {
         let len = memory.len();
-        Input { len, range: None, memory, begin: 0, end: len, reading: Duration::ZERO }
+        SegmentInput { len, range: None, memory, begin: 0, end: len, reading: Duration::ZERO }
     }
 
     /// Nothing is read yet of this range of `len` bytes.
     pub fn unread(len: usize, range: &'s dyn RangeReader, memory: &'s mut Buffer) -> Self {
-        Input { len, range: Some(range), memory, begin: 0, end: 0, reading: Duration::ZERO }
+        SegmentInput { len, range: Some(range), memory, begin: 0, end: 0, reading: Duration::ZERO }
     }
 
     /// Length of the segment, bytes.
@@ -163,7 +163,7 @@ mod tests {
     fn windows_have_the_bytes_of_the_segment_and_grow_as_long_as_it_is() {
         let mut memory = Buffer::default();
         for len in [1, 1000, WINDOW_BYTES - 1, WINDOW_BYTES, WINDOW_BYTES + 1, (5 << 20) + 7] {
-            let mut unread = Input::unread(len, &Numbers, &mut memory);
+            let mut unread = SegmentInput::unread(len, &Numbers, &mut memory);
             let (mut from, mut has, mut step) = (0, 0, 1);
             while from + has < len {
                 let window = unread.read_on(from).unwrap();

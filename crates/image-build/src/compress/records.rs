@@ -102,7 +102,7 @@ mod tests {
             max_cluster_bytes: 1 << 20,
             nid_for_errors: Nid(1),
         };
-        let bytes = SliceBytes(&image);
+        let bytes = SliceBytes::image(&image);
         let at = pagefold_image::Address::image(start);
         let map = ZMap::open(&bytes, &context, IndexForm::Full, at, records.len_bytes).unwrap();
         let mut found = Vec::new();

@@ -5,7 +5,7 @@
 
 use super::buffers::Buffer;
 use super::cutter::{CutRules, Cutter};
-use super::input::Input;
+use super::input::SegmentInput;
 use super::stored::{BLOCK, Segment};
 use crate::Result;
 use pagefold_codec::cluster::encode::Encoder;
@@ -63,7 +63,7 @@ impl CutRules {
     /// result is that of [`CutRules::compress`].
     pub fn compress_input(
         &self,
-        src: &mut Input<'_>,
+        src: &mut SegmentInput<'_>,
         room: Buffer,
         encoder: &mut Encoder,
         is_stopped: &AtomicBool,
@@ -75,11 +75,11 @@ impl CutRules {
         let (mut cluster, mut from, len) = (vec![0; self.cluster_bytes], 0, src.len());
         while from < len {
             let (start, window) = (self.start + from as u64, src.read_on(from)?);
-            let behind = len - from - window.len();
+            let after = len - from - window.len();
             let mut cutter = Cutter { cut: self, start, src: window, at: 0, segment, cluster, is_stopped };
-            match behind {
+            match after {
                 0 => cutter.go_to_end(encoder)?,
-                _ => cutter.go_on(behind, encoder)?,
+                _ => cutter.go_on(after, encoder)?,
             }
             from += cutter.at;
             Cutter { segment, cluster, .. } = cutter;
@@ -205,7 +205,7 @@ mod tests {
             let is_stopped = AtomicBool::new(false);
             let at_once = cut.compress(&src, Buffer::default(), &mut encoder, &is_stopped).unwrap();
             let (range, mut memory) = (InMemory(&src), Buffer::default());
-            let mut unread = Input::unread(src.len(), &range, &mut memory);
+            let mut unread = SegmentInput::unread(src.len(), &range, &mut memory);
             // Memory that has served before.
             let mut used = Buffer::from(vec![2; 99_999]);
             used.truncate(0);

@@ -10,7 +10,7 @@
 
 use super::buffers::{Buffer, SharedBuffers};
 use super::cutter::CutRules;
-use super::input::{Input, Src};
+use super::input::{SegmentInput, Src};
 use super::segment;
 use super::stored::Segment;
 use crate::compression::{Compression, Method};
@@ -18,11 +18,11 @@ use crate::options::Options;
 use crate::{BuildError, Result};
 use pagefold_codec::cluster::Format;
 use pagefold_codec::cluster::encode::{Encoder, EncoderConfig};
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use pagefold_image::queue;
+use std::collections::{BTreeMap, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::Scope;
 use std::time::{Duration, Instant};
 
@@ -74,56 +74,30 @@ pub struct Done<O> {
 
 /// The segments that wait for a thread.
 pub struct Queue<W> {
-    state: Mutex<QueueState<W>>,
-    changed: Condvar,
+    jobs: queue::Queue<Job<W>>,
     /// Whether the builder is done, or has failed: the threads need not finish their segments.
     is_stopped: AtomicBool,
 }
 
-struct QueueState<W> {
-    jobs: VecDeque<Job<W>>,
-    is_closed: bool,
-}
-
 impl<W> Default for Queue<W> {
     fn default() -> Self {
-        let state = QueueState { jobs: VecDeque::new(), is_closed: false };
-        Queue { state: Mutex::new(state), changed: Condvar::new(), is_stopped: AtomicBool::new(false) }
+        Queue { jobs: queue::Queue::new(usize::MAX), is_stopped: AtomicBool::new(false) }
     }
 }
 
 impl<W> Queue<W> {
-    fn lock(&self) -> MutexGuard<'_, QueueState<W>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn push(&self, job: Job<W>, turn: Turn) {
-        let mut state = self.lock();
         match turn {
-            Turn::Last => state.jobs.push_back(job),
-            Turn::First => state.jobs.push_front(job),
-        }
-        self.changed.notify_one();
-    }
-
-    /// Waits for a segment; `None` when the builder is done.
-    fn pop(&self) -> Option<Job<W>> {
-        let mut state = self.lock();
-        loop {
-            if state.is_closed {
-                return None;
-            }
-            if let Some(job) = state.jobs.pop_front() {
-                return Some(job);
-            }
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            // It is never full.
+            Turn::Last => _ = self.jobs.push(job),
+            Turn::First => self.jobs.push_first(job),
         }
     }
 
     fn close(&self) {
         self.is_stopped.store(true, Ordering::Relaxed);
-        self.lock().is_closed = true;
-        self.changed.notify_all();
+        self.jobs.close();
+        self.jobs.clear();
     }
 }
 
@@ -173,7 +147,7 @@ impl<'scope, W: Send, O: Send + 'scope> Workers<'scope, W, O> {
         new_worker: impl Fn() -> F + Copy + Send + 'scope,
     ) -> Result<Self>
     where
-        F: FnMut(&mut Input<'_>, W) -> Result<O>,
+        F: FnMut(&mut SegmentInput<'_>, W) -> Result<O>,
     {
         let (sender, events) = channel();
         // It closes the queue if a thread cannot be started.
@@ -284,10 +258,10 @@ fn waiting_bytes(src_bytes: usize) -> usize {
 fn work<W, O>(
     queue: &Queue<W>,
     sender: &Sender<Event<O>>,
-    mut worker: impl FnMut(&mut Input<'_>, W) -> Result<O>,
+    mut worker: impl FnMut(&mut SegmentInput<'_>, W) -> Result<O>,
 ) {
     let mut memory = Buffer::default();
-    while let Some(Job { ticket, mut src, what }) = queue.pop() {
+    while let Some(Job { ticket, mut src, what }) = queue.jobs.next() {
         let src_bytes = src.len();
         if sender.send(Event::Begun(src_bytes)).is_err() {
             return;
@@ -314,7 +288,7 @@ pub fn compressor(
     options: &Options,
     queue: &Queue<ToCompress>,
     blocks_memory: &SharedBuffers,
-) -> impl FnMut(&mut Input<'_>, ToCompress) -> Result<Segment> {
+) -> impl FnMut(&mut SegmentInput<'_>, ToCompress) -> Result<Segment> {
     let (mut encoders, is_stopped) = (BTreeMap::new(), &queue.is_stopped);
     move |input, ToCompress { cut, compression }| {
         // Blocks that do not compress take as much as the source.

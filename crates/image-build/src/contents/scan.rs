@@ -9,7 +9,7 @@ use super::filled::Filled;
 use crate::Result;
 use crate::chunks::{ChunkIndex, ChunkSizes, Divided, Divisions, File, FoundChunk, chunk_sizes};
 use crate::compress::buffers::Buffer;
-use crate::compress::input::Input;
+use crate::compress::input::SegmentInput;
 use crate::compress::segment::SEGMENT_BYTES_MAX;
 use crate::compress::workers::{Queue, Ticket, Turn, Workers};
 use crate::compression::Compression;
@@ -151,7 +151,7 @@ pub fn scan(
 
 /// Makes the function with which a thread cuts segments into chunks and hashes them. Chunks of files with different
 /// compressions, and so with different seeds, are different.
-fn chunker(sizes: ChunkSizes) -> impl FnMut(&mut Input<'_>, u8) -> Result<Vec<FoundChunk>> {
+fn chunker(sizes: ChunkSizes) -> impl FnMut(&mut SegmentInput<'_>, u8) -> Result<Vec<FoundChunk>> {
     let mut estimator = None;
     move |input, seed| {
         let src = input.all()?;

@@ -115,24 +115,16 @@ const XATTR_NAME_LEN_MAX: usize = 255;
 /// Checks whether an inode may have these attributes. `path` is for errors.
 pub fn check(xattrs: &[Xattr], path: &[u8]) -> Result<()> {
     for (name, value) in xattrs {
-        let shown = String::from_utf8_lossy(name);
-        match split(name) {
-            None => return Err(BuildError::refused(path, format!("attribute {shown}: unknown kind"))),
+        let what = match split(name) {
+            None => "unknown kind",
             // Linux gives no longer ones to programs, whatever an image has.
-            Some(_) if name.len() > XATTR_NAME_LEN_MAX => {
-                return Err(BuildError::refused(
-                    path,
-                    format!("attribute {shown}: a name of more than 255 bytes"),
-                ));
-            }
-            Some((_, rest)) if rest.contains(&0) => {
-                return Err(BuildError::refused(path, format!("attribute {shown}: a name with a NUL byte")));
-            }
-            Some(_) if value.len() > XATTR_VALUE_LEN_MAX => {
-                return Err(BuildError::refused(path, format!("attribute {shown}: more than 64 KiB")));
-            }
-            Some(_) => {}
-        }
+            Some(_) if name.len() > XATTR_NAME_LEN_MAX => "a name of more than 255 bytes",
+            Some((_, rest)) if rest.contains(&0) => "a name with a NUL byte",
+            Some(_) if value.len() > XATTR_VALUE_LEN_MAX => "more than 64 KiB",
+            Some(_) => continue,
+        };
+        let shown = String::from_utf8_lossy(name);
+        return Err(BuildError::refused(path, format!("attribute {shown}: {what}")));
     }
     match xattrs.windows(2).all(|pair| pair[0].0 < pair[1].0) {
         true => Ok(()),

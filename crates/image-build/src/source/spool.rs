@@ -152,7 +152,7 @@ fn spool_up_to(
             Ok(len) => len,
             Err(e) if e.kind() == io::ErrorKind::Interrupted => 0,
             Err(e) if compression.is_some() && !is_input_failing.get() && !is_limit(&e) => {
-                return Err(BuildError::Stream { path: path.into(), what: e.to_string() });
+                return Err(BuildError::CompressedSource { path: path.into(), what: e.to_string() });
             }
             Err(e) => return Err(failed(e)),
         };

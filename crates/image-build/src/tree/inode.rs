@@ -1,7 +1,7 @@
 //! Inodes as sources give them to a tree, and the limits of what an image can store of them.
 
 use crate::content::{Content, Stored};
-use crate::error::{BuildError, Result, path_of};
+use crate::error::{BuildError, Result};
 use pagefold_image::format::dirent::NAME_LEN_MAX;
 use pagefold_image::read::FileKind;
 use pagefold_image::read::inode::{DeviceNumber, Timestamp};
@@ -98,23 +98,21 @@ impl Body {
 /// Checks whether an inode may have this name and body.
 pub(super) fn check(name: &[u8], body: &Body) -> Result<()> {
     check_name(name)?;
-    match body {
-        Body::Symlink(target) if target.is_empty() => Err(BuildError::refused(name, "an empty link")),
-        Body::Symlink(target) if target.len() > LINK_LEN_MAX => Err(BuildError::refused(
-            name,
-            format!("a link of {} bytes; Linux has {LINK_LEN_MAX}", target.len()),
-        )),
-        Body::Symlink(target) if target.contains(&0) => {
-            Err(BuildError::refused(name, "a link with a NUL byte"))
+    let what = match body {
+        Body::Symlink(target) if target.is_empty() => "an empty link".to_string(),
+        Body::Symlink(target) if target.len() > LINK_LEN_MAX => {
+            format!("a link of {} bytes; Linux has {LINK_LEN_MAX}", target.len())
         }
-        Body::CharDevice(number) | Body::BlockDevice(number)
-            if number.major > 0xfff || number.minor > 0xf_ffff =>
+        Body::Symlink(target) if target.contains(&0) => "a link with a NUL byte".to_string(),
+        Body::CharDevice(DeviceNumber { major, minor })
+        | Body::BlockDevice(DeviceNumber { major, minor })
+            if *major > 0xfff || *minor > 0xf_ffff =>
         {
-            let DeviceNumber { major, minor } = number;
-            Err(BuildError::refused(name, format!("device {major}:{minor}; Linux has up to 4095:1048575")))
+            format!("device {major}:{minor}; Linux has up to 4095:1048575")
         }
-        _ => Ok(()),
-    }
+        _ => return Ok(()),
+    };
+    Err(BuildError::refused(name, what))
 }
 
 /// Checks whether a directory may have this name.
@@ -127,5 +125,5 @@ pub(super) fn check_name(name: &[u8]) -> Result<()> {
         name if name.contains(&0) => "a name with a NUL byte",
         _ => return Ok(()),
     };
-    Err(BuildError::Refused { path: path_of(name), what: what.into() })
+    Err(BuildError::refused(name, what))
 }

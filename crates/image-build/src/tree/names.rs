@@ -97,19 +97,19 @@ impl Names {
         }
         self.set_link(link, new, &mut root);
         // The tree that was there is divided into the names before and after the new one.
-        let (mut before, mut behind) = (Link::Left(new), Link::Right(new));
+        let (mut before, mut after) = (Link::Left(new), Link::Right(new));
         while at != NO_NODE {
             let node = self.nodes.get(at as usize);
             if self.get(node.name) < name {
                 self.set_link(before, at, &mut root);
                 (before, at) = (Link::Right(at), node.right);
             } else {
-                self.set_link(behind, at, &mut root);
-                (behind, at) = (Link::Left(at), node.left);
+                self.set_link(after, at, &mut root);
+                (after, at) = (Link::Left(at), node.left);
             }
         }
         self.set_link(before, NO_NODE, &mut root);
-        self.set_link(behind, NO_NODE, &mut root);
+        self.set_link(after, NO_NODE, &mut root);
         Ok((root, stored))
     }
 

@@ -24,10 +24,10 @@ impl Writer<'_> {
         self.summary.count(Some(compression), len_bytes, 0);
         self.used.fragments = true;
         let (head_bytes, _) = self.fields(planned, len_bytes, false)?;
-        let mut behind = vec![0; (header_place(head_bytes) - head_bytes) as usize];
-        behind.extend(MapHeader::of_whole_fragment(at).encode());
+        let mut after = vec![0; (header_place(head_bytes) - head_bytes) as usize];
+        after.extend(MapHeader::of_whole_fragment(at).encode());
         let storage = Storage::count(LAYOUT_COMPRESSED_FULL, 0);
-        self.put_record(planned, storage, behind.as_slice(), 0..0)?;
+        self.put_record(planned, storage, after.as_slice(), 0..0)?;
         Ok(())
     }
 
@@ -71,12 +71,12 @@ impl Writer<'_> {
             is_wide: false,
         };
         let head_bytes = fields.head_bytes(epoch);
-        let (storage, behind) = self.index_of(head_bytes, len_bytes, compression, file);
-        let at = self.space.reserve(head_bytes + behind.len_bytes(), 0..0)?;
+        let (storage, after) = self.index_of(head_bytes, len_bytes, compression, file);
+        let at = self.space.reserve(head_bytes + after.len_bytes(), 0..0)?;
         let inode = fields.encode(epoch, storage);
         self.space.write(at, &inode);
         let mut next = at + inode.len() as u64;
-        behind.write(&mut |bytes| {
+        after.write(&mut |bytes| {
             self.space.write(next, bytes);
             next += bytes.len() as u64;
         });
@@ -96,9 +96,9 @@ impl Writer<'_> {
         }
         let len_bytes = self.len_bytes(planned);
         let (head_bytes, _) = self.fields(planned, len_bytes, false)?;
-        let (storage, behind) = self.index_of(head_bytes, len_bytes, compression, file);
-        let tail = behind.len_bytes() - file.tail.len() as u64..behind.len_bytes();
-        self.put_record(planned, storage, &behind, tail)
+        let (storage, after) = self.index_of(head_bytes, len_bytes, compression, file);
+        let tail = after.len_bytes() - file.tail.len() as u64..after.len_bytes();
+        self.put_record(planned, storage, &after, tail)
     }
 
     /// Returns how the inode of a compressed file refers to its index, and what stands after the inode and its attributes,
@@ -149,10 +149,10 @@ impl Writer<'_> {
         let algorithm = compression.method.algorithm() as u8;
         let records = Records { extents, len_bytes, first_block, algorithm, tail_bytes };
         let (header, index) = (records.header(), FileIndex::Records(records));
-        let behind = CompressedTail { head_bytes, header, index, tail: &[] };
+        let after = CompressedTail { head_bytes, header, index, tail: &[] };
         self.used.formats.insert(algorithm, workers::format(compression, self.options));
         self.used.big_clusters |= self.options.cluster_bytes > BLOCK_BYTES;
-        self.put_record(planned, storage, &behind, 0..0)
+        self.put_record(planned, storage, &after, 0..0)
     }
 }
 

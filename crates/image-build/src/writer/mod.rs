@@ -270,9 +270,9 @@ impl<'a> Writer<'a> {
         self.summary.count(None, len_bytes, stored_bytes);
         let (head_bytes, _) = self.fields(planned, len_bytes, false)?;
         let gap = (head_bytes as usize).next_multiple_of(entry_bytes) - head_bytes as usize;
-        let mut behind = vec![0; gap];
-        behind.extend(entries);
-        self.put_record(planned, Storage::chunks(format), behind.as_slice(), 0..0)?;
+        let mut after = vec![0; gap];
+        after.extend(entries);
+        self.put_record(planned, Storage::chunks(format), after.as_slice(), 0..0)?;
         Ok(())
     }
 

@@ -101,19 +101,19 @@ fn resolve<'r>(
     source_len_bytes: u64,
 ) -> Option<Resolved<'r>> {
     let source_end = reference.source_start + reference.end.checked_sub(reference.start)?;
-    let (first, behind) = (source.first_from(reference.source_start), source.first_from(source_end));
-    if first >= behind || source.get(first).start != reference.source_start {
+    let (first, after) = (source.first_from(reference.source_start), source.first_from(source_end));
+    if first >= after || source.get(first).start != reference.source_start {
         return None;
     }
-    let (numbers, end) = (first..behind, reference.end);
+    let (numbers, end) = (first..after, reference.end);
     let found = Resolved { reference, numbers, end, source_len_bytes };
-    for number in first..behind {
+    for number in first..after {
         let extent = source.get(number);
         let start = found.in_reference(extent.start);
         let entries = found.in_reference(found.extent_end(source, number)) / BLOCK - start / BLOCK;
         match extent.stored {
             Stored::Compressed { blocks } if entries < 1 + u64::from(blocks > 1) => {
-                let is_last = number + 1 == behind;
+                let is_last = number + 1 == after;
                 return is_last.then_some(Resolved { numbers: first..number, end: start, ..found });
             }
             Stored::Plain if entries == 0 => return None,

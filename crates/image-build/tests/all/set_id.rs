@@ -44,6 +44,6 @@ fn set_id_bits_are_given_only_with_the_owner_of_the_image() {
             assert!(owners || (metadata.uid(), metadata.gid()) == (0, 0));
             metadata.mode() & 0o6000
         });
-        assert_eq!((found, report.skipped_set_id), (bits, skipped), "{owners}, {privileged}");
+        assert_eq!((found, report.counts.skipped_set_id), (bits, skipped), "{owners}, {privileged}");
     }
 }

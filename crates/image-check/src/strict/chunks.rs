@@ -3,7 +3,7 @@
 use super::context::Strict;
 use super::flat;
 use super::inode::RawInode;
-use super::spaces::Kind;
+use super::spaces::SpaceUse;
 use pagefold_image::format::chunk::{self as disk, RawChunkIndex};
 use pagefold_image::format::features::incompat;
 use pagefold_image::{Address, Result, Space, rules};
@@ -87,7 +87,7 @@ impl Chunks {
 
     /// Claims the blocks of a chunk of `len` bytes, and judges the rest of its last block.
     fn claim(&self, strict: &mut Strict<'_>, at: Address, len: u64) -> Result<()> {
-        strict.claim(Kind::Plain, at, len);
+        strict.claim(SpaceUse::Plain, at, len);
         // Other devices may hold other things between files: an archive, for instance.
         let own = at.space == Space::Device(0) && strict.image.is_own(at);
         let rest = len.next_multiple_of(strict.block_bytes()) - len;

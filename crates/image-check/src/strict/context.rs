@@ -1,7 +1,7 @@
 //! The state of a strict check, and what all rules need: bytes of the image, the report of a fault, and claims of space.
 
 use super::numbers::Numbers;
-use super::spaces::{Claim, Kind, Spaces};
+use super::spaces::{Claim, SpaceUse, Spaces};
 use pagefold_image::account::Account;
 use pagefold_image::format::config;
 use pagefold_image::format::superblock::{OFFSET, RawSuperblock};
@@ -159,7 +159,7 @@ impl<'a> Strict<'a> {
 
     /// Claims a range of the image for one use, and reports a use that it must not share. Ranges of further devices
     /// are not tracked.
-    pub(super) fn claim(&mut self, kind: Kind, at: Address, len_bytes: u64) -> Claim {
+    pub(super) fn claim(&mut self, kind: SpaceUse, at: Address, len_bytes: u64) -> Claim {
         let own = match at.space {
             Space::Device(0) => self.image.is_own(at),
             Space::Device(_) => false,

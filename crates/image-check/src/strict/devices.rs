@@ -1,7 +1,7 @@
 //! Rules of the device table.
 
 use super::context::Strict;
-use super::spaces::Kind;
+use super::spaces::SpaceUse;
 use pagefold_image::format::device::RawDeviceSlot;
 use pagefold_image::format::features::incompat;
 use pagefold_image::{Address, Result, rules};
@@ -37,6 +37,6 @@ pub(super) fn check(strict: &mut Strict<'_>) -> Result<()> {
         }
     }
     let bytes = u64::from(strict.raw.extra_devices.get()) * len;
-    strict.claim(Kind::Metadata, table, bytes);
+    strict.claim(SpaceUse::Metadata, table, bytes);
     Ok(())
 }

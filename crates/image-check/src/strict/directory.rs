@@ -63,7 +63,7 @@ fn check_block(block: &[u8], number: u64, at: Address, dot_omitted: bool, strict
         start = end;
     }
     if let Some(first) = block[start..].iter().position(|byte| *byte != 0) {
-        let what = format!("block {number} has bytes behind its names, from {} on", start + first);
+        let what = format!("block {number} has bytes after its names, from {} on", start + first);
         strict.fault(&rules::DIR_FILL, at, what);
     }
     true

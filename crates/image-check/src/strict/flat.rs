@@ -2,7 +2,7 @@
 
 use super::context::Strict;
 use super::inode::RawInode;
-use super::spaces::Kind;
+use super::spaces::SpaceUse;
 use pagefold_image::format::chunk;
 use pagefold_image::{Address, Result, rules};
 
@@ -11,7 +11,7 @@ pub(super) fn check_plain(strict: &mut Strict<'_>, inode: &RawInode) -> Result<(
     inode.claim(strict, inode.tail.offset);
     let Some(start) = start(strict, inode) else { return Ok(()) };
     let len = inode.size.div_ceil(strict.block_bytes()).saturating_mul(strict.block_bytes());
-    strict.claim(Kind::Plain, start, len);
+    strict.claim(SpaceUse::Plain, start, len);
     let Some(end) = start.checked_add(inode.size) else { return Ok(()) };
     check_fill(strict, end, len - inode.size)
 }
@@ -28,7 +28,7 @@ pub(super) fn check_inline(strict: &mut Strict<'_>, inode: &RawInode) -> Result<
         strict.fault(&rules::INLINE_TAIL, inode.tail, what);
     }
     if let Some(start) = start(strict, inode) {
-        strict.claim(Kind::Plain, start, inode.size - tail_bytes);
+        strict.claim(SpaceUse::Plain, start, inode.size - tail_bytes);
     }
     Ok(())
 }
@@ -52,7 +52,7 @@ pub(super) fn check_fill(strict: &Strict<'_>, at: Address, len_bytes: u64) -> Re
     strict.image.stored().read_at(at, &mut rest)?;
     if let Some(first) = rest.iter().position(|byte| *byte != 0) {
         let at = Address { offset: at.offset + first as u64, ..at };
-        strict.fault(&rules::TAIL_FILL, at, "bytes behind the contents of a file, in its last block");
+        strict.fault(&rules::TAIL_FILL, at, "bytes after the contents of a file, in its last block");
     }
     Ok(())
 }

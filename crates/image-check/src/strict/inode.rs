@@ -1,7 +1,7 @@
 //! The fields of an inode as they are stored, and the rules for them.
 
 use super::context::Strict;
-use super::spaces::Kind;
+use super::spaces::SpaceUse;
 use pagefold_image::format::features::incompat;
 use pagefold_image::format::inode::{self as disk, RawCompactInode, RawExtendedInode};
 use pagefold_image::read::FileKind;
@@ -114,7 +114,7 @@ impl RawInode {
 
     /// Claims the metadata of the inode, from its first byte to `end`.
     pub(super) fn claim(&self, strict: &mut Strict<'_>, end: u64) {
-        strict.claim(Kind::Metadata, self.at, end.saturating_sub(self.at.offset));
+        strict.claim(SpaceUse::Metadata, self.at, end.saturating_sub(self.at.offset));
     }
 }
 

@@ -22,6 +22,7 @@ mod chunks;
 mod context;
 mod devices;
 mod directory;
+mod extent;
 mod flat;
 mod index;
 mod inode;

@@ -1,7 +1,7 @@
 //! Rules of the table of long prefixes of attribute names.
 
 use super::context::Strict;
-use super::spaces::Kind;
+use super::spaces::SpaceUse;
 use pagefold_image::format::features::{compat, incompat};
 use pagefold_image::format::xattr as disk;
 use pagefold_image::read::superblock::PrefixPlace;
@@ -41,7 +41,7 @@ pub(super) fn check(strict: &mut Strict<'_>) -> Result<()> {
     }
     if packed.is_none() && table.count > 0 {
         let at = Address { space, offset: table.offset };
-        strict.claim(Kind::Metadata, at, offset - table.offset);
+        strict.claim(SpaceUse::Metadata, at, offset - table.offset);
     }
     Ok(())
 }

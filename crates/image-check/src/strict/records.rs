@@ -1,12 +1,11 @@
 //! Rules of the configuration records.
 
 use super::context::Strict;
-use super::spaces::Kind;
+use super::spaces::SpaceUse;
 use pagefold_image::format::config::{self, RawDeflateConfig, RawLz4Config, RawLzmaConfig, RawZstdConfig};
 use pagefold_image::format::features::incompat;
 use pagefold_image::format::superblock::{self as disk, RawSuperblock};
 use pagefold_image::read::Algorithm;
-use pagefold_image::read::superblock::algorithm;
 use pagefold_image::{Address, Result, rules};
 
 /// Judges the records, and sets the limits of `strict`.
@@ -22,7 +21,7 @@ pub(super) fn check(strict: &mut Strict<'_>) -> Result<()> {
     }
     strict.limits.algorithms = raw.u1.get();
     for number in (0..16).filter(|number| raw.u1.get() & 1 << number != 0) {
-        let Some(algorithm) = algorithm(number) else { return Ok(()) };
+        let Some(algorithm) = Algorithm::from_number(number) else { return Ok(()) };
         let start = at.next_multiple_of(config::RECORD_ALIGN);
         let gap_is_zero = strict.is_zero(Address::image(at), start - at)?;
         let len = u64::from(u16::from_le_bytes(strict.array(Address::image(start))?));
@@ -35,7 +34,7 @@ pub(super) fn check(strict: &mut Strict<'_>) -> Result<()> {
         }
         at = start + 2 + len;
     }
-    strict.claim(Kind::Metadata, Address::image(begin), at - begin);
+    strict.claim(SpaceUse::Metadata, Address::image(begin), at - begin);
     Ok(())
 }
 

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 
 /// The use of a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum SpaceUse {
     /// Superblock, inodes, attributes, indexes, inline tails.
     Metadata,
     /// A cluster; several extents may use it as a whole.
@@ -21,21 +21,21 @@ pub(super) enum Kind {
     Plain,
 }
 
-impl Kind {
-    const ALL: [Kind; 4] = [Kind::Metadata, Kind::Cluster, Kind::Attribute, Kind::Plain];
+impl SpaceUse {
+    const ALL: [SpaceUse; 4] = [SpaceUse::Metadata, SpaceUse::Cluster, SpaceUse::Attribute, SpaceUse::Plain];
 
     pub(super) fn name(self) -> &'static str {
         match self {
-            Kind::Metadata => "metadata",
-            Kind::Cluster => "a cluster",
-            Kind::Attribute => "a shared attribute",
-            Kind::Plain => "plain contents",
+            SpaceUse::Metadata => "metadata",
+            SpaceUse::Cluster => "a cluster",
+            SpaceUse::Attribute => "a shared attribute",
+            SpaceUse::Plain => "plain contents",
         }
     }
 
     /// Whether several owners may use exactly the same range.
     fn is_shared_whole(self) -> bool {
-        matches!(self, Kind::Cluster | Kind::Attribute)
+        matches!(self, SpaceUse::Cluster | SpaceUse::Attribute)
     }
 }
 
@@ -47,7 +47,7 @@ pub(super) enum Claim {
     /// The same cluster, or plain contents that may be shared.
     Shared,
     /// The range overlaps a use of this kind that it must not share; the first common byte.
-    Overlaps(Kind, u64),
+    Overlaps(SpaceUse, u64),
 }
 
 /// The uses of an image's bytes.
@@ -75,13 +75,13 @@ impl Spaces {
     }
 
     /// Records that a range, which is not empty, has this use, and returns whether it may.
-    pub(super) fn claim(&mut self, kind: Kind, at: Address, end: u64) -> Claim {
+    pub(super) fn claim(&mut self, kind: SpaceUse, at: Address, end: u64) -> Claim {
         let len_bytes = u32::try_from(end - at.offset).unwrap_or(u32::MAX);
         if kind.is_shared_whole() && self.clusters.get(&at) == Some(&len_bytes) {
             return Claim::Shared;
         }
-        let found = Kind::ALL.into_iter().find_map(|other| {
-            let may_share = kind == Kind::Plain && other == Kind::Plain;
+        let found = SpaceUse::ALL.into_iter().find_map(|other| {
+            let may_share = kind == SpaceUse::Plain && other == SpaceUse::Plain;
             let from = self.runs.overlap(other as usize, at, end)?;
             Some(if may_share { Claim::Shared } else { Claim::Overlaps(other, from) })
         });
@@ -89,7 +89,7 @@ impl Spaces {
         found.unwrap_or(Claim::New)
     }
 
-    fn record(&mut self, kind: Kind, at: Address, end: u64, len_bytes: u32) {
+    fn record(&mut self, kind: SpaceUse, at: Address, end: u64, len_bytes: u32) {
         if self.runs.insert(kind as usize, at, end).is_none() || !kind.is_shared_whole() {
             return;
         }
@@ -103,26 +103,26 @@ impl Spaces {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pagefold_backing::Budget;
     use pagefold_image::Space;
+    use pagefold_image::budget::Budget;
 
     #[test]
     fn ranges_are_merged_and_overlaps_found() {
         let account = Account::new(&Budget::new(4 << 20, 1 << 20).unwrap());
         let mut spaces = Spaces::new(&account);
         let mut claim = |kind, start, end| spaces.claim(kind, Address::image(start), end);
-        assert_eq!(claim(Kind::Metadata, 100, 200), Claim::New);
-        assert_eq!(claim(Kind::Metadata, 200, 300), Claim::New);
-        assert_eq!(claim(Kind::Metadata, 299, 310), Claim::Overlaps(Kind::Metadata, 299));
-        assert_eq!(claim(Kind::Cluster, 1000, 2000), Claim::New);
-        assert_eq!(claim(Kind::Cluster, 1000, 2000), Claim::Shared);
-        assert_eq!(claim(Kind::Cluster, 1000, 1500), Claim::Overlaps(Kind::Cluster, 1000));
-        assert_eq!(claim(Kind::Plain, 500, 1001), Claim::Overlaps(Kind::Cluster, 1000));
-        assert_eq!(claim(Kind::Plain, 400, 600), Claim::Shared);
-        assert_eq!(claim(Kind::Plain, 310, 400), Claim::New);
-        assert_eq!(claim(Kind::Metadata, 50, 101), Claim::Overlaps(Kind::Metadata, 100));
+        assert_eq!(claim(SpaceUse::Metadata, 100, 200), Claim::New);
+        assert_eq!(claim(SpaceUse::Metadata, 200, 300), Claim::New);
+        assert_eq!(claim(SpaceUse::Metadata, 299, 310), Claim::Overlaps(SpaceUse::Metadata, 299));
+        assert_eq!(claim(SpaceUse::Cluster, 1000, 2000), Claim::New);
+        assert_eq!(claim(SpaceUse::Cluster, 1000, 2000), Claim::Shared);
+        assert_eq!(claim(SpaceUse::Cluster, 1000, 1500), Claim::Overlaps(SpaceUse::Cluster, 1000));
+        assert_eq!(claim(SpaceUse::Plain, 500, 1001), Claim::Overlaps(SpaceUse::Cluster, 1000));
+        assert_eq!(claim(SpaceUse::Plain, 400, 600), Claim::Shared);
+        assert_eq!(claim(SpaceUse::Plain, 310, 400), Claim::New);
+        assert_eq!(claim(SpaceUse::Metadata, 50, 101), Claim::Overlaps(SpaceUse::Metadata, 100));
         assert_eq!([0, 1, 2, 3].map(|kind| spaces.runs.count(kind)), [1, 1, 0, 1]);
         let elsewhere = Address { space: Space::Metabox, offset: 100 };
-        assert_eq!(spaces.claim(Kind::Metadata, elsewhere, 200), Claim::New);
+        assert_eq!(spaces.claim(SpaceUse::Metadata, elsewhere, 200), Claim::New);
     }
 }

@@ -1,7 +1,7 @@
 //! Rules of the superblock's fields.
 
 use super::context::Strict;
-use super::spaces::Kind;
+use super::spaces::SpaceUse;
 use pagefold_image::format::features::{compat, incompat};
 use pagefold_image::format::superblock::{self as disk, RawMetaboxSlot, RawSuperblock};
 use pagefold_image::{Address, Result, rules};
@@ -20,13 +20,13 @@ pub(super) fn check(strict: &mut Strict<'_>) {
     let text_len = raw.volume_name.iter().position(|byte| *byte == 0);
     let is_terminated = text_len.is_some_and(|len| raw.volume_name[len..].iter().all(|byte| *byte == 0));
     if !is_terminated {
-        strict.fault(&rules::SB_NAME, field(0x40), "the volume's name has no NUL, or bytes behind it");
+        strict.fault(&rules::SB_NAME, field(0x40), "the volume's name has no NUL, or bytes after it");
     }
     check_fields(strict);
     let slots = u64::from(raw.sb_extslots) * disk::EXTSLOT_LEN;
     let end = disk::OFFSET + RawSuperblock::LEN as u64 + slots;
     let _ = check_slots(strict, slots);
-    strict.claim(Kind::Metadata, field(0), end - disk::OFFSET);
+    strict.claim(SpaceUse::Metadata, field(0), end - disk::OFFSET);
 }
 
 /// Judges the fields of features that the image does not have.

@@ -1,9 +1,9 @@
 //! The features and algorithms that an image uses, compared with its bits.
 
 use super::context::Strict;
+use pagefold_image::format::config::Algorithm;
 use pagefold_image::format::features::{compat, incompat};
 use pagefold_image::format::superblock as disk;
-use pagefold_image::read::superblock::algorithm;
 use pagefold_image::{Address, rules};
 
 /// Reports bits that nothing uses, once the whole image was read.
@@ -30,7 +30,7 @@ pub(super) fn check(strict: &mut Strict<'_>) {
     // Linux wants an algorithm where files have indexes, although all extents may be plain.
     let is_needed = strict.usage.compressed && strict.usage.algorithms == 0 && idle.count_ones() == 1;
     if idle != 0 && !is_needed {
-        let names = (0..16).filter(|n| idle & 1 << n != 0).filter_map(algorithm);
+        let names = (0..16).filter(|n| idle & 1 << n != 0).filter_map(Algorithm::from_number);
         let names = names.map(|algorithm| format!("{algorithm:?}")).collect::<Vec<_>>().join(", ");
         strict.fault(&rules::ALGORITHM_UNUSED, at(0x54), format!("algorithms without use: {names}"));
     }

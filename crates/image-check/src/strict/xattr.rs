@@ -2,7 +2,7 @@
 
 use super::context::Strict;
 use super::inode::RawInode;
-use super::spaces::Kind;
+use super::spaces::SpaceUse;
 use pagefold_image::format::features::compat;
 use pagefold_image::format::xattr::{self as disk, RawXattrEntry, RawXattrHeader};
 use pagefold_image::{Address, Result, Space, rules};
@@ -99,5 +99,5 @@ fn claim_shared(strict: &mut Strict<'_>, at: Address, end: u64) {
     if at.space == Space::Metabox {
         strict.usage.compat |= compat::SHARED_EA_IN_METABOX;
     }
-    strict.claim(Kind::Attribute, at, end - at.offset);
+    strict.claim(SpaceUse::Attribute, at, end - at.offset);
 }

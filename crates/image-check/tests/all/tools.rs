@@ -120,7 +120,7 @@ fn the_extracted_tree_equals_the_manifest() {
         };
         let report = run(&options).unwrap();
         assert!(report.findings.recorded().is_empty(), "{:?}", report.findings.recorded());
-        assert_eq!((report.files, report.links), (1021, 1));
+        assert_eq!((report.counts.files, report.counts.links), (1021, 1));
         compare(target.path(), &manifest, &path.display().to_string());
         assert!(matches!(run(&options), Err(ExtractError::NotEmpty)));
         // Extracting over the tree yields the same tree.
@@ -140,8 +140,8 @@ fn paths_are_extracted_with_their_parents_and_without_privileged_files() {
         extract(&image, &folder, &paths, options, &AtomicBool::new(false), &|_| ())
     };
     let report = run(&[b"/bigdir/file_0000_.txt", b"/null"], &ExtractOptions::default()).unwrap();
-    assert_eq!((report.files, report.skipped_devices), (2, 1), "{report:?}");
-    assert!(report.skipped_xattrs >= 1 && report.findings.recorded().is_empty(), "{report:?}");
+    assert_eq!((report.counts.files, report.counts.skipped_devices), (2, 1), "{report:?}");
+    assert!(report.counts.skipped_xattrs >= 1 && report.findings.recorded().is_empty(), "{report:?}");
     assert_eq!(std::fs::read(target.path().join("bigdir/file_0000_.txt")).unwrap().len(), 3476);
     assert!(!target.path().join("null").exists() && !target.path().join("fifo").exists());
     let options = ExtractOptions { overwrite: true, ..ExtractOptions::default() };
@@ -152,7 +152,7 @@ fn paths_are_extracted_with_their_parents_and_without_privileged_files() {
     let few = ExtractOptions { max_inodes: 20, overwrite: true, ..ExtractOptions::default() };
     assert!(matches!(run(&[], &few), Err(ExtractError::Limit { what }) if what.contains("--max-inodes")));
     let stopped = extract(&image, &folder, &[], &options, &AtomicBool::new(true), &|_| ()).unwrap();
-    assert!(stopped.interrupted && stopped.files == 0, "{stopped:?}");
+    assert!(stopped.interrupted && stopped.counts.files == 0, "{stopped:?}");
 }
 
 #[test]
@@ -233,11 +233,11 @@ fn a_target_without_attributes_is_one_warning() {
     rustix::mount::unmount(target.path(), rustix::mount::UnmountFlags::DETACH).unwrap();
     let report = extracted.unwrap();
     compared.unwrap();
-    assert!(report.unsupported_xattrs > 20, "{report:?}");
+    assert!(report.counts.unsupported_xattrs > 20, "{report:?}");
     let [warning] = report.findings.recorded() else { panic!("{report:?}") };
     assert_eq!((warning.severity, report.findings.errors()), (pagefold_image::Severity::Warning, 0));
     assert!(
-        warning.what.starts_with(&format!("{} attributes were", report.unsupported_xattrs)),
+        warning.what.starts_with(&format!("{} attributes were", report.counts.unsupported_xattrs)),
         "{report:?}"
     );
 }

@@ -336,7 +336,7 @@ fn no_name_of_an_unreadable_file_remains() {
             "{:?}",
             report.findings.recorded()
         );
-        assert_eq!(report.links, 0);
+        assert_eq!(report.counts.links, 0);
     }
 }
 

@@ -89,7 +89,7 @@ fn a_hole_at_the_end_of_a_file_is_not_written() {
     ]);
     assert_eq!(file_findings(&checked(&open(&bytes))), [""; 0]);
     let report = extracted(&open(&bytes), target.path());
-    assert_eq!((report.findings.recorded(), report.bytes, report.links), (&[][..], 0, 1));
+    assert_eq!((report.findings.recorded(), report.counts.bytes, report.counts.links), (&[][..], 0, 1));
     let len = |name: &str| target.path().join(name).metadata().unwrap().len();
     assert_eq!([len("a"), len("b"), len("c")], [HUGE, 5000, 5000]);
 }
@@ -105,7 +105,7 @@ fn a_hole_in_the_packed_file_is_a_hole() {
     let report = checked(&open(&bytes));
     assert_eq!((file_findings(&report).join("\n"), report.bytes), (String::new(), 0));
     let report = extracted(&open(&bytes), target.path());
-    assert_eq!((report.findings.recorded(), report.bytes), (&[][..], 0));
+    assert_eq!((report.findings.recorded(), report.counts.bytes), (&[][..], 0));
     assert_eq!(target.path().join("f").metadata().unwrap().len(), HUGE - 4096);
     let mut archive = Vec::new();
     tar::write(&open(&bytes), &[], &tar::TarOptions::default(), &mut archive).unwrap();
@@ -172,7 +172,7 @@ fn a_hard_link_to_a_path_longer_than_path_max_is_created() {
     files.push(File { nlink: 2, ..File::regular(b"contents") });
     let target = tempfile::tempdir().unwrap();
     let report = extracted(&open(&image(&files)), target.path());
-    assert_eq!((report.findings.recorded(), report.links), (&[][..], 1));
+    assert_eq!((report.findings.recorded(), report.counts.links), (&[][..], 1));
     assert_eq!(target.path().join("z").metadata().unwrap().nlink(), 2);
 }
 
@@ -312,7 +312,7 @@ fn long_runs_of_zeroes_become_holes() {
     let target = tempfile::tempdir().unwrap();
     let report = extracted(&open(&image_of(&names, files)), target.path());
     assert_eq!(report.findings.recorded(), []);
-    assert!(report.bytes < 1 << 20, "{} bytes were written", report.bytes);
+    assert!(report.counts.bytes < 1 << 20, "{} bytes were written", report.counts.bytes);
     for (name, contents) in &all {
         assert!(std::fs::read(target.path().join(name)).unwrap() == *contents, "{name}");
     }

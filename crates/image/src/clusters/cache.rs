@@ -11,8 +11,8 @@
 //! One mutex guards all of it, held for a few queue operations. Pieces are dropped after the mutex is released.
 
 use crate::Address;
+use crate::budget::{Budget, GrantedBuffer, Reclaim};
 use crate::read::{Algorithm, Cluster};
-use pagefold_backing::{Budget, Buffer, Reclaim};
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -36,7 +36,7 @@ impl From<&Cluster> for Key {
 
 /// Cached bytes: the beginning of a cluster's output, perhaps all of it, or a block of metadata.
 pub(crate) struct Piece {
-    pub(crate) buffer: Buffer,
+    pub(crate) buffer: GrantedBuffer,
     /// Bytes of contents at the beginning of the buffer.
     pub(crate) len_bytes: usize,
     /// Whether the decoder has checked that the cluster's output ends with these bytes.
@@ -281,7 +281,11 @@ mod tests {
     }
 
     fn piece(pages: usize) -> Arc<Piece> {
-        Arc::new(Piece { buffer: Buffer::new(pages * 4096), len_bytes: pages * 4096, is_whole: false })
+        Arc::new(Piece {
+            buffer: crate::budget::test_buffer(pages * 4096),
+            len_bytes: pages * 4096,
+            is_whole: false,
+        })
     }
 
     #[test]

@@ -17,9 +17,10 @@
 use super::cache::Piece;
 use super::decoders::{DecoderPool, Formats, state_bytes};
 use super::stats::Counters;
+use crate::budget::{Budget, Grant, GrantError, GrantedBuffer};
 use crate::read::{Algorithm, Bytes, Cluster};
 use crate::{Address, ImageError, Result};
-use pagefold_backing::{Budget, Buffer, Demand, Grant, GrantError};
+use pagefold_backing::Demand;
 use pagefold_codec::CodecError;
 use pagefold_codec::cluster::{self, Format, Input, RangeError, Want};
 use std::ops::Range;
@@ -193,12 +194,13 @@ impl Decoding {
         };
         let mut piece = buffer(&mut grant, PIECE_BYTES)?;
         let mut ring = buffer(&mut grant, ring_len)?;
-        let mut decoder = self.decoders.take(format, cluster, &mut grant)?;
         let mut input = ClusterInput { stored, cluster, done_bytes: 0, skipping: cluster.zero_padded };
         let want = extent.want(from + dst.len() as u64);
-        self.counters.clusters.add(1);
-        self.counters.windowed.add(1);
-        let done = decoder.decode_range(&mut input, &mut piece, &mut ring, from, dst, want);
+        let done = self.decoders.with(format, cluster, &mut grant, |decoder| {
+            self.counters.clusters.add(1);
+            self.counters.windowed.add(1);
+            decoder.decode_range(&mut input, &mut piece, &mut ring, from, dst, want)
+        })?;
         self.counters.compressed_bytes.add(input.done_bytes);
         self.counters.temporary_pages.add((ring_len as u64).min(from).div_ceil(4096));
         done.map_err(|error| match error {
@@ -242,10 +244,13 @@ impl Decoding {
         stored.read_at(cluster.at, &mut bounce)?;
         self.counters.compressed_bytes.add(u64::from(cluster.len_bytes));
         let stream = cluster.stream(&bounce)?;
-        let mut decoder = self.decoders.take(self.formats.of(cluster.algorithm), cluster, grant)?;
-        self.counters.clusters.add(1);
-        self.counters.bounced.add(u64::from(cluster.algorithm == Algorithm::Lz4));
-        decoder.decode(stream, dst, want).map_err(|e| cluster.failed(&e))
+        let format = self.formats.of(cluster.algorithm);
+        let decoded = self.decoders.with(format, cluster, grant, |decoder| {
+            self.counters.clusters.add(1);
+            self.counters.bounced.add(u64::from(cluster.algorithm == Algorithm::Lz4));
+            decoder.decode(stream, dst, want)
+        })?;
+        decoded.map_err(|e| cluster.failed(&e))
     }
 
     /// Takes a grant from the budget; `None` if there is no room and `demand` is best effort.
@@ -261,7 +266,7 @@ impl Decoding {
 }
 
 /// Takes a buffer from a grant whose size includes it.
-fn buffer(grant: &mut Grant, len: usize) -> Result<Buffer> {
+fn buffer(grant: &mut Grant, len: usize) -> Result<GrantedBuffer> {
     let left_bytes = grant.left_bytes();
     grant.buffer(len).ok_or_else(|| too_little(Budget::footprint(len), left_bytes))
 }

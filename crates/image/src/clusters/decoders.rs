@@ -4,11 +4,10 @@
 //! are freed when the budget needs the memory. One mutex guards the list of idle states; a state in use belongs to one
 //! thread.
 
+use crate::budget::{Charge, Grant};
 use crate::read::{Algorithm, Cluster};
 use crate::{ImageError, Result};
-use pagefold_backing::{Charge, Grant};
 use pagefold_codec::cluster::{Decoder, Format};
-use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The greatest distance of a match that the format can express. The image may declare a smaller window, but liblz4
@@ -58,26 +57,28 @@ impl DecoderPool {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes an idle state of `format`, or makes one and charges it to `grant`, whose size includes [`state_bytes`]
-    /// for it. `cluster` is named in errors.
-    pub(crate) fn take(
+    /// Calls `decode` with an idle state of `format`, or with a new one that is charged to `grant`, whose size includes
+    /// [`state_bytes`] for it. `cluster` is named in errors.
+    pub(crate) fn with<T>(
         &self,
         format: Format,
         cluster: &Cluster,
         grant: &mut Grant,
-    ) -> Result<DecoderGuard<'_>> {
+        decode: impl FnOnce(&mut Decoder) -> T,
+    ) -> Result<T> {
         let mut idle = self.idle();
         let found = idle.iter().position(|i| i.format == format).map(|at| idle.swap_remove(at));
         drop(idle);
-        if let Some(found) = found {
-            return Ok(DecoderGuard { pool: self, state: Some(found) });
-        }
-        let (needed_bytes, limit_bytes) = (state_bytes(format), grant.left_bytes());
-        let Some(charge) = grant.charge(needed_bytes) else {
-            return Err(ImageError::TooLittleMemory { needed_bytes, limit_bytes });
+        let mut state = match found {
+            Some(found) => found,
+            None => new_state(format, cluster, grant)?,
         };
-        let decoder = Decoder::new(format).map_err(|e| ImageError::corrupt(cluster.at, e.to_string()))?;
-        Ok(DecoderGuard { pool: self, state: Some(Idle { format, decoder, charge }) })
+        let decoded = decode(&mut state.decoder);
+        let mut idle = self.idle();
+        if idle.len() < MAX_IDLE {
+            idle.push(state);
+        }
+        Ok(decoded)
     }
 
     /// Frees all idle states, and returns their bytes.
@@ -87,37 +88,10 @@ impl DecoderPool {
     }
 }
 
-/// A state in use; dropping the guard returns the state to the pool.
-pub(crate) struct DecoderGuard<'a> {
-    pool: &'a DecoderPool,
-    state: Option<Idle>,
-}
-
-impl Deref for DecoderGuard<'_> {
-    type Target = Decoder;
-
-    fn deref(&self) -> &Decoder {
-        match &self.state {
-            Some(state) => &state.decoder,
-            None => unreachable!("the state is taken only on drop"),
-        }
-    }
-}
-
-impl DerefMut for DecoderGuard<'_> {
-    fn deref_mut(&mut self) -> &mut Decoder {
-        match &mut self.state {
-            Some(state) => &mut state.decoder,
-            None => unreachable!("the state is taken only on drop"),
-        }
-    }
-}
-
-impl Drop for DecoderGuard<'_> {
-    fn drop(&mut self) {
-        let mut idle = self.pool.idle();
-        if idle.len() < MAX_IDLE {
-            idle.extend(self.state.take());
-        }
-    }
+fn new_state(format: Format, cluster: &Cluster, grant: &mut Grant) -> Result<Idle> {
+    let (needed_bytes, limit_bytes) = (state_bytes(format), grant.left_bytes());
+    let charge =
+        grant.charge(needed_bytes).ok_or(ImageError::TooLittleMemory { needed_bytes, limit_bytes })?;
+    let decoder = Decoder::new(format).map_err(|e| ImageError::corrupt(cluster.at, e.to_string()))?;
+    Ok(Idle { format, decoder, charge })
 }

@@ -32,13 +32,14 @@ pub(crate) use decoders::Formats;
 pub(crate) use prefetch::Prefetcher;
 pub use stats::ReadStats;
 
+use crate::budget::{Budget, Reclaim};
 use crate::read::Bytes;
 use crate::{ImageError, Result};
 use decode::{Decoding, Read};
-use pagefold_backing::{Budget, Demand, Reclaim};
+use pagefold_backing::Demand;
 use pagefold_codec::cluster::Want;
 use pagefold_page::latency::LatencyCounters;
-use single_flight::{Completion, Leader, Role, SingleFlight};
+use single_flight::{Leader, Role, SingleFlight};
 use std::sync::Arc;
 
 /// The result of decoding in a way that takes memory of the budget.
@@ -95,7 +96,7 @@ impl Clusters {
             }
             match self.single_flight.enter(key, Demand::Required) {
                 Role::Leader(leader) => return self.decode_as_leader(&mut read, leader),
-                Role::Follower(Completion::Piece(piece)) if read.is_served_by(&piece) => {
+                Role::Follower(Some(piece)) if read.is_served_by(&piece) => {
                     self.decoding.counters.joined.add(1);
                     read.copy_out(&piece);
                     return Ok(());
@@ -119,7 +120,7 @@ impl Clusters {
             }
             None => self.choose_and_decode(read, &leader)?,
         };
-        leader.complete(shared.map_or(Completion::Nothing, Completion::Piece));
+        leader.complete(shared);
         Ok(())
     }
 
@@ -211,7 +212,7 @@ impl Clusters {
         self.decoding.counters.readahead_issued.add(1);
         match self.decoding.decode_to_cache(stored, extent, extent.decoded_bytes, demand) {
             Ok(Some(piece)) => {
-                leader.complete(Completion::Piece(self.insert_cluster(extent, piece)));
+                leader.complete(Some(self.insert_cluster(extent, piece)));
                 true
             }
             Ok(None) | Err(ImageError::TooLittleMemory { .. }) => false,

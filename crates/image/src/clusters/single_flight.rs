@@ -3,26 +3,22 @@
 //!
 //! The first caller of [`SingleFlight::enter`] for a key becomes the [`Leader`] and decodes; later callers are
 //! followers. Read-ahead (best effort) never waits: as a follower it returns at once. If read-ahead is the leader and
-//! gives up for want of memory, its flight completes with [`Completion::Nothing`]; the first follower that retries
+//! gives up for want of memory, its flight completes with nothing; the first follower that retries
 //! becomes the leader, and it waits for memory as every required reader does.
 //!
-//! Locks: the table's mutex and a flight's mutex are never held together. A follower sleeps on the flight's condition
-//! variable, and the leader wakes it when it is dropped, after an error or a panic too.
+//! A follower sleeps until the flight has a [`Completion`], without the table's mutex. The leader sets one when it is
+//! dropped, after an error or a panic too.
 
 use super::cache::{Key, Piece};
 use pagefold_backing::Demand;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// The result that a flight leaves to its followers.
-#[derive(Clone)]
-pub(crate) enum Completion {
-    /// Decoded bytes.
-    Piece(Arc<Piece>),
-    /// Nothing to share, or an error: each follower retries by itself.
-    Nothing,
-}
+/// The result that a flight leaves to its followers. `None`: there is nothing to share, or an error, and each follower
+/// retries by itself.
+pub(crate) type Completion = Option<Arc<Piece>>;
 
 /// The table of flights under way, by cluster.
 #[derive(Default)]
@@ -32,20 +28,8 @@ pub(crate) struct SingleFlight {
 
 #[derive(Default)]
 struct Flight {
-    state: Mutex<State>,
-    completed: Condvar,
-}
-
-#[derive(Default)]
-struct State {
-    has_followers: bool,
-    completion: Option<Completion>,
-}
-
-impl Flight {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+    has_followers: AtomicBool,
+    completion: OnceLock<Completion>,
 }
 
 /// The role that [`SingleFlight::enter`] assigns to its caller.
@@ -76,19 +60,12 @@ impl SingleFlight {
         if demand == Demand::BestEffort {
             return Role::Busy;
         }
-        let mut state = flight.state();
-        state.has_followers = true;
-        loop {
-            if let Some(completion) = &state.completion {
-                return Role::Follower(completion.clone());
-            }
-            state = flight.completed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
+        flight.has_followers.store(true, Ordering::Relaxed);
+        Role::Follower(flight.completion.wait().clone())
     }
 }
 
-/// The right and the duty to decode one cluster. A drop without [`Leader::complete`] completes with
-/// [`Completion::Nothing`].
+/// The right and the duty to decode one cluster. A drop without [`Leader::complete`] completes with nothing.
 pub(crate) struct Leader<'a> {
     table: &'a SingleFlight,
     key: Key,
@@ -103,20 +80,20 @@ impl Leader<'_> {
 
     /// Whether other threads wait for the result.
     pub(crate) fn has_followers(&self) -> bool {
-        self.flight.state().has_followers
+        self.flight.has_followers.load(Ordering::Relaxed)
     }
 
     /// Ends the flight and wakes its followers.
     pub(crate) fn complete(self, completion: Completion) {
-        self.flight.state().completion = Some(completion);
+        // The leader is the only one that sets it, once.
+        let _ = self.flight.completion.set(completion);
     }
 }
 
 impl Drop for Leader<'_> {
     fn drop(&mut self) {
         self.table.under_way().remove(&self.key);
-        self.flight.state().completion.get_or_insert(Completion::Nothing);
-        self.flight.completed.notify_all();
+        self.flight.completion.get_or_init(|| None);
     }
 }
 
@@ -124,7 +101,7 @@ impl Drop for Leader<'_> {
 mod tests {
     use super::*;
     use crate::Address;
-    use pagefold_backing::Buffer;
+    use crate::budget::test_buffer;
 
     const KEY: Key = Key::Meta(Address { space: crate::Space::Metabox, offset: 0 });
 
@@ -145,10 +122,11 @@ mod tests {
             while !leader.has_followers() {
                 std::thread::yield_now();
             }
-            let piece = Piece { buffer: Buffer::copy_of(b"x"), len_bytes: 1, is_whole: true };
-            leader.complete(Completion::Piece(Arc::new(piece)));
+            let mut buffer = test_buffer(1);
+            buffer.copy_from_slice(b"x");
+            leader.complete(Some(Arc::new(Piece { buffer, len_bytes: 1, is_whole: true })));
             let role = follower.join().unwrap();
-            assert!(matches!(role, Role::Follower(Completion::Piece(p)) if p.bytes() == b"x"));
+            assert!(matches!(role, Role::Follower(Some(p)) if p.bytes() == b"x"));
         });
         assert!(table.under_way().is_empty());
     }
@@ -163,7 +141,7 @@ mod tests {
                 std::thread::yield_now();
             }
             drop(leader);
-            assert!(matches!(follower.join().unwrap(), Role::Follower(Completion::Nothing)));
+            assert!(matches!(follower.join().unwrap(), Role::Follower(None)));
         });
     }
 }

@@ -6,87 +6,69 @@
 use super::{Contents, Core};
 use crate::clusters::{ClusterExtent, ReadRange};
 use crate::read::bytes::advance;
-use crate::read::inode::{Inode, Layout};
-use crate::read::{Bytes, Cluster, Cursor, Extent, FileKind, Mapping};
+use crate::read::inode::Layout;
+use crate::read::{Bytes, Cluster, Cursor, Extent, FileKind, Mapping, SliceBytes};
 use crate::work::WorkLimit;
 use crate::{Address, ImageError, Result, Space};
 
-impl Core {
+/// A file that is read within a limit of work.
+#[derive(Clone, Copy)]
+pub(crate) struct FileReader<'a> {
+    pub(crate) core: &'a Core,
+    pub(crate) contents: &'a Contents,
+    pub(crate) work: &'a WorkLimit,
+}
+
+impl FileReader<'_> {
     /// Fills `dst` with the contents at `offset`; the range must end inside the file. `more_follows`: the reader will
     /// probably read on from its end.
-    pub(crate) fn read(
-        &self,
-        contents: &Contents,
-        offset: u64,
-        dst: &mut [u8],
-        more_follows: bool,
-        work: &WorkLimit,
-    ) -> Result<()> {
-        let range = ReadRange { from: offset, len_bytes: dst.len(), more_follows };
-        self.read_with_scratch(contents, range, dst, work)
+    pub(crate) fn read(&self, offset: u64, dst: &mut [u8], more_follows: bool) -> Result<()> {
+        self.read_with_scratch(ReadRange { from: offset, len_bytes: dst.len(), more_follows }, dst)
     }
 
     /// Fills the beginning of `dst` with a range that ends inside the file. The rest of `dst` is scratch.
-    pub(crate) fn read_with_scratch(
-        &self,
-        contents: &Contents,
-        range: ReadRange,
-        dst: &mut [u8],
-        work: &WorkLimit,
-    ) -> Result<()> {
+    pub(crate) fn read_with_scratch(&self, range: ReadRange, dst: &mut [u8]) -> Result<()> {
         let (mut done, mut cursor) = (0, Cursor::default());
         while done < range.len_bytes {
             let at = range.from + done as u64;
-            let extent = self.extent_near(contents, at, &mut cursor, work)?;
+            let extent = self.extent_near(at, &mut cursor)?;
             let (within, left) = (at - extent.start, extent.end() - at);
             let len = usize::try_from(left).unwrap_or(usize::MAX).min(range.len_bytes - done);
             // The buffer after these `len` bytes is scratch for decoding in place: later extents fill it.
             let here = ReadRange { from: within, len_bytes: len, ..range };
-            self.read_extent(contents, &extent, here, &mut dst[done..], work)?;
+            self.read_extent(&extent, here, &mut dst[done..])?;
             done += len;
         }
         Ok(())
     }
 
-    fn read_extent(
-        &self,
-        contents: &Contents,
-        extent: &Extent,
-        range: ReadRange,
-        dst: &mut [u8],
-        work: &WorkLimit,
-    ) -> Result<()> {
+    fn read_extent(&self, extent: &Extent, range: ReadRange, dst: &mut [u8]) -> Result<()> {
         let here = &mut dst[..range.len_bytes];
         match extent.mapping {
             Mapping::Hole => here.fill(0),
-            Mapping::Plain(at) => self.read_plain(contents, extent, advance(at, range.from)?, here)?,
+            Mapping::Plain(at) => self.read_plain(extent, advance(at, range.from)?, here)?,
             Mapping::Interlaced { at, len_bytes } => {
-                self.read_rotated(extent.start + range.from, at, u64::from(len_bytes), here)?;
+                self.core.read_rotated(extent.start + range.from, at, u64::from(len_bytes), here)?;
             }
             Mapping::Compressed(cluster) => {
-                work.cluster(cluster.len_bytes)?;
-                self.read_cluster(extent, cluster, range, dst)?;
+                self.work.cluster(cluster.len_bytes)?;
+                self.core.read_cluster(extent, cluster, range, dst)?;
             }
-            Mapping::Fragment { offset } => self.read_fragment(&contents.inode, offset, range, dst, work)?,
+            Mapping::Fragment { offset } => self.read_fragment(offset, range, dst)?,
         }
         Ok(())
     }
 
     /// Reads a fragment, which begins at byte `offset` of the packed file.
-    fn read_fragment(
-        &self,
-        inode: &Inode,
-        offset: u64,
-        range: ReadRange,
-        dst: &mut [u8],
-        work: &WorkLimit,
-    ) -> Result<()> {
-        let packed = self.packed_for(inode)?;
+    fn read_fragment(&self, offset: u64, range: ReadRange, dst: &mut [u8]) -> Result<()> {
+        let inode = &self.contents.inode;
+        let packed = self.core.packed_for(inode)?;
         let start = offset.checked_add(range.from);
         let end = start.and_then(|start| start.checked_add(range.len_bytes as u64));
         match (start, end) {
             (Some(start), Some(end)) if end <= packed.inode.size => {
-                self.read_with_scratch(packed, ReadRange { from: start, ..range }, dst, work)
+                let packed = FileReader { contents: packed, ..*self };
+                packed.read_with_scratch(ReadRange { from: start, ..range }, dst)
             }
             _ => Err(ImageError::corrupt(inode.address, "a fragment past the end of the packed file")),
         }
@@ -94,19 +76,21 @@ impl Core {
 
     /// Reads uncompressed bytes. Directories, links and tails lie among metadata, so they are read through the
     /// metadata cache.
-    fn read_plain(&self, contents: &Contents, extent: &Extent, at: Address, here: &mut [u8]) -> Result<()> {
-        let inode = &contents.inode;
+    fn read_plain(&self, extent: &Extent, at: Address, here: &mut [u8]) -> Result<()> {
+        let (core, inode) = (self.core, &self.contents.inode);
         let is_tail = matches!(inode.layout, Layout::Inline { .. })
             && extent.end() == inode.size
-            && extent.len_bytes < u64::from(self.superblock.block_bytes());
-        let own = at.space != Space::Metabox && self.source.is_own(at);
+            && extent.len_bytes < u64::from(core.superblock.block_bytes());
+        let own = at.space != Space::Metabox && core.source.is_own(at);
         if at.space == Space::Metabox || (own && (is_tail || inode.kind != FileKind::Regular)) {
-            return self.read_at(at, here);
+            return core.read_at(at, here);
         }
-        self.clusters.decoding.counters.plain_bytes.add(here.len() as u64);
-        self.source.read_at(at, here)
+        core.clusters.decoding.counters.plain_bytes.add(here.len() as u64);
+        core.source.read_at(at, here)
     }
+}
 
+impl Core {
     /// Reads interlaced blocks: the byte at position `p` of the file is stored at `p` modulo the length of the blocks.
     fn read_rotated(
         &self,
@@ -144,30 +128,12 @@ impl Core {
                 // may wait for a grant, and decoding holds one.
                 let mut stored = vec![0; cluster.len_bytes as usize];
                 self.read_at(cluster.at, &mut stored)?;
-                self.clusters.read(&Stored { at: cluster.at, bytes: &stored }, &cluster_extent, range, dst)
-            }
-        }
-    }
-}
-
-/// Stored bytes that have been read into memory, as a source for decoding.
-struct Stored<'a> {
-    at: Address,
-    bytes: &'a [u8],
-}
-
-impl Bytes for Stored<'_> {
-    fn read_at(&self, at: Address, buf: &mut [u8]) -> Result<()> {
-        let start = at.offset.checked_sub(self.at.offset).and_then(|start| usize::try_from(start).ok());
-        let found = start.and_then(|start| self.bytes.get(start..start.checked_add(buf.len())?));
-        match found {
-            Some(found) => {
-                buf.copy_from_slice(found);
-                Ok(())
-            }
-            None => {
-                let end = self.at.offset + self.bytes.len() as u64;
-                Err(ImageError::Truncated { at, len_bytes: buf.len() as u64, end })
+                self.clusters.read(
+                    &SliceBytes { at: cluster.at, bytes: &stored },
+                    &cluster_extent,
+                    range,
+                    dst,
+                )
             }
         }
     }

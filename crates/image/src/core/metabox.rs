@@ -30,7 +30,7 @@ impl Core {
         }
         let (mut at, mut cursor, work) = (0, Cursor::default(), WorkLimit::of_image(self.stored_bytes));
         while at < size {
-            let extent = self.extent_near(metabox, at, &mut cursor, &work)?;
+            let extent = self.reader(metabox, &work).extent_near(at, &mut cursor)?;
             self.check_metabox_extent(metabox, &extent, &work)?;
             at = extent.end();
         }

@@ -4,13 +4,14 @@
 //! the requested bytes are read, and nothing is cached.
 
 use super::Core;
+use crate::budget::Budget;
 use crate::clusters::{Key, Piece};
 use crate::read::Bytes;
 use crate::read::bytes::advance;
-use crate::source::Source;
+use crate::source::{Source, no_metabox};
 use crate::work::WorkLimit;
 use crate::{Address, ImageError, Result, Space};
-use pagefold_backing::{Budget, Demand};
+use pagefold_backing::Demand;
 
 /// Bytes of a cached block of metadata.
 const META_BLOCK_BYTES: u64 = 16 << 10;
@@ -82,11 +83,9 @@ impl Core {
             (Space::Metabox, Some(metabox)) => {
                 // The contents of the metabox are stored outside of it, and a block of it has so many bytes at most.
                 let work = WorkLimit::of_steps(4 * META_BLOCK_BYTES);
-                self.read(metabox, at.offset, buf, false, &work)
+                self.reader(metabox, &work).read(at.offset, buf, false)
             }
-            (Space::Metabox, None) => {
-                Err(ImageError::corrupt(at, "an address in the metabox, but the image has no metabox"))
-            }
+            (Space::Metabox, None) => Err(no_metabox(at)),
             (Space::Device(device), _) => {
                 self.clusters.decoding.counters.metadata_bytes.add(buf.len() as u64);
                 self.source.read_own(device, at.offset, buf)
@@ -105,10 +104,7 @@ impl Core {
     fn space_end(&self, space: Space) -> Result<u64> {
         match (space, &self.metabox) {
             (Space::Metabox, Some(metabox)) => Ok(metabox.inode.size),
-            (Space::Metabox, None) => Err(ImageError::corrupt(
-                Address { space, offset: 0 },
-                "an address in the metabox, but the image has no metabox",
-            )),
+            (Space::Metabox, None) => Err(no_metabox(Address { space, offset: 0 })),
             (Space::Device(device), _) => self.source.len_bytes(device),
         }
     }

@@ -5,7 +5,7 @@
 //! metabox may hold metadata. Neither may refer to itself: the packed file has no fragments, and the metabox lies
 //! outside itself, so reading recurses twice at most.
 //!
-//! A read: `contents` walks the extents of the range (the lookup is [`Core::extent_near`], through `read::{flat,
+//! A read: `contents` walks the extents of the range (the lookup is [`FileReader::extent_near`], through `read::{flat,
 //! chunk, zmap}`) and fills the caller's buffer; `metadata` reads inodes, indexes and directories through the cache;
 //! compressed bytes come from [`crate::clusters`]. All of it runs in the reader's thread. [`Core`] is immutable and
 //! has no locks; those of `clusters` are described there. Read-ahead is started in [`crate::image`].
@@ -13,6 +13,8 @@
 mod contents;
 mod metabox;
 mod metadata;
+
+pub(crate) use contents::FileReader;
 
 use crate::clusters::Clusters;
 use crate::read::inode::{Inode, Layout};
@@ -115,7 +117,8 @@ impl Core {
             (PrefixPlace::Packed, Some(packed)) => {
                 Prefixes::read(table, |offset, buf| match offset.checked_add(buf.len() as u64) {
                     Some(end) if end <= packed.inode.size => {
-                        self.read(packed, offset, buf, false, &WorkLimit::of_image(self.stored_bytes))
+                        let work = WorkLimit::of_image(self.stored_bytes);
+                        self.reader(packed, &work).read(offset, buf, false)
                     }
                     _ => Err(ImageError::corrupt(
                         packed.inode.address,
@@ -154,39 +157,16 @@ impl Core {
         }
     }
 
-    /// Finds the extent that contains byte `offset` of a file; `offset` is less than the file's size.
-    pub(crate) fn extent_at(&self, contents: &Contents, offset: u64, work: &WorkLimit) -> Result<Extent> {
-        self.extent_near(contents, offset, &mut Cursor::default(), work)
-    }
-
-    /// As [`Core::extent_at`], for a caller that walks the file from its beginning. Some indexes hold lengths only and
-    /// must be summed up: a cursor keeps the sum between lookups.
-    pub(crate) fn extent_near(
-        &self,
-        contents: &Contents,
-        offset: u64,
-        cursor: &mut Cursor,
-        work: &WorkLimit,
-    ) -> Result<Extent> {
-        let inode = &contents.inode;
-        work.step()?;
-        match (&contents.index, inode.layout) {
-            (Some(index), _) => {
-                let before = *cursor;
-                let extent = index.extent_near(self, offset, cursor);
-                work.steps(cursor.summed_since(&before) / SUMMED_PER_STEP)?;
-                extent
-            }
-            (None, Layout::Chunks { .. }) => chunk::extent_at(self, &self.superblock, inode, offset),
-            (None, _) => flat::extent_at(self, &self.superblock, inode, offset),
-        }
+    /// A reader of a file within `work`.
+    pub(crate) fn reader<'a>(&'a self, contents: &'a Contents, work: &'a WorkLimit) -> FileReader<'a> {
+        FileReader { core: self, contents, work }
     }
 
     /// Finds the extent of the packed file that contains byte `offset`, which belongs to a fragment of `inode`.
     pub(crate) fn packed_extent_at(&self, inode: &Inode, offset: u64, work: &WorkLimit) -> Result<Extent> {
         let packed = self.packed_for(inode)?;
         match offset < packed.inode.size {
-            true => self.extent_at(packed, offset, work),
+            true => self.reader(packed, work).extent_near(offset, &mut Cursor::default()),
             false => Err(ImageError::corrupt(inode.address, "a fragment past the end of the packed file")),
         }
     }
@@ -201,10 +181,31 @@ impl Core {
     }
 
     /// Returns the packed file for a fragment of `inode`. Fails if `inode` is the packed file itself.
-    fn packed_for(&self, inode: &Inode) -> Result<&Contents> {
+    pub(crate) fn packed_for(&self, inode: &Inode) -> Result<&Contents> {
         self.packed.as_ref().filter(|packed| packed.inode.nid != inode.nid).ok_or_else(|| {
             ImageError::corrupt(inode.address, "a fragment, but there is no packed file that may hold it")
         })
+    }
+}
+
+impl FileReader<'_> {
+    /// Finds the extent that contains byte `offset` of the file; `offset` is less than the file's size.
+    ///
+    /// Some indexes hold lengths only and must be summed up: a cursor keeps the sum between lookups of a caller that walks
+    /// the file from its beginning.
+    pub(crate) fn extent_near(&self, offset: u64, cursor: &mut Cursor) -> Result<Extent> {
+        let (core, inode) = (self.core, &self.contents.inode);
+        self.work.step()?;
+        match (&self.contents.index, inode.layout) {
+            (Some(index), _) => {
+                let before = *cursor;
+                let extent = index.extent_near(core, offset, cursor);
+                self.work.steps(cursor.summed_since(&before) / SUMMED_PER_STEP)?;
+                extent
+            }
+            (None, Layout::Chunks { .. }) => chunk::extent_at(core, &core.superblock, inode, offset),
+            (None, _) => flat::extent_at(core, &core.superblock, inode, offset),
+        }
     }
 }
 

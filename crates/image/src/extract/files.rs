@@ -19,7 +19,7 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 /// The most bytes read and written at a time.
 const BUFFER_BYTES: usize = 1 << 20;
@@ -46,36 +46,9 @@ pub(super) struct OpenFile {
     pub(super) completion: Arc<Completion>,
 }
 
-/// Signals that a file is complete: written with its metadata applied, or removed because it could not be written.
-#[derive(Default)]
-pub(super) struct Completion {
-    done: Mutex<bool>,
-    changed: Condvar,
-}
-
-impl Completion {
-    fn lock(&self) -> MutexGuard<'_, bool> {
-        self.done.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn set_done(&self) {
-        *self.lock() = true;
-        self.changed.notify_all();
-    }
-
-    pub(super) fn is_done(&self) -> bool {
-        *self.lock()
-    }
-
-    /// Waits until the file is complete. All tasks of the file must have been taken from the queue, or this may wait
-    /// for ever.
-    pub(super) fn wait(&self) {
-        let mut done = self.lock();
-        while !*done {
-            done = self.changed.wait(done).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-}
+/// Is set when a file is complete: written with its metadata applied, or removed because it could not be written. All
+/// tasks of the file must have been taken from the queue before a thread waits for it.
+pub(super) type Completion = OnceLock<()>;
 
 impl OpenFile {
     /// Releases a reference. The last one applies the metadata, or removes a file that failed, and signals completion.
@@ -87,7 +60,7 @@ impl OpenFile {
         } else if let Err(what) = metadata::apply_to_file(&open.file, &open.node, shared) {
             shared.finding(Finding::of_file_error(&open.dir.path_of(&open.name), what));
         }
-        open.completion.set_done();
+        open.completion.get_or_init(|| ());
         open.dir.release(shared);
     }
 }
@@ -147,9 +120,9 @@ impl<'a> Worker<'a> {
         let shared = self.shared;
         let folder = dir.folder()?;
         let made = folder.make_file(name, metadata::creation_mode(node))?;
-        shared.files.fetch_add(1, Ordering::Relaxed);
+        shared.counters.files.add(1);
         if let Err(what) = self.write_range(&made, node, 0..node.len_bytes()) {
-            shared.files.fetch_sub(1, Ordering::Relaxed);
+            shared.counters.files.subtract(1);
             // An incomplete file must not remain.
             let _ = folder.remove(name);
             return if shared.stopped() { Ok(()) } else { Err(what) };
@@ -176,7 +149,7 @@ impl<'a> Worker<'a> {
                     write_data(file, &bytes[data.clone()], at + data.start as u64, shared)?;
                 }
             }
-            shared.content_bytes.fetch_add(piece.end - at, Ordering::Relaxed);
+            shared.counters.content_bytes.add(piece.end - at);
             at = piece.end;
         }
         let len = node.len_bytes();
@@ -193,6 +166,6 @@ fn write_data(file: &File, data: &[u8], at: u64, shared: &Shared<'_>) -> Result<
         return Err(FileError::outside("the limit of bytes is exceeded"));
     }
     file.write_all_at(data, at).map_err(|e| FileError::outside(format!("writing {n} bytes: {e}")))?;
-    shared.bytes.fetch_add(n, Ordering::Relaxed);
+    shared.counters.bytes.add(n);
     Ok(())
 }

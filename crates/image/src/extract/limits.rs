@@ -8,60 +8,61 @@ use pagefold_page::size::Human;
 use pagefold_sys::beneath::FreeSpace;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// The remaining bytes and files, and whether a request exceeded them.
+/// The limits of bytes and of files.
 pub(super) struct ExtractLimits {
-    bytes: AtomicU64,
-    files: AtomicU64,
-    max_bytes: u64,
-    max_files: u64,
-    out_of_bytes: AtomicBool,
-    out_of_files: AtomicBool,
+    bytes: Limit,
+    files: Limit,
+}
+
+/// The rest of a limit, and whether a request exceeded it.
+struct Limit {
+    max: u64,
+    left: AtomicU64,
+    is_exceeded: AtomicBool,
+}
+
+impl Limit {
+    fn new(max: u64) -> Self {
+        Limit { max, left: AtomicU64::new(max), is_exceeded: AtomicBool::new(false) }
+    }
+
+    fn take(&self, n: u64) -> bool {
+        let taken = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(n));
+        if taken.is_err() {
+            self.is_exceeded.store(true, Ordering::Relaxed);
+        }
+        taken.is_ok()
+    }
+
+    fn exceeded(&self) -> Option<u64> {
+        self.is_exceeded.load(Ordering::Relaxed).then_some(self.max)
+    }
 }
 
 impl ExtractLimits {
     pub(super) fn new(options: &ExtractOptions, space: FreeSpace) -> Self {
         let max_bytes = options.max_bytes.unwrap_or(space.free_bytes / 10 * 9);
         let max_files = space.free_files.map_or(options.max_inodes, |free| free.min(options.max_inodes));
-        ExtractLimits {
-            bytes: AtomicU64::new(max_bytes),
-            files: AtomicU64::new(max_files),
-            max_bytes,
-            max_files,
-            out_of_bytes: AtomicBool::new(false),
-            out_of_files: AtomicBool::new(false),
-        }
+        ExtractLimits { bytes: Limit::new(max_bytes), files: Limit::new(max_files) }
     }
 
     /// Charges `n` bytes; false, with nothing charged, if fewer are left.
     pub(super) fn take_bytes(&self, n: u64) -> bool {
-        take(&self.bytes, n, &self.out_of_bytes)
+        self.bytes.take(n)
     }
 
     /// Charges a file; false if none is left.
     pub(super) fn take_file(&self) -> bool {
-        take(&self.files, 1, &self.out_of_files)
+        self.files.take(1)
     }
 
     /// The message for the limit that was exceeded, if any.
     pub(super) fn exceeded(&self) -> Option<String> {
-        if self.out_of_bytes.load(Ordering::Relaxed) {
-            let max = Human(self.max_bytes);
-            return Some(format!("the image holds more than {max}, the limit; raise it with --max-bytes"));
-        }
-        if self.out_of_files.load(Ordering::Relaxed) {
-            let max = self.max_files;
-            return Some(format!(
-                "the image holds more than {max} files, the limit; raise it with --max-inodes"
-            ));
-        }
-        None
+        let (max, option) = match (self.bytes.exceeded(), self.files.exceeded()) {
+            (Some(max), _) => (Human(max).to_string(), "bytes"),
+            (None, Some(max)) => (format!("{max} files"), "inodes"),
+            (None, None) => return None,
+        };
+        Some(format!("the image holds more than {max}, the limit; raise it with --max-{option}"))
     }
-}
-
-fn take(left: &AtomicU64, n: u64, out: &AtomicBool) -> bool {
-    let taken = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(n)).is_ok();
-    if !taken {
-        out.store(true, Ordering::Relaxed);
-    }
-    taken
 }

@@ -16,7 +16,6 @@ use pagefold_sys::SysError;
 use pagefold_sys::beneath::{self, Folder};
 use pagefold_sys::pathhandle::PathHandle;
 use std::fs::File;
-use std::sync::atomic::Ordering;
 
 /// Bits of a mode that let others act as the owner, and as the group.
 const SET_UID: u16 = 0o4000;
@@ -89,26 +88,23 @@ impl<T: std::os::fd::AsFd> MetadataTarget for T {
 }
 
 /// A symbolic link or a special file. These are not opened: opening a device or a FIFO has side effects.
-struct Unopened<'a> {
-    handle: &'a PathHandle,
-    is_link: bool,
-}
+struct Unopened<'a>(&'a PathHandle);
 
 impl MetadataTarget for Unopened<'_> {
     fn owner(&self, uid: u32, gid: u32) -> Result<(), SysError> {
-        self.handle.set_owner(uid, gid)
+        self.0.set_owner(uid, gid)
     }
     fn found_owner(&self) -> Result<(u32, u32), SysError> {
-        beneath::owner_of(self.handle)
+        beneath::owner_of(self.0)
     }
     fn mode(&self, mode: u16) -> Result<(), SysError> {
-        if self.is_link { Ok(()) } else { self.handle.set_mode(mode) }
+        self.0.set_mode(mode)
     }
     fn time(&self, seconds: i64, nanoseconds: u32) -> Result<(), SysError> {
-        self.handle.set_time(seconds, nanoseconds)
+        self.0.set_time(seconds, nanoseconds)
     }
     fn xattr(&self, name: &[u8], value: &[u8]) -> Result<(), SysError> {
-        self.handle.set_xattr(name, value)
+        self.0.set_xattr(name, value)
     }
 }
 
@@ -139,8 +135,7 @@ pub(super) fn apply_to_unopened(
     node: &Node,
     shared: &Shared<'_>,
 ) -> Result<(), FileError> {
-    let is_link = node.kind() == FileKind::Symlink;
-    apply_metadata(&Unopened { handle, is_link }, node, shared, true)
+    apply_metadata(&Unopened(handle), node, shared, true)
 }
 
 fn apply_metadata(
@@ -209,12 +204,12 @@ fn apply_xattrs(
 fn apply_xattr(target: &impl MetadataTarget, xattr: &Xattr, shared: &Shared<'_>, failures: &mut Failures) {
     let is_of_system = xattr.name.starts_with(b"security.") || xattr.name.starts_with(b"trusted.");
     if is_of_system && !shared.options.privileged {
-        shared.skipped_xattrs.fetch_add(1, Ordering::Relaxed);
+        shared.counters.skipped_xattrs.add(1);
         return;
     }
     match target.xattr(&xattr.name, &xattr.value) {
         Err(e) if e.errno == rustix::io::Errno::OPNOTSUPP.raw_os_error() => {
-            shared.unsupported_xattrs.fetch_add(1, Ordering::Relaxed);
+            shared.counters.unsupported_xattrs.add(1);
         }
         Err(e) => failures.add(FileError::outside(format!("attribute '{}': {e}", xattr.name.escape_ascii()))),
         Ok(()) => {}
@@ -237,7 +232,7 @@ fn allowed_set_id(target: &impl MetadataTarget, node: &Node, shared: &Shared<'_>
         uid_bit | gid_bit
     });
     if wanted & !allowed != 0 {
-        shared.skipped_set_id.fetch_add(1, Ordering::Relaxed);
+        shared.counters.skipped_set_id.add(1);
     }
     wanted & allowed
 }

@@ -35,28 +35,16 @@ use limits::ExtractLimits;
 pub use options::{ExtractOptions, Progress};
 use pagefold_sys::SysError;
 use pagefold_sys::beneath::{self, Folder};
-use shared::Shared;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+pub use shared::ExtractCounts;
+use shared::{Counters, Shared};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// Result of an extraction.
 #[derive(Debug, Clone, Default)]
 pub struct ExtractReport {
-    /// Files of all kinds created, hard links not included.
-    pub files: u64,
-    /// Hard links created.
-    pub links: u64,
-    /// Bytes of contents written, without holes and long runs of zeroes.
-    pub bytes: u64,
-    /// Devices skipped because [`ExtractOptions::privileged`] was not set.
-    pub skipped_devices: u64,
-    /// Files whose set-id bits were skipped for the same reason, or because the files do not have the owner or group of the
-    /// image.
-    pub skipped_set_id: u64,
-    /// Attributes skipped for the same reason.
-    pub skipped_xattrs: u64,
-    /// Attributes that the target's file system does not support; one warning reports them.
-    pub unsupported_xattrs: u64,
+    /// Files created and skipped.
+    pub counts: ExtractCounts,
     /// Whether the extraction was cancelled; the files that exist are complete, but others are missing.
     pub interrupted: bool,
     /// Faults of the image, and files that could not be written.
@@ -110,34 +98,19 @@ pub fn extract(
             .then(|| (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())),
         work: SharedWork::of_image(image.stored_bytes()),
         findings: Mutex::default(),
-        files: AtomicU64::new(0),
-        bytes: AtomicU64::new(0),
-        content_bytes: AtomicU64::new(0),
-        skipped_set_id: AtomicU64::new(0),
-        skipped_xattrs: AtomicU64::new(0),
-        unsupported_xattrs: AtomicU64::new(0),
+        counters: Counters::default(),
     };
-    let counts = run(image, target, &paths, &shared, progress)?;
+    run(image, target, &paths, &shared, progress)?;
     if let Some(what) = shared.limits.exceeded() {
         return Err(ExtractError::Limit { what });
     }
     let mut findings = shared.findings.into_inner().unwrap_or_else(PoisonError::into_inner);
     findings.sort();
-    let unsupported_xattrs = shared.unsupported_xattrs.into_inner();
-    if unsupported_xattrs > 0 {
-        findings.push(crate::Finding::warning(b"", None, unsupported(unsupported_xattrs)));
+    let counts = shared.counters.snapshot();
+    if counts.unsupported_xattrs > 0 {
+        findings.push(crate::Finding::warning(b"", None, unsupported(counts.unsupported_xattrs)));
     }
-    Ok(ExtractReport {
-        files: shared.files.into_inner(),
-        links: counts.links,
-        bytes: shared.bytes.into_inner(),
-        skipped_devices: counts.skipped_devices,
-        skipped_set_id: shared.skipped_set_id.into_inner(),
-        skipped_xattrs: shared.skipped_xattrs.into_inner(),
-        unsupported_xattrs,
-        interrupted: cancelled.load(Ordering::Relaxed),
-        findings,
-    })
+    Ok(ExtractReport { counts, interrupted: cancelled.load(Ordering::Relaxed), findings })
 }
 
 /// The warning for `n` attributes that the target's file system does not support.
@@ -153,7 +126,7 @@ fn run(
     paths: &[Vec<u8>],
     shared: &Shared<'_>,
     progress: &dyn Fn(Progress),
-) -> Result<tree::WalkCounts, ExtractError> {
+) -> Result<(), ExtractError> {
     let queue = files::queue(shared.options.threads);
     std::thread::scope(|scope| {
         let closed = queue.close_on_drop();
@@ -172,8 +145,8 @@ fn run(
         let inodes = shared.options.max_inodes.saturating_add(2);
         let limits = Limits { inodes, ..Limits::default() };
         walk::walk_within(&image.root()?, b"/", &limits, &work, &mut tree)?;
-        let counts = tree.end();
+        tree.end();
         drop(closed);
-        Ok(counts)
+        Ok(())
     })
 }

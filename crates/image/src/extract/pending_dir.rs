@@ -155,18 +155,13 @@ impl PendingDir {
 
     /// The directory's path in the image.
     pub(super) fn path(&self) -> Vec<u8> {
-        let mut names = Vec::new();
-        let mut dir = self;
+        let (mut names, mut dir) = (Vec::new(), self);
         while let Some(parent) = &dir.parent {
             names.push(&*dir.name);
             dir = parent;
         }
-        let mut path = vec![b'/'];
-        for (n, name) in names.iter().rev().enumerate() {
-            path.extend((n > 0).then_some(b'/'));
-            path.extend_from_slice(name);
-        }
-        path
+        names.reverse();
+        [b"/".as_slice(), &names.join(b"/".as_slice())].concat()
     }
 
     /// The path in the image of the entry `name`.

@@ -2,9 +2,10 @@
 
 use super::limits::ExtractLimits;
 use super::options::ExtractOptions;
+use crate::counters::counters;
 use crate::work::SharedWork;
 use crate::{Finding, Findings};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// State that all threads of an extraction share.
@@ -19,13 +20,30 @@ pub(super) struct Shared<'a> {
     pub(super) made_as: Option<(u32, u32)>,
     pub(super) work: SharedWork,
     pub(super) findings: Mutex<Findings>,
-    pub(super) files: AtomicU64,
-    pub(super) bytes: AtomicU64,
-    pub(super) content_bytes: AtomicU64,
-    pub(super) skipped_set_id: AtomicU64,
-    pub(super) skipped_xattrs: AtomicU64,
-    /// Attributes that the target's file system does not support.
-    pub(super) unsupported_xattrs: AtomicU64,
+    pub(super) counters: Counters,
+}
+
+counters! {
+    /// Counts of an extraction.
+    pub struct ExtractCounts of Counters {
+        /// Files of all kinds created, hard links not included.
+        files,
+        /// Hard links created.
+        links,
+        /// Bytes of contents written, without holes and long runs of zeroes.
+        bytes,
+        /// Bytes of contents that are done, with holes.
+        content_bytes,
+        /// Devices skipped because [`ExtractOptions::privileged`] was not set.
+        skipped_devices,
+        /// Files whose set-id bits were skipped for the same reason, or because the files do not have the owner or group of
+        /// the image.
+        skipped_set_id,
+        /// Attributes skipped for the same reason.
+        skipped_xattrs,
+        /// Attributes that the target's file system does not support; one warning reports them.
+        unsupported_xattrs,
+    }
 }
 
 impl Shared<'_> {

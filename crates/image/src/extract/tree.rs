@@ -7,7 +7,7 @@ use super::files::{Completion, OpenFile, PART_BYTES, Task, Worker};
 use super::metadata;
 use super::options::Progress;
 use super::pending_dir::PendingDir;
-use super::shared::Shared;
+use super::shared::{ExtractCounts, Shared};
 use crate::finding::FileError;
 use crate::queue::Queue;
 use crate::read::{Cursor, FileKind};
@@ -36,13 +36,6 @@ const MAX_DEFERRED: usize = 1 << 14;
 /// Mode bits that the owner of a directory needs for linking a file in it to a name elsewhere: read and search.
 const OPEN_AND_SEARCH: u16 = 0o500;
 
-/// Counts that only the walking thread makes.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct WalkCounts {
-    pub(super) links: u64,
-    pub(super) skipped_devices: u64,
-}
-
 /// Creates the tree in the target.
 pub(super) struct TreeWriter<'a> {
     shared: &'a Shared<'a>,
@@ -57,7 +50,6 @@ pub(super) struct TreeWriter<'a> {
     deferred: Vec<Arc<PendingDir>>,
     /// Files with several names that may be incomplete.
     unfinished: HashMap<Nid, Arc<Completion>>,
-    counts: WalkCounts,
     last_report: Instant,
     worker: Worker<'a>,
     work: &'a WorkLimit,
@@ -82,7 +74,6 @@ impl<'a> TreeWriter<'a> {
             stack: vec![root],
             deferred: Vec::new(),
             unfinished: HashMap::new(),
-            counts: WalkCounts::default(),
             last_report: Instant::now(),
             worker: Worker::new(shared, work),
             work,
@@ -90,7 +81,7 @@ impl<'a> TreeWriter<'a> {
     }
 
     /// Releases the remaining directories, and runs tasks until the queue is empty.
-    pub(super) fn end(mut self) -> WalkCounts {
+    pub(super) fn end(mut self) {
         while let Some(dir) = self.stack.pop().or_else(|| self.deferred.pop()) {
             dir.release(self.shared);
         }
@@ -98,18 +89,13 @@ impl<'a> TreeWriter<'a> {
             self.worker.run(task);
             self.report_progress();
         }
-        self.counts
     }
 
     fn report_progress(&mut self) {
         if self.last_report.elapsed() >= PROGRESS_INTERVAL {
             self.last_report = Instant::now();
-            (self.progress)(Progress {
-                files: self.shared.files.load(Ordering::Relaxed),
-                bytes: self.shared.bytes.load(Ordering::Relaxed),
-                content_bytes: self.shared.content_bytes.load(Ordering::Relaxed),
-                of_files: self.of_files,
-            });
+            let ExtractCounts { files, bytes, content_bytes, .. } = self.shared.counters.snapshot();
+            (self.progress)(Progress { files, bytes, content_bytes, of_files: self.of_files });
         }
     }
 
@@ -135,7 +121,7 @@ impl<'a> TreeWriter<'a> {
     fn track_unfinished(&mut self, nid: Nid) -> Arc<Completion> {
         if self.unfinished.len() >= MAX_UNFINISHED {
             // The queue bounds the number of incomplete files that remain.
-            self.unfinished.retain(|_, completion| !completion.is_done());
+            self.unfinished.retain(|_, completion| completion.get().is_none());
         }
         let completion = Arc::new(Completion::default());
         self.unfinished.insert(nid, completion.clone());
@@ -146,10 +132,10 @@ impl<'a> TreeWriter<'a> {
     /// removed, and another name that was created before would remain, with wrong contents.
     fn wait_until_complete(&mut self, nid: Nid) {
         let Some(completion) = self.unfinished.remove(&nid) else { return };
-        while !completion.is_done() {
+        while completion.get().is_none() {
             match self.queue.try_next() {
                 Some(task) => self.worker.run(task),
-                None => completion.wait(),
+                None => _ = completion.wait(),
             }
             self.report_progress();
         }
@@ -175,7 +161,7 @@ impl<'a> TreeWriter<'a> {
 
     fn make_folder(&self, parent: &Folder, name: &[u8]) -> Result<Folder, SysError> {
         match parent.make_folder(name) {
-            Err(e) if e.errno == eexist() && self.shared.options.overwrite => parent.open_folder(name),
+            Err(e) if e.errno == libc::EEXIST && self.shared.options.overwrite => parent.open_folder(name),
             made => made,
         }
     }
@@ -191,7 +177,7 @@ impl<'a> TreeWriter<'a> {
         }
         let mode = metadata::creation_mode(&node);
         let file = folder.make_file(visit.name, mode)?;
-        self.shared.files.fetch_add(1, Ordering::Relaxed);
+        self.shared.counters.files.add(1);
         // The length is set first, so that a hole at the end needs no further step.
         let set = file.set_len(len);
         let failed = AtomicBool::new(set.is_err());
@@ -240,7 +226,7 @@ impl<'a> TreeWriter<'a> {
         };
         let shown = first.escape_ascii();
         made.map_err(|e| FileError::outside(format!("another name of '{shown}': {e}")))?;
-        self.counts.links += 1;
+        self.shared.counters.links.add(1);
         Ok(())
     }
 
@@ -258,7 +244,7 @@ impl<'a> TreeWriter<'a> {
         if matches!(special, Some(Special::CharDevice(..) | Special::BlockDevice(..)))
             && !self.shared.options.privileged
         {
-            self.counts.skipped_devices += 1;
+            self.shared.counters.skipped_devices.add(1);
             return Ok(());
         }
         let folder = dir.folder()?;
@@ -271,16 +257,12 @@ impl<'a> TreeWriter<'a> {
             }
         };
         let handle = made?;
-        self.shared.files.fetch_add(1, Ordering::Relaxed);
+        self.shared.counters.files.add(1);
         metadata::apply_to_unopened(&handle, node, self.shared)
     }
 }
 
 /// The number of `EEXIST`.
-fn eexist() -> i32 {
-    rustix::io::Errno::EXIST.raw_os_error()
-}
-
 impl Visitor for TreeWriter<'_> {
     fn wants(&mut self, path: &[u8]) -> bool {
         walk::is_among(path, self.paths)
@@ -290,7 +272,7 @@ impl Visitor for TreeWriter<'_> {
         if visit.depth == 0 {
             return ControlFlow::Continue(true);
         }
-        self.check_stop().map_continue(|()| ()).map_break(|()| ())?;
+        self.check_stop()?;
         let Some(parent) = self.stack.last().cloned() else { return ControlFlow::Continue(false) };
         if !self.shared.limits.take_file() {
             return ControlFlow::Break(());
@@ -298,7 +280,7 @@ impl Visitor for TreeWriter<'_> {
         let made = parent.folder().and_then(|folder| self.make_folder(&folder, visit.name));
         match made.and_then(|folder| PendingDir::within(&parent, folder, visit.node, visit.name)) {
             Ok(dir) => {
-                self.shared.files.fetch_add(1, Ordering::Relaxed);
+                self.shared.counters.files.add(1);
                 if let Some(far) = self.stack.len().checked_sub(OPEN_LEVELS) {
                     self.stack[far].close();
                 }

@@ -19,6 +19,17 @@ pub enum Algorithm {
     Zstd = 3,
 }
 
+impl Algorithm {
+    /// All algorithms, by number.
+    pub const ALL: [Algorithm; 4] =
+        [Algorithm::Lz4, Algorithm::MicroLzma, Algorithm::Deflate, Algorithm::Zstd];
+
+    /// The algorithm with this number, if there is one.
+    pub fn from_number(number: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(number)).copied()
+    }
+}
+
 /// Records' lengths begin at multiples of this.
 pub const RECORD_ALIGN: u64 = 4;
 

@@ -26,6 +26,11 @@ macro_rules! on_disk {
             /// Bytes on disk.
             pub const LEN: usize = $len;
 
+            /// A structure whose fields are all zero.
+            pub fn zeroed() -> Self {
+                ::zerocopy::FromZeros::new_zeroed()
+            }
+
             /// Parses the structure. The build fails if `LEN` is not its size.
             pub fn parse(bytes: &[u8; $len]) -> Self {
                 ::zerocopy::transmute!(*bytes)
@@ -71,5 +76,6 @@ mod tests {
         assert_eq!(mixed.d.get(), 0x0d0c);
         assert_eq!(mixed.e.get(), 0x1110_0f0e);
         assert_eq!((mixed.encode(), Mixed::LEN), (bytes, 18));
+        assert_eq!(Mixed::zeroed().encode(), [0; 18]);
     }
 }

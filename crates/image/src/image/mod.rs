@@ -8,15 +8,16 @@ mod node;
 
 pub use node::{DirEntry, Entries, Extents, MAX_LINK_BYTES, Node};
 
+use crate::budget::{Budget, BudgetStats};
 use crate::clusters::{Clusters, Formats, Prefetcher, ReadStats, least_bytes};
 use crate::core::Core;
 use crate::read::superblock::Superblock;
 use crate::read::xattr::Prefixes;
-use crate::read::{Algorithm, Bytes, FileKind};
+use crate::read::{Bytes, FileKind};
 use crate::source::{Source, UnifiedRange};
 use crate::streams::Streams;
 use crate::{Address, ImageError, Nid, Result};
-use pagefold_backing::{Budget, BufferStats, ByteSource, Demand, FileBacking};
+use pagefold_backing::{ByteSource, Demand, FileBacking};
 use pagefold_page::latency::Latency;
 use std::fmt;
 use std::path::Path;
@@ -76,7 +77,7 @@ pub struct ImageStats {
     /// Counters of reads.
     pub reads: ReadStats,
     /// Use of the budget.
-    pub budget: BufferStats,
+    pub budget: BudgetStats,
     /// Bytes of the budget that the cache holds; they are evicted when requests need them.
     pub cached_bytes: u64,
     /// Bytes read from the media in total.
@@ -304,9 +305,11 @@ impl fmt::Debug for Image {
 
 /// Size of the reserve for required reads: the most that one of them needs, and 64 pages at least.
 fn reserve_bytes(superblock: &Superblock, formats: &Formats) -> u64 {
-    let algorithms = [Algorithm::Lz4, Algorithm::MicroLzma, Algorithm::Deflate, Algorithm::Zstd];
-    let used = algorithms.into_iter().filter(|&algorithm| superblock.algorithms.contains(algorithm));
-    used.map(|algorithm| least_bytes(formats.of(algorithm))).fold(RESERVE_BYTES, u64::max)
+    superblock
+        .algorithms
+        .iter()
+        .map(|algorithm| least_bytes(formats.of(algorithm)))
+        .fold(RESERVE_BYTES, u64::max)
 }
 
 /// Computes the ranges of the devices in the unified address space.

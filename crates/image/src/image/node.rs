@@ -2,7 +2,7 @@
 
 use super::Image;
 use crate::clusters::{ClusterExtent, ReadRange};
-use crate::core::Contents;
+use crate::core::{Contents, FileReader};
 use crate::read::dir::{Directory, Entry};
 use crate::read::inode::Inode;
 use crate::read::xattr::{Xattr, Xattrs};
@@ -45,6 +45,10 @@ impl Node {
     }
 
     /// The inode and the header of its index.
+    pub(crate) fn reader<'a>(&'a self, work: &'a WorkLimit) -> FileReader<'a> {
+        self.image.0.core.reader(&self.contents, work)
+    }
+
     pub(crate) fn contents(&self) -> &Contents {
         &self.contents
     }
@@ -153,7 +157,7 @@ impl Node {
         let counters = &core.clusters.decoding.counters;
         counters.reads.add(1);
         let range = ReadRange { from: offset, len_bytes: len, more_follows: hint.more_follows };
-        let read = core.read_with_scratch(&self.contents, range, buf, work);
+        let read = self.reader(work).read_with_scratch(range, buf);
         core.clusters.latency.record(begun.elapsed());
         match read {
             Ok(()) => counters.asked_bytes.add(len as u64),
@@ -170,7 +174,7 @@ impl Node {
         let (mut at, mut cursor) = (range.start, Cursor::default());
         let work = WorkLimit::of_request(core.stored_bytes(), || false);
         while at < range.end {
-            let Ok(extent) = core.extent_near(&self.contents, at, &mut cursor, &work) else { return };
+            let Ok(extent) = self.reader(&work).extent_near(at, &mut cursor) else { return };
             at = extent.end();
             let Mapping::Compressed(cluster) = extent.mapping else { continue };
             let cluster_extent = ClusterExtent { cluster, decoded_bytes: extent.len_bytes };
@@ -198,7 +202,7 @@ impl Node {
         work: &WorkLimit,
     ) -> Result<Option<Extent>> {
         match self.kind().has_contents() && offset < self.len_bytes() {
-            true => self.image.0.core.extent_near(&self.contents, offset, cursor, work).map(Some),
+            true => self.reader(work).extent_near(offset, cursor).map(Some),
             false => Ok(None),
         }
     }
@@ -231,7 +235,7 @@ impl Node {
             return Err(ImageError::corrupt(self.contents.inode.address, what));
         }
         let mut target = vec![0; self.len_bytes() as usize];
-        self.image.0.core.read(&self.contents, 0, &mut target, false, &self.work_of_call())?;
+        self.reader(&self.work_of_call()).read(0, &mut target, false)?;
         Ok(target)
     }
 
@@ -256,15 +260,6 @@ impl Node {
     ///
     /// A corrupt entry is passed as an error, and the walk goes on. A corrupt block ends the walk with an error, after
     /// the entries before it were visited.
-    pub fn visit_entries(
-        &self,
-        position: u64,
-        visit: impl FnMut(u64, Result<Entry<'_>>) -> ControlFlow<()>,
-    ) -> Result<()> {
-        self.visit_entries_within(position, &self.work_of_call(), visit)
-    }
-
-    /// As [`Node::visit_entries`], within the limit of a longer piece of work.
     pub(crate) fn visit_entries_within(
         &self,
         position: u64,
@@ -303,7 +298,7 @@ impl Node {
     /// Fills `block`, which has the right length, with block `number` of the directory.
     pub fn read_block(&self, number: u64, block: &mut [u8], work: &WorkLimit) -> Result<()> {
         let start = number * u64::from(self.image.superblock().block_bytes());
-        self.image.0.core.read(&self.contents, start, block, true, work)
+        self.reader(work).read(start, block, true)
     }
 
     /// Reads all extended attributes.
@@ -391,8 +386,7 @@ impl Iterator for Extents<'_> {
         if self.at >= self.end {
             return None;
         }
-        let core = &self.node.image.0.core;
-        let found = core.extent_near(&self.node.contents, self.at, &mut self.cursor, self.work.limit());
+        let found = self.node.reader(self.work.limit()).extent_near(self.at, &mut self.cursor);
         self.at = found.as_ref().map_or(self.end, Extent::end);
         Some(found)
     }

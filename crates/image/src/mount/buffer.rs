@@ -5,8 +5,8 @@
 //! budget.
 
 use super::error::MountError;
+use crate::budget::BudgetReservation;
 use crate::{Image, ImageError};
-use pagefold_backing::BudgetReservation;
 
 /// Longest read request, bytes.
 const READ_BYTES_MAX: u64 = 1 << 20;

@@ -8,10 +8,10 @@
 
 use super::attr::{self, directory_errno, errno};
 use super::buffer::DECODING_SCRATCH_BYTES;
-use super::nodes::NodeCache;
 use super::options::MountOptions;
 use crate::read::inode::Inode;
 use crate::read::{FileKind, Superblock};
+use crate::slot_cache::SlotCache;
 use crate::startup::Recorder;
 use crate::work::WorkLimit;
 use crate::{Image, ImageError, Nid, Node, Result};
@@ -31,6 +31,9 @@ use std::time::{Duration, Instant};
 /// Time to live of attributes that the kernel must not cache.
 const NEVER: Duration = Duration::ZERO;
 
+/// Recently used nodes that are kept, so that a read need not parse the inode and the index header again. A node has a
+/// few hundred bytes.
+const CACHED_NODES: usize = 256;
 /// Longest name, bytes.
 const NAME_BYTES_MAX: usize = 255;
 
@@ -50,7 +53,8 @@ fn wanted() -> Features {
 
 /// The file system of one mount.
 pub(super) struct ImageFs {
-    nodes: NodeCache,
+    image: Image,
+    nodes: SlotCache<Node>,
     read_bytes: usize,
     enforces_acls: bool,
     open_unneeded: bool,
@@ -69,7 +73,8 @@ impl ImageFs {
     pub(super) fn new(image: Image, read_bytes: usize, options: &MountOptions, alive: UnixStream) -> Self {
         ImageFs {
             enforces_acls: options.allow_other,
-            nodes: NodeCache::new(image),
+            image,
+            nodes: SlotCache::new(CACHED_NODES),
             read_bytes,
             first_read: Arc::default(),
             recorder: options.recorder.clone(),
@@ -109,11 +114,11 @@ impl ImageFs {
 
     /// The work that the request may cost. A program waits for it, and perhaps no longer.
     fn work(&self) -> WorkLimit {
-        WorkLimit::of_request(self.nodes.image().stored_bytes(), pagefold_fuse::is_interrupted)
+        WorkLimit::of_request(self.image.stored_bytes(), pagefold_fuse::is_interrupted)
     }
 
     fn superblock(&self) -> &Superblock {
-        self.nodes.image().superblock()
+        self.image.superblock()
     }
 
     fn nid(&self, number: Number) -> Nid {
@@ -121,12 +126,21 @@ impl ImageFs {
     }
 
     fn node(&self, number: Number) -> Result<Node> {
-        self.nodes.get(self.nid(number))
+        let nid = self.nid(number);
+        // Numbers of neighbouring inodes differ by the inode's length in steps of 32 bytes: their low bits alone would
+        // leave slots empty.
+        let key = nid.0.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(8);
+        if let Some(node) = self.nodes.get(key) {
+            return Ok(node);
+        }
+        let node = self.image.node(nid)?;
+        self.nodes.insert(key, node.clone());
+        Ok(node)
     }
 
     /// Reads attributes from the inode alone, without the index of a compressed file.
     fn inode_attr(&self, nid: Nid) -> Result<Attr> {
-        let core = &self.nodes.image().0.core;
+        let core = &self.image.0.core;
         Ok(attr::attr(&Inode::read(core, self.superblock(), nid)?, self.superblock()))
     }
 
@@ -172,7 +186,7 @@ impl ImageFs {
                 // Here, it fails as well. But no path leads to such a name, and one bad name should not hide the
                 // names of all other files: the entry is only counted.
                 Err(_) => {
-                    self.nodes.image().0.core.clusters.decoding.counters.errors.add(1);
+                    self.image.0.core.clusters.decoding.counters.errors.add(1);
                     return ControlFlow::Continue(());
                 }
             };

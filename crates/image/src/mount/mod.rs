@@ -16,7 +16,6 @@ mod attr;
 mod buffer;
 mod error;
 mod fs;
-mod nodes;
 mod options;
 
 use crate::Image;

@@ -96,59 +96,54 @@ pub struct Inode {
     pub compressed_blocks: u64,
 }
 
-/// The fields of an inode of either form.
+/// The fields of an inode of either form, as in the extended one.
 struct Fields {
     extended: bool,
-    format: u16,
-    xattr_icount: u16,
-    mode: u16,
+    raw: RawExtendedInode,
     /// Upper bits of addresses, if this inode has them.
     address_hi: Option<u16>,
-    size: u64,
-    mtime: Timestamp,
-    u: u32,
-    ino: u32,
-    uid: u32,
-    gid: u32,
-    nlink: u32,
 }
 
 impl Inode {
     /// Reads inode `nid`.
     pub fn read(bytes: &dyn Bytes, sb: &Superblock, nid: Nid) -> Result<Self> {
         let address = sb.inode_address(nid)?;
-        let fields = read_fields(bytes, sb, address)?;
+        let fields = Fields::read(bytes, sb, address)?;
+        let raw = &fields.raw;
         let corrupt = |what: String| ImageError::corrupt(address, format!("inode {nid} has {what}"));
-        if fields.format & disk::FORMAT_RESERVED != 0 {
-            return Err(corrupt(format!("an unknown format, {:#06x}", fields.format)));
+        if raw.i_format.get() & disk::FORMAT_RESERVED != 0 {
+            return Err(corrupt(format!("an unknown format, {:#06x}", raw.i_format.get())));
         }
-        let Some(kind) = FileKind::from_mode(fields.mode) else {
-            return Err(corrupt(format!("a mode without a file type, {:#o}", fields.mode)));
+        let mode = raw.i_mode.get();
+        let Some(kind) = FileKind::from_mode(mode) else {
+            return Err(corrupt(format!("a mode without a file type, {mode:#o}")));
         };
-        if fields.size > i64::MAX.unsigned_abs() {
-            return Err(corrupt(format!("a size of {} bytes", fields.size)));
+        let size = raw.i_size.get();
+        if size > i64::MAX.unsigned_abs() {
+            return Err(corrupt(format!("a size of {size} bytes")));
         }
-        if fields.mtime.nanoseconds >= 1_000_000_000 {
-            return Err(corrupt(format!("a time with {} nanoseconds", fields.mtime.nanoseconds)));
+        let (seconds, nanoseconds) = (raw.i_mtime.get().cast_signed(), raw.i_mtime_nsec.get());
+        if nanoseconds >= 1_000_000_000 {
+            return Err(corrupt(format!("a time with {nanoseconds} nanoseconds")));
         }
-        let xattr_bytes = disk::xattr_area_len(fields.xattr_icount);
+        let xattr_bytes = disk::xattr_area_len(raw.i_xattr_icount.get());
         let tail = advance(address, fields.len_bytes() + u64::from(xattr_bytes))?;
         let layout = fields.layout(sb, kind, tail).map_err(corrupt)?;
         let compressed = matches!(layout, Layout::CompressedFull | Layout::CompressedCompact);
         let is_device = matches!(kind, FileKind::CharDevice | FileKind::BlockDevice);
-        let (major, minor) = disk::decode_rdev(fields.u);
+        let (major, minor) = disk::decode_rdev(raw.i_u.get());
         Ok(Inode {
             nid,
             address,
             extended: fields.extended,
             kind,
-            mode: fields.mode,
-            uid: valid_id(fields.uid),
-            gid: valid_id(fields.gid),
-            nlink: fields.nlink,
-            ino: fields.ino,
-            size: fields.size,
-            mtime: fields.mtime,
+            mode,
+            uid: valid_id(raw.i_uid.get()),
+            gid: valid_id(raw.i_gid.get()),
+            nlink: raw.i_nlink.get(),
+            ino: raw.i_ino.get(),
+            size,
+            mtime: Timestamp { seconds, nanoseconds },
             device: is_device.then_some(DeviceNumber { major, minor }),
             dot_omitted: kind == FileKind::Directory && fields.flag(),
             xattr_bytes,
@@ -171,57 +166,35 @@ fn valid_id(id: u32) -> u32 {
     if id == u32::MAX { OVERFLOW_ID } else { id }
 }
 
-fn read_fields(bytes: &dyn Bytes, sb: &Superblock, address: Address) -> Result<Fields> {
-    let compact = RawCompactInode::parse(&array_at(bytes, address)?);
-    if compact.i_format.get() & disk::FORMAT_EXTENDED != 0 {
-        let raw = RawExtendedInode::parse(&array_at(bytes, address)?);
-        return Ok(Fields::from_extended(&raw, sb));
-    }
-    Ok(Fields::from_compact(&compact, sb))
-}
-
 impl Fields {
-    fn from_compact(raw: &RawCompactInode, sb: &Superblock) -> Self {
-        let directory = FileKind::from_mode(raw.i_mode.get()) == Some(FileKind::Directory);
-        let single = raw.i_format.get() & disk::FORMAT_NLINK_1_OR_DOT_OMITTED != 0 && !directory;
-        Fields {
-            extended: false,
-            format: raw.i_format.get(),
-            xattr_icount: raw.i_xattr_icount.get(),
-            mode: raw.i_mode.get(),
-            address_hi: single.then(|| raw.i_nb.get()),
-            size: u64::from(raw.i_size.get()),
-            mtime: Timestamp {
-                seconds: sb.epoch.saturating_add_unsigned(u64::from(raw.i_mtime.get())),
-                nanoseconds: sb.fixed_nsec,
-            },
-            u: raw.i_u.get(),
-            ino: raw.i_ino.get(),
-            uid: u32::from(raw.i_uid.get()),
-            gid: u32::from(raw.i_gid.get()),
-            nlink: if single { 1 } else { u32::from(raw.i_nb.get()) },
-        }
-    }
-
-    fn from_extended(raw: &RawExtendedInode, sb: &Superblock) -> Self {
-        Fields {
-            extended: true,
-            format: raw.i_format.get(),
-            xattr_icount: raw.i_xattr_icount.get(),
-            mode: raw.i_mode.get(),
+    fn read(bytes: &dyn Bytes, sb: &Superblock, address: Address) -> Result<Self> {
+        let compact = RawCompactInode::parse(&array_at(bytes, address)?);
+        if compact.i_format.get() & disk::FORMAT_EXTENDED != 0 {
+            let raw = RawExtendedInode::parse(&array_at(bytes, address)?);
             // Without 48-bit addresses the field is reserved, and a start of 32 ones means a hole.
-            address_hi: sb.wide_addresses.then(|| raw.i_nb.get()),
-            size: raw.i_size.get(),
-            mtime: Timestamp {
-                seconds: raw.i_mtime.get().cast_signed(),
-                nanoseconds: raw.i_mtime_nsec.get(),
-            },
-            u: raw.i_u.get(),
-            ino: raw.i_ino.get(),
-            uid: raw.i_uid.get(),
-            gid: raw.i_gid.get(),
-            nlink: raw.i_nlink.get(),
+            let address_hi = sb.wide_addresses.then(|| raw.i_nb.get());
+            return Ok(Fields { extended: true, raw, address_hi });
         }
+        let nb = compact.i_nb.get();
+        let directory = FileKind::from_mode(compact.i_mode.get()) == Some(FileKind::Directory);
+        let single = compact.i_format.get() & disk::FORMAT_NLINK_1_OR_DOT_OMITTED != 0 && !directory;
+        let seconds = sb.epoch.saturating_add_unsigned(u64::from(compact.i_mtime.get()));
+        let raw = RawExtendedInode {
+            i_format: compact.i_format,
+            i_xattr_icount: compact.i_xattr_icount,
+            i_mode: compact.i_mode,
+            i_nb: compact.i_nb,
+            i_size: u64::from(compact.i_size.get()).into(),
+            i_u: compact.i_u,
+            i_ino: compact.i_ino,
+            i_uid: u32::from(compact.i_uid.get()).into(),
+            i_gid: u32::from(compact.i_gid.get()).into(),
+            i_mtime: seconds.cast_unsigned().into(),
+            i_mtime_nsec: sb.fixed_nsec.into(),
+            i_nlink: if single { 1 } else { u32::from(nb) }.into(),
+            reserved: [0; 16],
+        };
+        Ok(Fields { extended: false, raw, address_hi: single.then_some(nb) })
     }
 
     /// Length of the inode itself, bytes.
@@ -231,12 +204,12 @@ impl Fields {
 
     /// The flag bit, whose meaning depends on the type of file.
     fn flag(&self) -> bool {
-        self.format & disk::FORMAT_NLINK_1_OR_DOT_OMITTED != 0
+        self.raw.i_format.get() & disk::FORMAT_NLINK_1_OR_DOT_OMITTED != 0
     }
 
     /// `i_u` with the upper bits, if this inode has them.
     fn wide_u(&self) -> u64 {
-        u64::from(self.address_hi.unwrap_or(0)) << 32 | u64::from(self.u)
+        u64::from(self.address_hi.unwrap_or(0)) << 32 | u64::from(self.raw.i_u.get())
     }
 
     /// First byte of the first block; `None` if all bits of the address are ones, which means a hole.
@@ -253,7 +226,7 @@ impl Fields {
 
     /// Decodes the layout. An error completes the sentence "the inode has ...".
     fn layout(&self, sb: &Superblock, kind: FileKind, tail: Address) -> Result<Layout, String> {
-        let layout = self.format >> disk::FORMAT_LAYOUT_SHIFT & disk::FORMAT_LAYOUT_MASK;
+        let layout = self.raw.i_format.get() >> disk::FORMAT_LAYOUT_SHIFT & disk::FORMAT_LAYOUT_MASK;
         if layout > disk::LAYOUT_CHUNK_BASED {
             return Err(format!("an unknown data layout, {layout}"));
         }
@@ -271,7 +244,7 @@ impl Fields {
 
     fn inline(&self, sb: &Superblock, tail: Address) -> Result<Layout, String> {
         let block_bytes = u64::from(sb.block_bytes());
-        let tail_bytes = self.size % block_bytes;
+        let tail_bytes = self.raw.i_size.get() % block_bytes;
         if tail.offset % block_bytes + tail_bytes > block_bytes {
             return Err(format!("an inline tail of {tail_bytes} bytes that leaves its block"));
         }
@@ -280,9 +253,10 @@ impl Fields {
 
     fn chunks(&self, sb: &Superblock) -> Result<Layout, String> {
         // The lower half of the word is the format; the upper half must be zero.
-        let format = (self.u & 0xffff) as u16;
-        if format & chunk::FORMAT_RESERVED != 0 || self.u >> 16 != 0 {
-            return Err(format!("an unknown chunk format, {:#x}", self.u));
+        let u = self.raw.i_u.get();
+        let format = (u & 0xffff) as u16;
+        if format & chunk::FORMAT_RESERVED != 0 || u >> 16 != 0 {
+            return Err(format!("an unknown chunk format, {u:#x}"));
         }
         let chunk_bits = sb.block_bits + (format & chunk::FORMAT_BITS_MASK) as u8;
         if chunk_bits >= 63 {

@@ -23,18 +23,19 @@ pub enum FileKind {
 }
 
 impl FileKind {
+    const ALL: [FileKind; 7] = [
+        FileKind::Regular,
+        FileKind::Directory,
+        FileKind::Symlink,
+        FileKind::CharDevice,
+        FileKind::BlockDevice,
+        FileKind::Fifo,
+        FileKind::Socket,
+    ];
+
     /// Decodes the type from `st_mode`; `None` for an invalid one.
     pub fn from_mode(mode: u16) -> Option<Self> {
-        match mode & inode::MODE_TYPE_MASK {
-            0o100_000 => Some(FileKind::Regular),
-            0o040_000 => Some(FileKind::Directory),
-            0o120_000 => Some(FileKind::Symlink),
-            0o020_000 => Some(FileKind::CharDevice),
-            0o060_000 => Some(FileKind::BlockDevice),
-            0o010_000 => Some(FileKind::Fifo),
-            0o140_000 => Some(FileKind::Socket),
-            _ => None,
-        }
+        FileKind::ALL.into_iter().find(|kind| kind.mode_bits() == mode & inode::MODE_TYPE_MASK)
     }
 
     /// Encodes the type as in `st_mode`; the inverse of [`from_mode`](Self::from_mode).
@@ -52,16 +53,7 @@ impl FileKind {
 
     /// Decodes the type from a directory entry; `None` for 0, which means unknown, and for an invalid one.
     pub fn from_dirent(file_type: u8) -> Option<Self> {
-        const ALL: [FileKind; 7] = [
-            FileKind::Regular,
-            FileKind::Directory,
-            FileKind::Symlink,
-            FileKind::CharDevice,
-            FileKind::BlockDevice,
-            FileKind::Fifo,
-            FileKind::Socket,
-        ];
-        ALL.into_iter().find(|kind| kind.to_dirent() == file_type)
+        FileKind::ALL.into_iter().find(|kind| kind.to_dirent() == file_type)
     }
 
     /// Encodes the type as in a directory entry.

@@ -15,18 +15,14 @@ pub mod extent;
 pub mod flat;
 pub mod inode;
 mod kind;
-#[cfg(any(test, feature = "testing"))]
 mod slice_bytes;
 pub mod superblock;
-#[cfg(test)]
-pub(crate) mod test_image;
 pub mod xattr;
 pub mod zmap;
 
 pub use extent::{Cluster, Extent, Mapping};
 pub use inode::{Inode, Layout};
 pub use kind::FileKind;
-#[cfg(any(test, feature = "testing"))]
 pub use slice_bytes::SliceBytes;
 pub use superblock::Superblock;
 pub use xattr::Xattr;
@@ -42,3 +38,6 @@ pub trait Bytes {
     /// Fills `buf` from `at`. A range after the end is [`Truncated`](crate::ImageError::Truncated).
     fn read_at(&self, at: Address, buf: &mut [u8]) -> Result<()>;
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

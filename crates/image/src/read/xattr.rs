@@ -141,7 +141,7 @@ impl<'a> Xattrs<'a> {
     ) -> Result<Self> {
         let nid = inode.nid;
         let Some(at) = inode.xattr_address() else {
-            let (header, none) = (RawXattrHeader::parse(&[0; RawXattrHeader::LEN]), Address::image(0));
+            let (header, none) = (RawXattrHeader::zeroed(), Address::image(0));
             return Ok(Xattrs { bytes, sb, prefixes, nid, header, shared: none, inline: none, end: 0 });
         };
         let len = u64::from(inode.xattr_bytes);
@@ -196,11 +196,11 @@ impl<'a> Xattrs<'a> {
         let raw = RawXattrEntry::parse(&array_at(self.bytes, at)?);
         let name_at = advance(at, RawXattrEntry::LEN as u64)?;
         let value_at = advance(name_at, u64::from(raw.name_len))?;
-        let behind = advance(value_at, u64::from(raw.value_size.get()))?;
-        let next = behind.offset.checked_next_multiple_of(disk::ALIGN);
+        let after = advance(value_at, u64::from(raw.value_size.get()))?;
+        let next = after.offset.checked_next_multiple_of(disk::ALIGN);
         let next = next.filter(|next| *next <= end);
         let next = next.ok_or_else(|| {
-            ImageError::corrupt(at, "an attribute that extends behind the inode's attributes")
+            ImageError::corrupt(at, "an attribute that extends past the inode's attributes")
         })?;
         let next = Address { offset: next, ..at };
         let Some((base, infix)) = self.prefixes.resolve(raw.name_index) else {

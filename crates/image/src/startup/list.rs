@@ -12,7 +12,7 @@ pub const LIST_BYTES_MAX: usize = 16 << 20;
 pub const LIST_ENTRIES_MAX: usize = 1 << 17;
 
 /// The first line of a list that was recorded.
-const HEADING: &[u8] = b"# pagefold start-up list 1: path, offset, length\n";
+pub(super) const HEADING: &[u8] = b"# pagefold start-up list 1: path, offset, length\n";
 
 /// Something that a start-up reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub struct StartEntry {
 pub struct StartList {
     /// The entries.
     pub entries: Vec<StartEntry>,
-    /// Lines that are none: with another number of fields than one and three, or fields that are no numbers.
+    /// Malformed lines: not one or three fields, or a field that is not a number.
     pub malformed: u64,
     /// Whether the text went on after the limits of bytes or entries.
     pub is_cut: bool,
@@ -56,7 +56,7 @@ impl StartList {
     }
 }
 
-/// The entries of a text; `None` for a malformed line. Empty lines and those that begin with `#` are none.
+/// The entries of a text; `None` for a malformed line. Empty lines and those that begin with `#` are skipped.
 pub fn lines(text: &[u8]) -> impl Iterator<Item = Option<StartEntry>> {
     let lines = text.split(|byte| *byte == b'\n');
     lines.filter(|line| !line.is_empty() && !line.starts_with(b"#")).map(parse_line)
@@ -93,9 +93,9 @@ fn unescaped(text: &[u8]) -> Vec<u8> {
     let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text);
     while let Some((&first, tail)) = rest.split_first() {
         match (first, tail) {
-            (b'\\', [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', behind @ ..]) => {
+            (b'\\', [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', after @ ..]) => {
                 bytes.push((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'));
-                rest = behind;
+                rest = after;
             }
             _ => {
                 bytes.push(first);
@@ -104,11 +104,6 @@ fn unescaped(text: &[u8]) -> Vec<u8> {
         }
     }
     bytes
-}
-
-/// The beginning of a text.
-pub(super) fn heading() -> Vec<u8> {
-    HEADING.to_vec()
 }
 
 /// Adds a line to a text. `path` begins with a slash.
@@ -171,7 +166,7 @@ mod tests {
         fn lines_round_trip(name in proptest::collection::vec(1..=u8::MAX, 1..40), start: u32, len: u32) {
             let name: Vec<u8> = name.into_iter().map(|byte| if byte == b'/' { b'.' } else { byte }).collect();
             let range = u64::from(start)..u64::from(start) + u64::from(len);
-            let mut text = heading();
+            let mut text = HEADING.to_vec();
             push_line(&mut text, &[b"/d/", name.as_slice()].concat(), &range);
             prop_assert!(text.iter().all(|byte| *byte >= 0x20 || matches!(byte, b'\t' | b'\n')));
             let expected = if name == b"." { b"d".to_vec() } else { [b"d/", name.as_slice()].concat() };

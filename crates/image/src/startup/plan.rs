@@ -1,8 +1,7 @@
 //! The stored bytes of what a list names, and the pieces in which they are fetched.
 
-use crate::core::{Contents, Core};
+use crate::core::{Core, FileReader};
 use crate::read::{Cursor, Mapping};
-use crate::work::WorkLimit;
 use crate::{Address, Result, Space};
 use std::ops::Range;
 
@@ -18,16 +17,11 @@ pub(super) struct Stored {
 }
 
 /// Adds the stored ranges of a range of a file to `ranges`, except those among metadata. The range ends inside the file.
-pub(super) fn stored_ranges(
-    core: &Core,
-    contents: &Contents,
-    range: Range<u64>,
-    ranges: &mut Vec<Stored>,
-    work: &WorkLimit,
-) -> Result<()> {
+pub(super) fn stored_ranges(file: FileReader<'_>, range: Range<u64>, ranges: &mut Vec<Stored>) -> Result<()> {
+    let core = file.core;
     let (mut at, mut cursor, most) = (range.start, Cursor::default(), ranges.len() + RANGES_MAX);
     while at < range.end && ranges.len() < most {
-        let extent = core.extent_near(contents, at, &mut cursor, work)?;
+        let extent = file.extent_near(at, &mut cursor)?;
         let end = extent.end().min(range.end);
         let (within, len_bytes) = (at - extent.start, end - at);
         match extent.mapping {
@@ -37,32 +31,11 @@ pub(super) fn stored_ranges(
             Mapping::Compressed(cluster) => push(core, ranges, cluster.at, 0, cluster.len_bytes.into()),
             Mapping::Fragment { offset } => {
                 if let Some(start) = offset.checked_add(within) {
-                    stored_fragment(core, contents, start..start.saturating_add(len_bytes), ranges, work)?;
+                    // The packed file has no fragments itself.
+                    let packed = FileReader { contents: core.packed_for(&file.contents.inode)?, ..file };
+                    stored_ranges(packed, start..start.saturating_add(len_bytes), ranges)?;
                 }
             }
-        }
-        at = end;
-    }
-    Ok(())
-}
-
-/// Adds the stored ranges of a range of the packed file. It has no fragments itself.
-fn stored_fragment(
-    core: &Core,
-    contents: &Contents,
-    range: Range<u64>,
-    ranges: &mut Vec<Stored>,
-    work: &WorkLimit,
-) -> Result<()> {
-    let (mut at, most) = (range.start, ranges.len() + RANGES_MAX);
-    while at < range.end && ranges.len() < most {
-        let extent = core.packed_extent_at(&contents.inode, at, work)?;
-        let end = extent.end().min(range.end);
-        match extent.mapping {
-            Mapping::Plain(from) => push(core, ranges, from, at - extent.start, end - at),
-            Mapping::Interlaced { at: from, len_bytes } => push(core, ranges, from, 0, len_bytes.into()),
-            Mapping::Compressed(cluster) => push(core, ranges, cluster.at, 0, cluster.len_bytes.into()),
-            Mapping::Hole | Mapping::Fragment { .. } => {}
         }
         at = end;
     }

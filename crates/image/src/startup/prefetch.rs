@@ -154,8 +154,7 @@ impl Planner<'_> {
             FileKind::Directory => read_directory(&node, range.end, &self.work)?,
             FileKind::Symlink => drop(node.read_link()?),
             FileKind::Regular => {
-                let core = &self.image.0.core;
-                stored_ranges(core, node.contents(), range.clone(), &mut self.window, &self.work)?;
+                stored_ranges(node.reader(&self.work), range.clone(), &mut self.window)?;
             }
             _ => {}
         }

@@ -144,7 +144,7 @@ impl State {
     }
 
     fn into_record(self, root: Nid) -> Record {
-        let mut record = Record { text: list::heading(), entries: 0, lost: self.lost };
+        let mut record = Record { text: list::HEADING.to_vec(), entries: 0, lost: self.lost };
         for Entry { nid, range, is_directory } in &self.entries {
             let is_full = record.text.len() >= LIST_BYTES_MAX / 2;
             match self.path(*nid, root, *is_directory).filter(|_| !is_full) {

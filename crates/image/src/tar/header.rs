@@ -33,7 +33,7 @@ impl Header {
     pub(super) fn of(node: &Node, name: &[u8], target: Option<&[u8]>, is_hard_link: bool) -> Self {
         let inode = node.inode();
         let mut header = Header { block: [0; BLOCK_BYTES], records: Vec::new() };
-        header.name(name);
+        header.text(0..100, "path", name);
         header.octal(100..108, u64::from(inode.mode & 0o7777));
         header.number(108..116, "uid", u64::from(inode.uid));
         header.number(116..124, "gid", u64::from(inode.gid));
@@ -56,10 +56,6 @@ impl Header {
             header.octal(337..345, u64::from(device.minor));
         }
         header
-    }
-
-    fn name(&mut self, name: &[u8]) {
-        self.text(0..100, "path", name);
     }
 
     /// Writes a text field, and a pax record if the text does not fit.

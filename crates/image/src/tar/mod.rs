@@ -256,13 +256,6 @@ impl<W: Write> Visitor for Writer<'_, W> {
         walk::is_among(path, self.paths)
     }
 
-    fn enter(&mut self, visit: &Visit<'_>) -> ControlFlow<(), bool> {
-        match self.member(visit) {
-            ControlFlow::Continue(()) => ControlFlow::Continue(true),
-            ControlFlow::Break(()) => ControlFlow::Break(()),
-        }
-    }
-
     fn file(&mut self, visit: &Visit<'_>) -> ControlFlow<()> {
         // The format has no type for sockets.
         if visit.node.kind() == FileKind::Socket {

@@ -25,78 +25,53 @@ pub use top::LISTED_FILES;
 /// Shortest file in the list of the files that are compressed worst, bytes.
 pub const WORST_LEN_BYTES: u64 = 64 << 10;
 
-/// A use of stored bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum UsagePart {
-    /// Clusters of files, compressed with LZ4.
-    Lz4,
-    /// Clusters of files, compressed with MicroLZMA.
-    Lzma,
-    /// Clusters of files, compressed with DEFLATE.
-    Deflate,
-    /// Clusters of files, compressed with Zstandard.
-    Zstd,
-    /// Uncompressed contents of files, in blocks.
-    Plain,
-    /// The packed file, which holds fragments, without the part of directories.
-    Fragments,
-    /// Contents after inodes, compressed or not: ends of files, targets of symbolic links.
-    Inline,
-    /// Contents of directories. If these are fragments, their part of the packed file.
-    Directories,
-    /// Inodes, and the rest of their last slots.
-    Inodes,
-    /// Indexes of compressed files, and arrays of chunks.
-    Indexes,
-    /// Extended attributes, and the prefixes of their names.
-    Xattrs,
-    /// The metabox, which holds compressed metadata.
-    Metabox,
-    /// The bytes before the superblock, the superblock, and the records and the table of devices that belong to it.
-    Superblock,
-    /// Padding of blocks, and bytes that nothing refers to.
-    Unused,
+macro_rules! usage_parts {
+    ($($(#[$doc:meta])* $part:ident $name:literal,)*) => {
+        /// A use of stored bytes.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum UsagePart { $($(#[$doc])* $part,)* }
+
+        impl UsagePart {
+            /// All parts, in the order of their declaration.
+            pub const ALL: [UsagePart; [$($name),*].len()] = [$(UsagePart::$part),*];
+
+            /// The name in JSON and in text.
+            pub fn name(self) -> &'static str {
+                [$($name),*][self as usize]
+            }
+        }
+    };
 }
 
-impl UsagePart {
-    /// All parts, in the order of their declaration.
-    pub const ALL: [UsagePart; 14] = [
-        UsagePart::Lz4,
-        UsagePart::Lzma,
-        UsagePart::Deflate,
-        UsagePart::Zstd,
-        UsagePart::Plain,
-        UsagePart::Fragments,
-        UsagePart::Inline,
-        UsagePart::Directories,
-        UsagePart::Inodes,
-        UsagePart::Indexes,
-        UsagePart::Xattrs,
-        UsagePart::Metabox,
-        UsagePart::Superblock,
-        UsagePart::Unused,
-    ];
-
-    /// The name in JSON and in text.
-    pub fn name(self) -> &'static str {
-        const NAMES: [&str; UsagePart::ALL.len()] = [
-            "lz4",
-            "lzma",
-            "deflate",
-            "zstd",
-            "plain",
-            "fragments",
-            "inline",
-            "directories",
-            "inodes",
-            "indexes",
-            "xattrs",
-            "metabox",
-            "superblock",
-            "unused",
-        ];
-        NAMES[self as usize]
-    }
+usage_parts! {
+    /// Clusters of files, compressed with LZ4.
+    Lz4 "lz4",
+    /// Clusters of files, compressed with MicroLZMA.
+    Lzma "lzma",
+    /// Clusters of files, compressed with DEFLATE.
+    Deflate "deflate",
+    /// Clusters of files, compressed with Zstandard.
+    Zstd "zstd",
+    /// Uncompressed contents of files, in blocks.
+    Plain "plain",
+    /// The packed file, which holds fragments, without the part of directories.
+    Fragments "fragments",
+    /// Contents after inodes, compressed or not: ends of files, targets of symbolic links.
+    Inline "inline",
+    /// Contents of directories. If these are fragments, their part of the packed file.
+    Directories "directories",
+    /// Inodes, and the rest of their last slots.
+    Inodes "inodes",
+    /// Indexes of compressed files, and arrays of chunks.
+    Indexes "indexes",
+    /// Extended attributes, and the prefixes of their names.
+    Xattrs "xattrs",
+    /// The metabox, which holds compressed metadata.
+    Metabox "metabox",
+    /// The bytes before the superblock, the superblock, and the records and the table of devices that belong to it.
+    Superblock "superblock",
+    /// Padding of blocks, and bytes that nothing refers to.
+    Unused "unused",
 }
 
 /// A regular file and its stored bytes.

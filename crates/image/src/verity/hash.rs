@@ -23,7 +23,7 @@ pub enum SyntaxError {
     /// A digest begins with something else, or has another length.
     #[error("a digest is 'sha256:' with 64 hexadecimal digits")]
     Digest,
-    /// A salt has an odd number of digits, characters that are none, or is too long.
+    /// A salt has an odd number of digits, characters that are not digits, or is too long.
     #[error("a salt is at most 32 bytes, as pairs of hexadecimal digits")]
     Salt,
 }

@@ -14,7 +14,6 @@
 mod hash;
 mod layout;
 mod measure;
-mod nodes;
 mod verified;
 
 pub use hash::{Descriptor, Digest, MAX_SALT_BYTES, Salt, SyntaxError};

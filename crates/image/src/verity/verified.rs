@@ -12,13 +12,16 @@
 
 use super::hash::{BlockHasher, Hash};
 use super::layout::Layout;
-use super::nodes::{Node, NodeCache};
 use super::{BLOCK_BYTES, Descriptor, Digest, HASH_BYTES, HASHES_PER_BLOCK, Salt, VerityError};
+use crate::slot_cache::SlotCache;
 use pagefold_backing::{BackingError, ByteSource, Prefetched};
 use std::sync::Arc;
 
 /// The most memory that a [`VerifiedSource`] takes for verified nodes, bytes.
 pub const MAX_CACHE_BYTES: usize = 4 << 20;
+
+/// The contents of a verified block of the tree.
+type Node = [u8; BLOCK_BYTES];
 
 /// A source that returns only bytes that belong to a digest. A read of others fails with [`BackingError::Mismatch`], and
 /// leaves undefined bytes in the buffer.
@@ -28,7 +31,8 @@ pub struct VerifiedSource {
     layout: Layout,
     hasher: BlockHasher,
     root_hash: Hash,
-    nodes: NodeCache,
+    /// Verified blocks of the tree by position. A tree is read in order of its data, and neighbours have different slots.
+    nodes: SlotCache<Arc<Node>>,
 }
 
 impl VerifiedSource {
@@ -64,7 +68,7 @@ impl VerifiedSource {
         if found != digest {
             return Err(VerityError::WrongDigest { expected: digest, found });
         }
-        let nodes = NodeCache::new(expected_bytes / BLOCK_BYTES as u64, MAX_CACHE_BYTES / BLOCK_BYTES);
+        let nodes = SlotCache::new(expected_bytes.min(MAX_CACHE_BYTES as u64) as usize / BLOCK_BYTES);
         Ok(VerifiedSource { data, tree, layout, hasher, root_hash, nodes })
     }
 
@@ -160,12 +164,12 @@ impl ByteSource for VerifiedSource {
                 (false, true) => rest.len(),
                 (false, false) => rest.len() / BLOCK_BYTES * BLOCK_BYTES,
             };
-            let (here, behind) = rest.split_at_mut(len_bytes);
+            let (here, after) = rest.split_at_mut(len_bytes);
             match is_part {
                 true => self.read_part(block, within, here)?,
                 false => self.read_blocks(block, at, here)?,
             }
-            (at, rest) = (at + len_bytes as u64, behind);
+            (at, rest) = (at + len_bytes as u64, after);
         }
         Ok(())
     }

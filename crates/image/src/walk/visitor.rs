@@ -36,8 +36,10 @@ pub trait Visitor {
     }
 
     /// Visits a directory before its entries. If it returns false, the walk skips the entries and
-    /// [`leave`](Self::leave).
-    fn enter(&mut self, visit: &Visit<'_>) -> ControlFlow<(), bool>;
+    /// [`leave`](Self::leave). The default visits it as a [`file`](Self::file), and then its entries.
+    fn enter(&mut self, visit: &Visit<'_>) -> ControlFlow<(), bool> {
+        self.file(visit).map_continue(|()| true)
+    }
 
     /// Visits the same directory after its entries; `directories` is the number of directories among them.
     fn leave(&mut self, visit: &Visit<'_>, directories: u64) -> ControlFlow<()> {

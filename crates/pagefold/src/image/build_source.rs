@@ -203,7 +203,7 @@ fn spooled(args: &BuildArgs, out: &OutFile, input: impl Read, shown: &Path) -> R
 fn check_options(args: &BuildArgs, is_directory: bool, is_archive: bool) -> Result<()> {
     let refused = |option: &str, kind: &str| {
         let shown = args.source.display();
-        Err(CliError::usage(format!("{option} is for {kind}, and '{shown}' is none; leave it out")))
+        Err(CliError::usage(format!("{option} is for {kind}, and not for '{shown}'; leave it out")))
     };
     match () {
         () if args.one_file_system && !is_directory => refused("--one-file-system", "directories"),
@@ -248,7 +248,7 @@ pub fn failure(error: BuildError) -> CliError {
             path.display()
         )),
         BuildError::Changed { .. } => CliError::new(Exit::Busy, error.to_string()),
-        BuildError::Archive { .. } | BuildError::Stream { .. } => {
+        BuildError::Archive { .. } | BuildError::CompressedSource { .. } => {
             CliError::new(Exit::Damaged, error.to_string())
         }
         BuildError::Image { ref path, ref source } => {

@@ -38,8 +38,13 @@ pub fn print(built: &Built<'_>) -> Result<()> {
     let (out, needs) = (built.out.display(), built.needs.unwrap_or(summary.target.0));
     let [image, content] = [summary.image_bytes, summary.content_bytes()].map(Human);
     let inodes = numbers::counted(summary.inodes, "file or directory", "files and directories");
+    let source = match (summary.content_bytes(), summary.inodes) {
+        (0, 0..=1) => "an empty tree".to_string(),
+        (0, _) => format!("{inodes} without contents"),
+        _ => format!("{content} in {inodes}"),
+    };
     let ratio = ratio(summary).map_or(String::new(), |ratio| format!(" ({ratio:.2}x)"));
-    output::line(&format!("{out}: {image} from {content} in {inodes}{ratio}, for Linux {needs} or later"))?;
+    output::line(&format!("{out}: {image} from {source}{ratio}, for Linux {needs} or later"))?;
     let row = |name: &str, text: String| output::line(&format!("  {name:<12} {text}"));
     if let Some(kernel) = built.running {
         let because = built.reason.as_ref().map_or(String::new(), |reason| format!("; {reason}"));

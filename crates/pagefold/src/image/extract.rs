@@ -105,7 +105,7 @@ pub fn run(args: &ExtractArgs) -> Result<()> {
         (false, 0) => Ok(()),
         (true, _) => Err(CliError::failed(format!(
             "interrupted: {} complete, the others are missing",
-            text::counted(report.files, "file is", "files are")
+            text::counted(report.counts.files, "file is", "files are")
         ))),
         (false, n) => {
             let files = text::counted(n, "file", "files");
@@ -142,22 +142,23 @@ fn failed(args: &ExtractArgs, error: ExtractError) -> CliError {
 }
 
 fn print_report(report: &ExtractReport, privileged: bool) -> Result<()> {
-    let links =
-        numbers::if_any(report.links, |n| format!(", {}", text::counted(n, "hard link", "hard links")));
-    let files = text::counted(report.files, "file", "files");
-    output::line(&format!("{files}{links}, {}", Human(report.bytes)))?;
+    let links = numbers::if_any(report.counts.links, |n| {
+        format!(", {}", text::counted(n, "hard link", "hard links"))
+    });
+    let files = text::counted(report.counts.files, "file", "files");
+    output::line(&format!("{files}{links}, {}", Human(report.counts.bytes)))?;
     for (n, one, many) in [
-        (report.skipped_devices, "device was", "devices were"),
-        (report.skipped_set_id, "file's set-ID bits were", "files' set-ID bits were"),
-        (report.skipped_xattrs, "attribute of the system was", "attributes of the system were"),
+        (report.counts.skipped_devices, "device was", "devices were"),
+        (report.counts.skipped_set_id, "file's set-ID bits were", "files' set-ID bits were"),
+        (report.counts.skipped_xattrs, "attribute of the system was", "attributes of the system were"),
     ] {
         if n > 0 && !privileged {
             output::note(&format!("{} left out; --privileged includes them", text::counted(n, one, many)));
         }
     }
-    if report.skipped_set_id > 0 && privileged {
+    if report.counts.skipped_set_id > 0 && privileged {
         let files =
-            text::counted(report.skipped_set_id, "file's set-ID bits were", "files' set-ID bits were");
+            text::counted(report.counts.skipped_set_id, "file's set-ID bits were", "files' set-ID bits were");
         output::note(&format!("{files} left out, because the owner or group is not that of the image"));
     }
     findings::print_text(&report.findings);
@@ -166,13 +167,13 @@ fn print_report(report: &ExtractReport, privileged: bool) -> Result<()> {
 
 fn json(report: &ExtractReport) -> JsonReport<impl Serialize> {
     JsonReport {
-        files: report.files,
-        links: report.links,
-        written_bytes: report.bytes,
-        skipped_devices: report.skipped_devices,
-        skipped_set_id: report.skipped_set_id,
-        skipped_xattrs: report.skipped_xattrs,
-        unsupported_xattrs: report.unsupported_xattrs,
+        files: report.counts.files,
+        links: report.counts.links,
+        written_bytes: report.counts.bytes,
+        skipped_devices: report.counts.skipped_devices,
+        skipped_set_id: report.counts.skipped_set_id,
+        skipped_xattrs: report.counts.skipped_xattrs,
+        unsupported_xattrs: report.counts.unsupported_xattrs,
         interrupted: report.interrupted,
         findings: findings::json(&report.findings),
     }

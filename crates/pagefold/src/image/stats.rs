@@ -112,7 +112,7 @@ fn text(report: &MountReport) -> String {
     text
 }
 
-/// What happens when the server dies, and when it did.
+/// The consequence of the death of the server, and the last one.
 fn if_it_dies(keeper: &KeeperReport) -> String {
     match (&keeper.without_keeper, keeper.end, keeper.died_unix_s) {
         (Some(why), _, _) => format!("the mount fails: {why}"),

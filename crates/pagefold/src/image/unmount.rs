@@ -8,9 +8,9 @@ use crate::cli::each::each;
 use crate::cli::output;
 use clap::{Args, ValueHint};
 use pagefold_control::error::{CliError, Exit, Result};
-use pagefold_control::instance::RuntimeDir;
 use pagefold_control::instance::mounts as served_mounts;
 use pagefold_control::instance::state::Server;
+use pagefold_control::instance::{InstanceDir, RuntimeDir};
 use pagefold_image::mount::MOUNT_NAME;
 use pagefold_sys::fusermount::{self, HelperError};
 use pagefold_sys::pidfd::{Identity, Process};
@@ -107,8 +107,13 @@ fn in_use(path: &Path) -> CliError {
     )
 }
 
-fn kill(path: &Path, server: &Server) -> Result<()> {
-    if let Some(process) = Process::open(&Identity::from(server))? {
+fn kill(path: &Path, dir: &InstanceDir, server: Option<&Server>) -> Result<()> {
+    let open = |server: &Server| Process::open(&Identity::from(server));
+    // Then it starts no other server.
+    if let Some(keeper) = dir.keeper().and_then(|state| open(&state.keeper).transpose()).transpose()? {
+        keeper.terminate()?;
+    }
+    if let Some(process) = server.and_then(|server| open(server).transpose()).transpose()? {
         let seconds = FORCE_TIMEOUT.as_secs();
         output::note(&format!(
             "the server of '{}' has not exited after {seconds} s; killing it",
@@ -143,8 +148,7 @@ fn wait_for_server(path: &Path, force: bool) -> Result<()> {
         }
         if force && !killed && start.elapsed() > FORCE_TIMEOUT {
             killed = true;
-            let mut servers = left.iter().filter_map(|(_, state)| state.server.as_ref());
-            servers.try_for_each(|server| kill(path, server))?;
+            left.iter().try_for_each(|(dir, state)| kill(path, dir, state.server.as_ref()))?;
         }
         if start.elapsed() > EXIT_TIMEOUT {
             let why = match killed {

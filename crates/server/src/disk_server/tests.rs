@@ -303,8 +303,11 @@ fn an_export_is_watched_after_a_partial_end_until_it_is_complete() {
     let (server, _folder) = server(&Default::default());
     let mut watch = EndWatch::new(&export, server.dir.name());
     let mut interval_after = |is_complete: Option<bool>| {
-        *end.lock().unwrap() =
-            is_complete.map(|is_complete| SessionEnd { reason: "a test says so".into(), is_complete });
+        *end.lock().unwrap() = is_complete.map(|is_complete| SessionEnd {
+            reason: "a test says so".into(),
+            is_failure: true,
+            is_complete,
+        });
         watch.check();
         watch.interval().is_some()
     };

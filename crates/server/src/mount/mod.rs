@@ -211,7 +211,7 @@ fn serve(
 }
 
 impl Origin<'_> {
-    /// What a list needs, which a server can do without that takes over: nobody is there to read an error.
+    /// The parts of a list, which a server can do without that takes over: nobody is there to read an error.
     fn optional<T>(&self, made: Option<Result<T>>) -> Result<Option<T>> {
         match (self, made) {
             (Origin::TakenOver(_), Some(Err(e))) => {
@@ -402,7 +402,7 @@ impl Served {
         let Served { mount, recording, command } = self;
         loop {
             let remaining = recording.as_ref().and_then(|recording| recording.remaining());
-            // What is not there is replaced by a descriptor that is polled anyway.
+            // A descriptor that is polled anyway stands for one that is missing.
             let fds = [
                 signals.as_fd(),
                 mount.ended(),

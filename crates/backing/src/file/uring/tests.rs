@@ -105,7 +105,7 @@ fn dropping_a_ring_waits_for_all_its_requests() {
         }
         queue.start();
         drop(queue);
-        assert_eq!(buffers.stats().in_use_bytes, 0);
+        assert_eq!(buffers.in_use_bytes(), 0);
         let mut all = buffers.get(PAGES as usize * 4096, Demand::BestEffort).unwrap();
         all.fill(0x55);
         backing.flush().unwrap();
@@ -296,7 +296,7 @@ fn all_requests_complete_after(test: &str, errno: i32) {
         assert!(done.iter().all(|c| c.result.is_ok()));
         assert!(done.iter().all(|c| c.request.buf.iter().all(|&b| b == c.request.id as u8 + 1)));
         drop(queue);
-        assert_eq!(done.len() as u64 * 4096, buffers.stats().in_use_bytes);
+        assert_eq!(done.len() as u64 * 4096, buffers.in_use_bytes());
     });
     outcome.join().unwrap();
 }

@@ -1,6 +1,6 @@
 //! The file that an archive is in: read by blocks while it is parsed, and at any position when contents are read.
 
-use super::fault::Fault;
+use super::fault::refused;
 use crate::{BuildError, Result};
 use std::fs::File;
 use std::io;
@@ -82,7 +82,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Reads the next block. An archive that ends here is cut off.
-    pub fn block(&mut self) -> Result<Block, Fault> {
+    pub fn block(&mut self) -> Result<Block> {
         self.check_left(BLOCK_BYTES as u64)?;
         let mut block = [0; BLOCK_BYTES];
         self.archive.read_exact_at(&mut block, self.at)?;
@@ -96,7 +96,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Reads `len_bytes` and passes over the padding after them. The caller limits the length.
-    pub fn payload(&mut self, len_bytes: u64) -> Result<Vec<u8>, Fault> {
+    pub fn payload(&mut self, len_bytes: u64) -> Result<Vec<u8>> {
         let start = self.at;
         self.skip(len_bytes)?;
         let mut bytes = vec![0; len_bytes as usize];
@@ -105,19 +105,19 @@ impl<'a> Cursor<'a> {
     }
 
     /// Passes over `len_bytes` and the padding after them.
-    pub fn skip(&mut self, len_bytes: u64) -> Result<(), Fault> {
+    pub fn skip(&mut self, len_bytes: u64) -> Result<()> {
         let padded = len_bytes.checked_next_multiple_of(BLOCK_BYTES as u64).ok_or_else(cut_off)?;
         self.check_left(padded)?;
         self.at += padded;
         Ok(())
     }
 
-    fn check_left(&self, len_bytes: u64) -> Result<(), Fault> {
+    fn check_left(&self, len_bytes: u64) -> Result<()> {
         let left = self.archive.len_bytes().saturating_sub(self.at);
         if len_bytes <= left { Ok(()) } else { Err(cut_off()) }
     }
 }
 
-fn cut_off() -> Fault {
-    Fault::refused("the archive is cut off here; get it again")
+fn cut_off() -> BuildError {
+    refused("the archive is cut off here; get it again")
 }

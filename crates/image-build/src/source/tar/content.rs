@@ -40,7 +40,7 @@ impl Runs {
     }
 
     /// The first run that ends after a position.
-    fn behind(&self, position: u64) -> Option<SparseRun> {
+    fn first_after(&self, position: u64) -> Option<SparseRun> {
         let first = self.table.partition_point(self.range.clone(), |run| run.end <= position);
         (first < self.range.end).then(|| self.table.get(first))
     }
@@ -78,7 +78,7 @@ impl MemberReader<'_> {
         let Some(runs) = &content.runs else {
             return (Some(content.at + position), content.len_bytes - position);
         };
-        match runs.behind(position) {
+        match runs.first_after(position) {
             Some(run) if run.start <= position => {
                 (Some(content.at + run.stored_at + (position - run.start)), run.end - position)
             }

@@ -1,34 +1,16 @@
-//! Why a member of an archive is not taken.
+//! The errors of a member that is not taken: [`BuildError::Refused`] without a path, which the scan adds.
 
 use crate::BuildError;
 
-/// Why a member is not taken.
-#[derive(Debug)]
-pub(super) enum Fault {
-    /// The archive's fault.
-    Refused(String),
-    /// The archive cannot be read.
-    Build(BuildError),
+/// The error of a member that is at fault.
+pub(super) fn refused(what: impl Into<String>) -> BuildError {
+    BuildError::refused(b"", what)
 }
 
-impl Fault {
-    pub(super) fn refused(what: impl Into<String>) -> Self {
-        Fault::Refused(what.into())
-    }
-
-    pub(super) fn in_record(self, key: &[u8]) -> Self {
-        match self {
-            Fault::Refused(what) => Fault::Refused(format!("pax record {}: {what}", key.escape_ascii())),
-            fault => fault,
-        }
-    }
-}
-
-impl From<BuildError> for Fault {
-    fn from(error: BuildError) -> Self {
-        match error {
-            BuildError::Refused { what, .. } => Fault::Refused(what),
-            error => Fault::Build(error),
-        }
+/// Describes the fault of a member further; other errors stay.
+pub(super) fn described(error: BuildError, describe: impl FnOnce(&str) -> String) -> BuildError {
+    match error {
+        BuildError::Refused { what, .. } => refused(describe(&what)),
+        error => error,
     }
 }

@@ -1,7 +1,8 @@
 //! The header block of a member: fixed fields of text and numbers, in the forms of v7, ustar, star and GNU tar.
 
 use super::archive::Block;
-use super::fault::Fault;
+use super::fault::refused;
+use crate::Result;
 use std::ops::Range;
 
 const NAME: Range<usize> = 0..100;
@@ -64,39 +65,39 @@ impl<'a> Header<'a> {
     }
 
     /// Permissions.
-    pub fn permissions(self) -> Result<u16, Fault> {
+    pub fn permissions(self) -> Result<u16> {
         Ok((self.number(MODE, "mode")? & 0o7777) as u16)
     }
 
     /// Owner.
-    pub fn uid(self) -> Result<u32, Fault> {
+    pub fn uid(self) -> Result<u32> {
         id(self.number(UID, "owner")?)
     }
 
     /// Group.
-    pub fn gid(self) -> Result<u32, Fault> {
+    pub fn gid(self) -> Result<u32> {
         id(self.number(GID, "group")?)
     }
 
     /// Bytes of the member's data in the archive.
-    pub fn size(self) -> Result<u64, Fault> {
+    pub fn size(self) -> Result<u64> {
         length(self.number(SIZE, "length")?)
     }
 
     /// Time of the last change, seconds since 1970.
-    pub fn mtime(self) -> Result<i64, Fault> {
+    pub fn mtime(self) -> Result<i64> {
         let seconds = self.number(MTIME, "time")?;
-        i64::try_from(seconds).map_err(|_| Fault::refused(format!("a time of {seconds} seconds")))
+        i64::try_from(seconds).map_err(|_| refused(format!("a time of {seconds} seconds")))
     }
 
     /// Number of a device.
-    pub fn device(self) -> Result<(u64, u64), Fault> {
+    pub fn device(self) -> Result<(u64, u64)> {
         let major = length(self.number(DEVICE_MAJOR, "device")?)?;
         Ok((major, length(self.number(DEVICE_MINOR, "device")?)?))
     }
 
     /// A number at any position, which is not negative; for maps of sparse files.
-    pub fn length_at(self, field: Range<usize>) -> Result<u64, Fault> {
+    pub fn length_at(self, field: Range<usize>) -> Result<u64> {
         length(self.number(field, "number in the map of a sparse file")?)
     }
 
@@ -106,9 +107,9 @@ impl<'a> Header<'a> {
         &bytes[..bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len())]
     }
 
-    fn number(self, field: Range<usize>, what: &str) -> Result<i128, Fault> {
+    fn number(self, field: Range<usize>, what: &str) -> Result<i128> {
         let bytes = &self.0[field];
-        number(bytes).ok_or_else(|| Fault::refused(format!("its {what} is '{}'", bytes.escape_ascii())))
+        number(bytes).ok_or_else(|| refused(format!("its {what} is '{}'", bytes.escape_ascii())))
     }
 }
 
@@ -127,13 +128,13 @@ fn number(bytes: &[u8]) -> Option<i128> {
 }
 
 /// Converts a number of a user or group. The largest number of 32 bits is no user.
-pub fn id(number: i128) -> Result<u32, Fault> {
+pub fn id(number: i128) -> Result<u32> {
     let id = u32::try_from(number).ok().filter(|id| *id != u32::MAX);
-    id.ok_or_else(|| Fault::refused(format!("user or group {number}; Linux has 0 to 4294967294")))
+    id.ok_or_else(|| refused(format!("user or group {number}; Linux has 0 to 4294967294")))
 }
 
-fn length(number: i128) -> Result<u64, Fault> {
-    u64::try_from(number).map_err(|_| Fault::refused(format!("a length of {number} bytes")))
+fn length(number: i128) -> Result<u64> {
+    u64::try_from(number).map_err(|_| refused(format!("a length of {number} bytes")))
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use super::sparse::SparseRun;
 use pagefold_image::read::inode::DeviceNumber;
 
 /// The types of members.
-pub enum Kind {
+pub enum MemberKind {
     Regular(Data),
     Directory,
     Symlink(Vec<u8>),

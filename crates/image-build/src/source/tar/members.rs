@@ -1,12 +1,13 @@
 //! The members of an archive, one after another: each from its header and from what precedes that.
 
 use super::archive::{Archive, Block, Cursor};
-use super::fault::Fault;
+use super::fault::refused;
 use super::header::Header;
-use super::kind::{Data, Kind};
+use super::kind::{Data, MemberKind};
 use super::metadata;
 use super::pax::Records;
 use super::sparse::Sparse;
+use crate::Result;
 use crate::tree::Metadata;
 use pagefold_image::read::inode::{DeviceNumber, Timestamp};
 
@@ -24,7 +25,7 @@ pub struct Member {
     /// Attributes that an image cannot have.
     pub dropped_xattrs: u64,
     /// Type of file, and contents.
-    pub kind: Kind,
+    pub kind: MemberKind,
 }
 
 /// Reads members.
@@ -58,7 +59,7 @@ impl<'a> Members<'a> {
     }
 
     /// Reads the next member; `None` at the end of the archive.
-    pub fn next(&mut self) -> Result<Option<Member>, Fault> {
+    pub fn next(&mut self) -> Result<Option<Member>> {
         let mut preceding = self.nothing_precedes();
         loop {
             let at = self.cursor.at();
@@ -67,8 +68,8 @@ impl<'a> Members<'a> {
                 return self.end(&preceding).map(|()| None);
             }
             let Some(header) = Header::new(&block) else {
-                let what = format!("byte {at} behind it is no header of a member: the archive is damaged");
-                return Err(Fault::refused(what));
+                let what = format!("byte {at} after it is no header of a member: the archive is damaged");
+                return Err(refused(what));
             };
             match header.letter() {
                 b'x' | b'X' => {
@@ -76,7 +77,7 @@ impl<'a> Members<'a> {
                     preceding.records_bytes += payload.len() as u64;
                     let added = match preceding.records_bytes <= RECORDS_BYTES_MAX {
                         true => preceding.records.add(&payload, false),
-                        false => Err(Fault::refused("extended headers of more than 4 MiB")),
+                        false => Err(refused("extended headers of more than 4 MiB")),
                     };
                     if let Err(fault) = added {
                         self.current = self.name_behind(&preceding);
@@ -88,7 +89,7 @@ impl<'a> Members<'a> {
                     self.globals.add(&payload, true)?;
                     if !preceding.is_empty {
                         let what = "a global header stands between an extended header and its member";
-                        return Err(Fault::refused(what));
+                        return Err(refused(what));
                     }
                     preceding = self.nothing_precedes();
                     continue;
@@ -134,27 +135,27 @@ impl<'a> Members<'a> {
     }
 
     /// Checks the end of the archive: two blocks of zeroes, of which programs require one.
-    fn end(&mut self, preceding: &Preceding) -> Result<(), Fault> {
+    fn end(&mut self, preceding: &Preceding) -> Result<()> {
         if !preceding.is_empty {
-            return Err(Fault::refused("the archive ends behind an extended header, before its member"));
+            return Err(refused("the archive ends after an extended header, before its member"));
         }
         match self.cursor.has_block() && self.cursor.block()?.iter().any(|&byte| byte != 0) {
-            true => Err(Fault::refused(
-                "a single block of zeroes follows, and then more: archives behind each other; unite them with \
+            true => Err(refused(
+                "a single block of zeroes follows, and then more: several archives in one file; unite them with \
                  'tar --concatenate'",
             )),
             false => Ok(()),
         }
     }
 
-    fn payload(&mut self, header: Header<'_>) -> Result<Vec<u8>, Fault> {
+    fn payload(&mut self, header: Header<'_>) -> Result<Vec<u8>> {
         match header.size()? {
             size @ 0..=HEADER_BYTES_MAX => self.cursor.payload(size),
-            size => Err(Fault::refused(format!("an extended header of {size} bytes; up to 1 MiB"))),
+            size => Err(refused(format!("an extended header of {size} bytes; up to 1 MiB"))),
         }
     }
 
-    fn member(&mut self, header: Header<'_>, preceding: Preceding) -> Result<Member, Fault> {
+    fn member(&mut self, header: Header<'_>, preceding: Preceding) -> Result<Member> {
         let Preceding { mut records, long_name, long_link, .. } = preceding;
         let path = records.sparse.name.take().or(records.path.take()).or(long_name);
         self.current = path.unwrap_or_else(|| header.name());
@@ -162,24 +163,24 @@ impl<'a> Members<'a> {
         let kind = match header.letter() {
             b'0' | 0 | b'7' if self.current.ends_with(b"/") => {
                 self.cursor.skip(size(header, &records)?)?;
-                Kind::Directory
+                MemberKind::Directory
             }
-            b'0' | 0 | b'7' | b'S' => Kind::Regular(self.data(header, &mut records)?),
-            b'1' => Kind::HardLink(link()),
-            b'2' => Kind::Symlink(link()),
-            b'3' => Kind::CharDevice(device(header, &records)?),
-            b'4' => Kind::BlockDevice(device(header, &records)?),
-            b'5' => Kind::Directory,
+            b'0' | 0 | b'7' | b'S' => MemberKind::Regular(self.data(header, &mut records)?),
+            b'1' => MemberKind::HardLink(link()),
+            b'2' => MemberKind::Symlink(link()),
+            b'3' => MemberKind::CharDevice(device(header, &records)?),
+            b'4' => MemberKind::BlockDevice(device(header, &records)?),
+            b'5' => MemberKind::Directory,
             // With the names of the files in it.
             b'D' => {
                 self.cursor.skip(size(header, &records)?)?;
-                Kind::Directory
+                MemberKind::Directory
             }
-            b'6' => Kind::Fifo,
-            b'M' => return Err(Fault::refused("the rest of a file that began in another volume")),
+            b'6' => MemberKind::Fifo,
+            b'M' => return Err(refused("the rest of a file that began in another volume")),
             letter => {
                 let letter = letter.escape_ascii();
-                return Err(Fault::refused(format!("a member of the unknown type '{letter}'")));
+                return Err(refused(format!("a member of the unknown type '{letter}'")));
             }
         };
         let mut metadata = Metadata {
@@ -194,13 +195,13 @@ impl<'a> Members<'a> {
         };
         let dropped_xattrs = match &kind {
             // It has the attributes of the file that it is a name of.
-            Kind::HardLink(_) => 0,
+            MemberKind::HardLink(_) => 0,
             kind => metadata::set_attributes(&mut metadata, kind, records, &self.current)?,
         };
         Ok(Member { name: self.current.clone(), metadata, dropped_xattrs, kind })
     }
 
-    fn data(&mut self, header: Header<'_>, records: &mut Records) -> Result<Data, Fault> {
+    fn data(&mut self, header: Header<'_>, records: &mut Records) -> Result<Data> {
         let mut size = size(header, records)?;
         let sparse = match header.letter() {
             b'S' => Some(Sparse::old(header, &mut self.cursor)?),
@@ -215,18 +216,18 @@ impl<'a> Members<'a> {
     }
 }
 
-fn size(header: Header<'_>, records: &Records) -> Result<u64, Fault> {
+fn size(header: Header<'_>, records: &Records) -> Result<u64> {
     records.size.map_or_else(|| header.size(), Ok)
 }
 
-fn device(header: Header<'_>, records: &Records) -> Result<DeviceNumber, Fault> {
+fn device(header: Header<'_>, records: &Records) -> Result<DeviceNumber> {
     let (major, minor) = match records.device {
         (Some(major), Some(minor)) => (major, minor),
         _ => header.device()?,
     };
     let number = u32::try_from(major).ok().zip(u32::try_from(minor).ok());
     let number = number.map(|(major, minor)| DeviceNumber { major, minor });
-    number.ok_or_else(|| Fault::refused(format!("device {major}:{minor}; Linux has up to 4095:1048575")))
+    number.ok_or_else(|| refused(format!("device {major}:{minor}; Linux has up to 4095:1048575")))
 }
 
 fn until_nul(mut name: Vec<u8>) -> Vec<u8> {

@@ -34,7 +34,6 @@ use super::{OnEntry, Scanned};
 use crate::error::path_of;
 use crate::{BuildError, Result};
 use archive::Archive;
-use fault::Fault;
 use members::Members;
 pub use options::{TarOptions, Whiteouts};
 use place::Placer;
@@ -71,11 +70,11 @@ pub fn scan_watched(
         match placed {
             Ok(true) => {}
             Ok(false) => break,
-            Err(Fault::Refused(what)) => {
+            Err(BuildError::Refused { what, .. }) => {
                 let (archive, member) = (path.into(), path_of(members.current()));
                 return Err(BuildError::Archive { archive, member, what });
             }
-            Err(Fault::Build(error)) => return Err(error),
+            Err(error) => return Err(error),
         }
     }
     archive.check()?;

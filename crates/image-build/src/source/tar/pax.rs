@@ -2,8 +2,9 @@
 //!
 //! A record is `LENGTH KEY=VALUE\n`. An empty value takes back a record of the same key; only an attribute may be empty.
 
-use super::fault::Fault;
+use super::fault::{described, refused};
 use super::header::id;
+use crate::Result;
 use pagefold_image::read::inode::Timestamp;
 use std::collections::BTreeMap;
 
@@ -54,26 +55,28 @@ pub struct SparseRecords {
 impl Records {
     /// Adds the records of a header. A global header applies to all members after it, so it may not have what belongs
     /// to a single file.
-    pub fn add(&mut self, mut bytes: &[u8], is_global: bool) -> Result<(), Fault> {
+    pub fn add(&mut self, mut bytes: &[u8], is_global: bool) -> Result<()> {
         while !bytes.is_empty() {
             let Some((key, value, rest)) = split(bytes) else {
                 // Padding.
                 return match bytes.iter().all(|&byte| byte == 0) {
                     true => Ok(()),
-                    false => Err(Fault::refused("damaged pax records")),
+                    false => Err(refused("damaged pax records")),
                 };
             };
             if is_global && is_of_one_file(key) {
                 let key = key.escape_ascii();
-                return Err(Fault::refused(format!("the record {key} in a global header")));
+                return Err(refused(format!("the record {key} in a global header")));
             }
-            self.record(key, value).map_err(|fault| fault.in_record(key))?;
+            self.record(key, value).map_err(|error| {
+                described(error, |what| format!("pax record {}: {what}", key.escape_ascii()))
+            })?;
             bytes = rest;
         }
         Ok(())
     }
 
-    fn record(&mut self, key: &[u8], value: &[u8]) -> Result<(), Fault> {
+    fn record(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         let bytes = (!value.is_empty()).then(|| value.to_vec());
         match key {
             b"path" => self.path = bytes,
@@ -86,7 +89,7 @@ impl Records {
             b"SCHILY.devminor" => self.device.1 = optional(value, whole)?,
             b"SCHILY.acl.access" => self.access_list = bytes,
             b"SCHILY.acl.default" => self.default_list = bytes,
-            b"SCHILY.realsize" => return Err(Fault::refused("a sparse file in star's form; use GNU tar")),
+            b"SCHILY.realsize" => return Err(refused("a sparse file in star's form; use GNU tar")),
             // GNU tar leaves out the NUL that Linux keeps at the end of the label.
             b"RHT.security.selinux" => {
                 let label = [value.strip_suffix(b"\0").unwrap_or(value), b"\0"].concat();
@@ -97,11 +100,11 @@ impl Records {
         Ok(())
     }
 
-    fn prefixed(&mut self, key: &[u8], value: &[u8]) -> Result<(), Fault> {
+    fn prefixed(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         if let Some(name) = key.strip_prefix(b"SCHILY.xattr.") {
             self.xattrs.insert(unescaped(name, |code| matches!(code, b'=' | b'%')), value.to_vec());
         } else if let Some(name) = key.strip_prefix(b"LIBARCHIVE.xattr.") {
-            let value = base64(value).ok_or_else(|| Fault::refused("a value that is not base64"))?;
+            let value = base64(value).ok_or_else(|| refused("a value that is not base64"))?;
             self.xattrs.insert(unescaped(name, |_| true), value);
         } else if let Some(key) = key.strip_prefix(b"GNU.sparse.") {
             self.sparse.record(key, value)?;
@@ -112,7 +115,7 @@ impl Records {
 }
 
 impl SparseRecords {
-    fn record(&mut self, key: &[u8], value: &[u8]) -> Result<(), Fault> {
+    fn record(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         match key {
             b"major" => self.major = optional(value, whole)?,
             b"minor" => self.minor = optional(value, whole)?,
@@ -121,14 +124,14 @@ impl SparseRecords {
             b"offset" => self.offset = Some(whole(value)?),
             b"numbytes" => {
                 let Some(offset) = self.offset.take() else {
-                    return Err(Fault::refused("a length without an offset"));
+                    return Err(refused("a length without an offset"));
                 };
                 self.map.get_or_insert_default().push((offset, whole(value)?));
             }
             b"map" => {
                 let numbers = value.split(|&byte| byte == b',').map(whole).collect::<Result<Vec<_>, _>>()?;
                 let (pairs, []) = numbers.as_chunks::<2>() else {
-                    return Err(Fault::refused("an offset without a length"));
+                    return Err(refused("an offset without a length"));
                 };
                 self.map = Some(pairs.iter().map(|&[offset, len]| (offset, len)).collect());
             }
@@ -162,12 +165,12 @@ fn split(bytes: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     (equals > 0).then(|| (&record[..equals], &record[equals + 1..], rest))
 }
 
-fn optional<T>(value: &[u8], parse: impl Fn(&[u8]) -> Result<T, Fault>) -> Result<Option<T>, Fault> {
+fn optional<T>(value: &[u8], parse: impl Fn(&[u8]) -> Result<T>) -> Result<Option<T>> {
     if value.is_empty() { Ok(None) } else { parse(value).map(Some) }
 }
 
-fn whole(value: &[u8]) -> Result<u64, Fault> {
-    digits_of(value).ok_or_else(|| Fault::refused(format!("the number '{}'", value.escape_ascii())))
+fn whole(value: &[u8]) -> Result<u64> {
+    digits_of(value).ok_or_else(|| refused(format!("the number '{}'", value.escape_ascii())))
 }
 
 /// Parses decimal digits, without sign or space.
@@ -177,8 +180,8 @@ fn digits_of(text: &[u8]) -> Option<u64> {
     if text.is_empty() { None } else { text.iter().try_fold(0, add) }
 }
 
-fn time(value: &[u8]) -> Result<Timestamp, Fault> {
-    parse_time(value).ok_or_else(|| Fault::refused(format!("the time '{}'", value.escape_ascii())))
+fn time(value: &[u8]) -> Result<Timestamp> {
+    parse_time(value).ok_or_else(|| refused(format!("the time '{}'", value.escape_ascii())))
 }
 
 /// Parses seconds since 1970 with a sign and a fraction. Digits beyond nanoseconds are dropped, towards the past.

@@ -2,8 +2,8 @@
 
 use super::archive::Archive;
 use super::content::Members;
-use super::fault::Fault;
-use super::kind::{Data, Kind};
+use super::fault::{described, refused};
+use super::kind::{Data, MemberKind};
 use super::members::Member;
 use super::options::{TarOptions, Whiteouts};
 use super::sparse::SparseRun;
@@ -76,7 +76,7 @@ impl<'o> Placer<'o> {
     }
 
     /// Adds a member.
-    pub fn place(&mut self, member: Member) -> Result<(), Fault> {
+    pub fn place(&mut self, member: Member) -> Result<()> {
         let path = names(&member.name)?;
         self.scanned.dropped_xattrs += member.dropped_xattrs;
         let xattr_bytes = member.metadata.xattrs.iter().map(|(name, value)| name.len() + value.len() + 64);
@@ -95,7 +95,7 @@ impl<'o> Placer<'o> {
             return self.whiteout(parent, name, member.metadata);
         }
         match member.kind {
-            Kind::HardLink(target) => self.link(parent, name, &target),
+            MemberKind::HardLink(target) => self.link(parent, name, &target),
             kind => {
                 let body = self.body(kind)?;
                 self.add(parent, name, member.metadata, body)
@@ -130,24 +130,24 @@ impl<'o> Placer<'o> {
         Ok(self.scanned)
     }
 
-    fn charge(&mut self, bytes: usize) -> Result<(), Fault> {
+    fn charge(&mut self, bytes: usize) -> Result<()> {
         let left = self.bytes_left.checked_sub(bytes as u64);
         self.bytes_left = left.ok_or_else(|| {
             let max = Human(self.options.metadata_bytes_max);
-            Fault::refused(format!("with it the metadata of the archive takes more than {max}, the limit"))
+            refused(format!("with it the metadata of the archive takes more than {max}, the limit"))
         })?;
         Ok(())
     }
 
-    fn place_root(&mut self, member: Member) -> Result<(), Fault> {
+    fn place_root(&mut self, member: Member) -> Result<()> {
         match member.kind {
-            Kind::Directory => Ok(self.scanned.tree.change(InodeId::ROOT, |root| *root = member.metadata)?),
-            _ => Err(Fault::refused("the root would be no directory")),
+            MemberKind::Directory => self.scanned.tree.change(InodeId::ROOT, |root| *root = member.metadata),
+            _ => Err(refused("the root would be no directory")),
         }
     }
 
     /// Returns the directory at a path, and makes those that are missing.
-    fn directories(&mut self, path: &[&[u8]], mtime: Timestamp) -> Result<InodeId, Fault> {
+    fn directories(&mut self, path: &[&[u8]], mtime: Timestamp) -> Result<InodeId> {
         let mut id = InodeId::ROOT;
         let mut path_bytes = 0;
         for &name in path {
@@ -158,7 +158,7 @@ impl<'o> Placer<'o> {
                 Some(child) => {
                     let is_link = tree.link_target(child).is_some();
                     let what = if is_link { "a symbolic link" } else { "no directory" };
-                    return Err(Fault::refused(format!("it is below '{}', {what}", shown(name))));
+                    return Err(refused(format!("it is below '{}', {what}", shown(name))));
                 }
                 None => {
                     self.charge(INODE_BYTES + 2 * path_bytes)?;
@@ -170,28 +170,28 @@ impl<'o> Placer<'o> {
         Ok(id)
     }
 
-    fn body(&mut self, kind: Kind) -> Result<Body, Fault> {
+    fn body(&mut self, kind: MemberKind) -> Result<Body> {
         Ok(match kind {
-            Kind::Regular(data) => self.regular(data)?,
-            Kind::Directory | Kind::HardLink(_) => Body::Directory,
-            Kind::Symlink(target) => {
+            MemberKind::Regular(data) => self.regular(data)?,
+            MemberKind::Directory | MemberKind::HardLink(_) => Body::Directory,
+            MemberKind::Symlink(target) => {
                 self.charge(target.len())?;
                 Body::Symlink(target.into())
             }
-            Kind::CharDevice(number) => Body::CharDevice(number),
-            Kind::BlockDevice(number) => Body::BlockDevice(number),
-            Kind::Fifo => Body::Fifo,
+            MemberKind::CharDevice(number) => Body::CharDevice(number),
+            MemberKind::BlockDevice(number) => Body::BlockDevice(number),
+            MemberKind::Fifo => Body::Fifo,
         })
     }
 
-    fn regular(&mut self, data: Data) -> Result<Body, Fault> {
+    fn regular(&mut self, data: Data) -> Result<Body> {
         if let Some(runs) = &data.runs {
             let chunks = (data.len_bytes / CHUNK_BYTES).min(CHUNKS_MAX) as usize;
             self.charge(size_of_val(runs.as_ref()) + 4 * chunks)?;
         }
         let sum = self.content_bytes.checked_add(data.len_bytes).filter(|sum| *sum <= CONTENT_BYTES_MAX);
         self.content_bytes = sum.ok_or_else(|| {
-            Fault::refused(format!("with its {} bytes the files have more than 2^47", data.len_bytes))
+            refused(format!("with its {} bytes the files have more than 2^47", data.len_bytes))
         })?;
         let Data { at, len_bytes, runs } = data;
         let mut words = [at, 0, 0, 0, 0];
@@ -204,11 +204,11 @@ impl<'o> Placer<'o> {
         Ok(Body::Stored(Stored { len_bytes, words }))
     }
 
-    fn add(&mut self, parent: InodeId, name: &[u8], metadata: Metadata, body: Body) -> Result<(), Fault> {
+    fn add(&mut self, parent: InodeId, name: &[u8], metadata: Metadata, body: Body) -> Result<()> {
         let tree = &mut self.scanned.tree;
         match (tree.child(parent, name).filter(|id| tree.is_directory(*id)), &body) {
             (Some(id), Body::Directory) => {
-                return Ok(tree.change(id, |other| *other = metadata)?);
+                return tree.change(id, |other| *other = metadata);
             }
             (Some(id), _) => check_empty(tree, id)?,
             (None, _) => {}
@@ -217,34 +217,31 @@ impl<'o> Placer<'o> {
         Ok(())
     }
 
-    fn link(&mut self, parent: InodeId, name: &[u8], target: &[u8]) -> Result<(), Fault> {
+    fn link(&mut self, parent: InodeId, name: &[u8], target: &[u8]) -> Result<()> {
         let tree = &mut self.scanned.tree;
         let found = names(target)
-            .map_err(|fault| match fault {
-                Fault::Refused(what) => Fault::refused(format!("a hard link to '{}': {what}", shown(target))),
-                fault => fault,
-            })?
+            .map_err(|error| described(error, |what| format!("a hard link to '{}': {what}", shown(target))))?
             .into_iter()
             .try_fold(InodeId::ROOT, |id, name| tree.child(id, name));
         let Some(id) = found else {
             let what = format!("a hard link to '{}', which is not before it in the archive", shown(target));
-            return Err(Fault::refused(what));
+            return Err(refused(what));
         };
         if tree.is_directory(id) {
-            return Err(Fault::refused(format!("a hard link to '{}', a directory", shown(target))));
+            return Err(refused(format!("a hard link to '{}', a directory", shown(target))));
         }
         if let Some(replaced) = tree.child(parent, name).filter(|id| tree.is_directory(*id)) {
             check_empty(tree, replaced)?;
         }
-        Ok(tree.link(parent, name, id)?)
+        tree.link(parent, name, id)
     }
 
-    fn whiteout(&mut self, parent: InodeId, name: &[u8], metadata: Metadata) -> Result<(), Fault> {
+    fn whiteout(&mut self, parent: InodeId, name: &[u8], metadata: Metadata) -> Result<()> {
         if name == WHITEOUT_OPAQUE {
             self.opaque.push(parent)?;
         } else if !name.starts_with(WHITEOUT_META) {
             let name = match &name[WHITEOUT.len()..] {
-                b"" | b"." | b".." => return Err(Fault::refused("a whiteout of no name")),
+                b"" | b"." | b".." => return Err(refused("a whiteout of no name")),
                 name => name,
             };
             let tree = &mut self.scanned.tree;
@@ -258,7 +255,7 @@ impl<'o> Placer<'o> {
 }
 
 /// Splits a path into names. A slash at the beginning is dropped, as programs that extract do.
-fn names(path: &[u8]) -> Result<Vec<&[u8]>, Fault> {
+fn names(path: &[u8]) -> Result<Vec<&[u8]>> {
     let names: Vec<&[u8]> =
         path.split(|&byte| byte == b'/').filter(|name| !matches!(*name, b"" | b".")).collect();
     let what = match path {
@@ -269,12 +266,12 @@ fn names(path: &[u8]) -> Result<Vec<&[u8]>, Fault> {
         _ if names.iter().any(|name| name.len() > NAME_LEN_MAX) => "a name of more than 255 bytes",
         _ => return Ok(names),
     };
-    Err(Fault::refused(what))
+    Err(refused(what))
 }
 
-fn check_empty(tree: &Tree, id: InodeId) -> Result<(), Fault> {
+fn check_empty(tree: &Tree, id: InodeId) -> Result<()> {
     match tree.entries(id).next().is_some() {
-        true => Err(Fault::refused("a directory that is not empty has this name already")),
+        true => Err(refused("a directory that is not empty has this name already")),
         false => Ok(()),
     }
 }

@@ -1,9 +1,10 @@
 //! Maps of sparse members: GNU's old headers, and its pax forms 0.0, 0.1 and 1.0.
 
 use super::archive::{BLOCK_BYTES, Block, Cursor};
-use super::fault::Fault;
+use super::fault::refused;
 use super::header::Header;
 use super::pax::SparseRecords;
+use crate::{BuildError, Result};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Entries of a map at most.
@@ -47,7 +48,7 @@ pub struct Sparse {
 
 impl Sparse {
     /// Reads the map of GNU's old form: in the header, and in blocks after it.
-    pub fn old(header: Header<'_>, cursor: &mut Cursor<'_>) -> Result<Self, Fault> {
+    pub fn old(header: Header<'_>, cursor: &mut Cursor<'_>) -> Result<Self> {
         let mut map = Vec::new();
         add_old(header.0, OLD_MAP, ENTRIES_IN_HEADER, &mut map)?;
         let mut is_continued = header.0[OLD_IS_CONTINUED] != 0;
@@ -61,11 +62,7 @@ impl Sparse {
 
     /// Reads the map of a pax form. Form 1.0 has it before the data, whose length is `size` with the map; `size` becomes
     /// that without it. `None`: the member is not sparse.
-    pub fn pax(
-        records: &mut SparseRecords,
-        size: &mut u64,
-        cursor: &mut Cursor<'_>,
-    ) -> Result<Option<Self>, Fault> {
+    pub fn pax(records: &mut SparseRecords, size: &mut u64, cursor: &mut Cursor<'_>) -> Result<Option<Self>> {
         let map = match (records.major.unwrap_or(0), records.minor.unwrap_or(0)) {
             (0, 0 | 1) => match records.map.take() {
                 Some(map) => map,
@@ -73,19 +70,19 @@ impl Sparse {
                 None => Vec::new(),
             },
             (1, 0) => read_text(size, cursor)?,
-            (major, minor) => return Err(Fault::refused(format!("a sparse file of form {major}.{minor}"))),
+            (major, minor) => return Err(refused(format!("a sparse file of form {major}.{minor}"))),
         };
         let Some(len_bytes) = records.real_bytes else {
-            return Err(Fault::refused("a sparse file without a length"));
+            return Err(refused("a sparse file without a length"));
         };
         Ok(Some(Sparse { len_bytes, map }))
     }
 
     /// Checks the map against the file's length and the `stored_bytes` of data. Entries without bytes are left out, and
     /// adjacent ones become one.
-    pub fn runs(&self, stored_bytes: u64) -> Result<Box<[SparseRun]>, Fault> {
+    pub fn runs(&self, stored_bytes: u64) -> Result<Box<[SparseRun]>> {
         if self.len_bytes > LEN_BYTES_MAX {
-            return Err(Fault::refused(format!("a sparse file of {} bytes; up to 2^47", self.len_bytes)));
+            return Err(refused(format!("a sparse file of {} bytes; up to 2^47", self.len_bytes)));
         }
         let mut runs: Vec<SparseRun> = Vec::new();
         let (mut end, mut stored_at) = (0, 0);
@@ -96,7 +93,7 @@ impl Sparse {
                     "the map of a sparse file of {} bytes has {len} bytes at {start} after byte {end}",
                     self.len_bytes
                 );
-                return Err(Fault::refused(what));
+                return Err(refused(what));
             };
             match runs.last_mut() {
                 _ if len == 0 => {}
@@ -110,14 +107,14 @@ impl Sparse {
             false => {
                 let what =
                     format!("the map of a sparse file has {stored_at} bytes, the archive {stored_bytes}");
-                Err(Fault::refused(what))
+                Err(refused(what))
             }
         }
     }
 }
 
 /// Adds the entries of a header or block of the old form. The first one without bytes and offset ends the map.
-fn add_old(block: &Block, first: usize, count: usize, map: &mut RawMap) -> Result<(), Fault> {
+fn add_old(block: &Block, first: usize, count: usize, map: &mut RawMap) -> Result<()> {
     let header = Header(block);
     for entry in (0..count).map(|n| first + n * 24) {
         if block[entry + 12] == 0 {
@@ -128,18 +125,18 @@ fn add_old(block: &Block, first: usize, count: usize, map: &mut RawMap) -> Resul
     Ok(())
 }
 
-fn push(map: &mut RawMap, entry: (u64, u64)) -> Result<(), Fault> {
+fn push(map: &mut RawMap, entry: (u64, u64)) -> Result<()> {
     match map.len() < ENTRIES_MAX {
         true => {
             map.push(entry);
             Ok(())
         }
-        false => Err(Fault::refused("the map of a sparse file has more than 2^20 entries")),
+        false => Err(refused("the map of a sparse file has more than 2^20 entries")),
     }
 }
 
 /// Reads the map of form 1.0: numbers in lines, the number of entries first, and padding up to a whole block.
-fn read_text(size: &mut u64, cursor: &mut Cursor<'_>) -> Result<RawMap, Fault> {
+fn read_text(size: &mut u64, cursor: &mut Cursor<'_>) -> Result<RawMap> {
     let mut numbers = Numbers { cursor, block: [0; BLOCK_BYTES], at: BLOCK_BYTES, left: size };
     let count = numbers.next()?;
     let mut map = Vec::new();
@@ -160,7 +157,7 @@ struct Numbers<'c, 'a> {
 }
 
 impl Numbers<'_, '_> {
-    fn next(&mut self) -> Result<u64, Fault> {
+    fn next(&mut self) -> Result<u64> {
         let mut number: u64 = 0;
         for digits in 0..=DIGITS_MAX {
             let byte = self.byte()?;
@@ -174,7 +171,7 @@ impl Numbers<'_, '_> {
         Err(damaged())
     }
 
-    fn byte(&mut self) -> Result<u8, Fault> {
+    fn byte(&mut self) -> Result<u8> {
         if self.at == BLOCK_BYTES {
             *self.left = self.left.checked_sub(BLOCK_BYTES as u64).ok_or_else(damaged)?;
             self.block = self.cursor.block()?;
@@ -185,8 +182,8 @@ impl Numbers<'_, '_> {
     }
 }
 
-fn damaged() -> Fault {
-    Fault::refused("the map of a sparse file is damaged")
+fn damaged() -> BuildError {
+    refused("the map of a sparse file is damaged")
 }
 
 #[cfg(test)]

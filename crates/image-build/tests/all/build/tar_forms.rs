@@ -209,7 +209,7 @@ fn what_extraction_refuses_is_refused_by_name() {
         ),
         (
             Tarball::default().pax(b'x', &[("path", b"a")]).end(),
-            "'/': the archive ends behind an extended header",
+            "'/': the archive ends after an extended header",
         ),
         (
             Tarball::default().pax(b'x', &[("size", b"9223372036854775807")]).file("x", b"").end(),
@@ -239,10 +239,7 @@ fn what_extraction_refuses_is_refused_by_name() {
             .concat(),
             "'a': a single block of zeroes follows",
         ),
-        (
-            [Tarball::default().file("a", b"").0, vec![7; 512]].concat(),
-            "'a': byte 512 behind it is no header",
-        ),
+        ([Tarball::default().file("a", b"").0, vec![7; 512]].concat(), "'a': byte 512 after it is no header"),
         (Vec::new(), "'/': the archive is cut off"),
     ] {
         let found = refusal(&archive);

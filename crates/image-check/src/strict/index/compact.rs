@@ -1,7 +1,7 @@
 //! Entries of the compact form, pack by pack.
 
 use super::entry::Entry;
-use super::extent::Index;
+use super::extents::Index;
 use crate::strict::context::Strict;
 use pagefold_image::format::zmap::{BLOCKS_MASK, EntryType, HEADER_BYTES, IS_BLOCKS, Pack, advise};
 use pagefold_image::{Address, Result, rules};
@@ -75,7 +75,7 @@ impl Packs {
         }
         let at = Address { offset, ..index.at };
         let (kind, low) = self.decode(number);
-        let mut entry = Entry { at, kind, ..Entry::default() };
+        let mut entry = Entry::new(at, kind);
         let Some(current) = &mut self.current else { return Ok(entry) };
         let is_last = number - current.first + 1 == u64::from(current.pack.entries);
         match kind {

@@ -1,27 +1,7 @@
-//! Entries of an index, and the extents that they describe.
+//! Entries of an index.
 
 use pagefold_image::Address;
 use pagefold_image::format::zmap::EntryType;
-
-/// An extent that has a cluster.
-#[derive(Debug, Clone, Copy)]
-pub(in crate::strict) struct Extent {
-    /// The entry or record, for messages.
-    pub(in crate::strict) entry: Address,
-    /// Length of the extent, bytes.
-    pub(in crate::strict) len_bytes: u64,
-    /// First stored byte.
-    pub(in crate::strict) at: Address,
-    /// Stored length, bytes.
-    pub(in crate::strict) stored_bytes: u64,
-    /// The number of the algorithm; `None` for plain bytes.
-    pub(in crate::strict) algorithm: Option<u8>,
-    pub(in crate::strict) partial: bool,
-    /// Whether the file ends with it.
-    pub(in crate::strict) is_last: bool,
-    /// Whether the bytes lie after the index.
-    pub(in crate::strict) inline: bool,
-}
 
 /// An entry of either form.
 #[derive(Debug, Clone, Copy)]
@@ -41,11 +21,12 @@ pub(super) struct Entry {
     pub(super) has_unused_bits: bool,
 }
 
-impl Default for Entry {
-    fn default() -> Self {
+impl Entry {
+    /// An entry with nothing but its kind.
+    pub(super) fn new(at: Address, kind: EntryType) -> Self {
         Entry {
-            at: Address::image(0),
-            kind: EntryType::NonHead,
+            at,
+            kind,
             offset: 0,
             partial: false,
             block: 0,

@@ -1,7 +1,7 @@
 //! Entries of the full form.
 
 use super::entry::Entry;
-use super::extent::Index;
+use super::extents::Index;
 use crate::strict::context::Strict;
 use pagefold_image::format::zmap::{
     BLOCKS_MASK, EntryType, FULL_ENTRIES_OFFSET, FULL_ENTRY_BYTES, IS_BLOCKS, RawFullEntry,
@@ -19,7 +19,7 @@ pub(super) fn entry(strict: &Strict<'_>, index: &Index<'_>, number: u64) -> Resu
     let raw = RawFullEntry::parse(&strict.array(at)?);
     let (advise, block) = (raw.advise.get(), raw.block.get());
     let kind = EntryType::from_bits(advise);
-    let mut entry = Entry { at, kind, ..Entry::default() };
+    let mut entry = Entry::new(at, kind);
     if kind != EntryType::NonHead {
         entry.offset = raw.lcluster_offset.get().into();
         entry.partial = advise & !HEAD_BITS == 0 && advise & 0x8000 != 0;

@@ -1,10 +1,11 @@
 //! The entries of logical clusters, of either form, from the first to the last.
 
 use super::compact::Packs;
-use super::entry::{Entry, Extent};
-use super::extent::Index;
+use super::entry::Entry;
+use super::extents::Index;
 use super::{full, tail};
 use crate::strict::context::Strict;
+use crate::strict::extent::Extent;
 use crate::strict::inode::Layout;
 use pagefold_image::format::features::incompat;
 use pagefold_image::format::zmap::{EntryType, FULL_ENTRIES_OFFSET, FULL_ENTRY_BYTES, advise};
@@ -205,7 +206,7 @@ impl Walk<'_, '_, '_> {
             return tail::check_inline(self.strict, self.index, extent, self.index_end);
         }
         if head.lacks_blocks || head.blocks == Some(0) {
-            let what = format!("the entry behind head {} has no number of blocks, or 0", head.number);
+            let what = format!("the entry after head {} has no number of blocks, or 0", head.number);
             self.strict.fault(&rules::INDEX_BLOCKS, entry.at, what);
         }
         self.index.extent(self.strict, extent)

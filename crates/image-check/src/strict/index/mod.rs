@@ -1,21 +1,19 @@
 //! Rules of the indexes of compressed files: the header, and what an extent and its stored bytes must be like.
 //!
 //! `lclusters` walks over the entries that `full` and `compact` read; `records` walks over extent records. Both pass
-//! each extent to [`Index::extent`](extent::Index::extent).
+//! each extent to [`Index::extent`](extents::Index::extent).
 
 mod compact;
 mod entry;
-mod extent;
+mod extents;
 mod full;
 mod lclusters;
 mod records;
 mod tail;
 
-pub(super) use entry::Extent;
-
 use super::context::Strict;
 use super::inode::{Layout, RawInode};
-use extent::Index;
+use extents::Index;
 use pagefold_image::format::features::incompat;
 use pagefold_image::format::zmap::{HEADER_BYTES, MapHeader, advise};
 use pagefold_image::{Address, Result, rules};

@@ -1,9 +1,9 @@
 //! Extent records.
 
-use super::entry::Extent;
-use super::extent::Index;
+use super::extents::Index;
 use super::tail;
 use crate::strict::context::Strict;
+use crate::strict::extent::Extent;
 use pagefold_image::format::features::incompat;
 use pagefold_image::format::zmap::{ExtentRecord, HEADER_BYTES, StoredLength, advise};
 use pagefold_image::{Address, Result, rules};
@@ -28,7 +28,7 @@ pub(super) fn check(index: &mut Index<'_>, strict: &mut Strict<'_>) -> Result<bo
     strict.uses(incompat::WIDE_ADDRESSES, "extent records", index.at);
     let records = Records::open(index, strict)?;
     if index.header.advises(advise::INLINE) || records.count == 0 {
-        strict.fault(&rules::INDEX_RECORD, index.at, "records that are none, or with an inline extent");
+        strict.fault(&rules::INDEX_RECORD, index.at, "no records, or records with an inline extent");
         return Ok(false);
     }
     let mut next = records.record(strict, index, 0, records.physical)?;

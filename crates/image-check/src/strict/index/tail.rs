@@ -1,8 +1,8 @@
 //! A last extent that lies elsewhere: after the index, or in the packed file.
 
-use super::entry::Extent;
-use super::extent::Index;
+use super::extents::Index;
 use crate::strict::context::Strict;
+use crate::strict::extent::Extent;
 use crate::strict::inode::RawInode;
 use pagefold_image::format::features::incompat;
 use pagefold_image::format::zmap::advise;

@@ -1,37 +1,13 @@
 //! The distances of a deflate stream's matches, RFC 1951. Symbols are decoded, and no output is made.
 
 /// Base and number of further bits of the lengths 257 to 285.
-const LENGTHS: [(u16, u8); 29] = [
-    (3, 0),
-    (4, 0),
-    (5, 0),
-    (6, 0),
-    (7, 0),
-    (8, 0),
-    (9, 0),
-    (10, 0),
-    (11, 1),
-    (13, 1),
-    (15, 1),
-    (17, 1),
-    (19, 2),
-    (23, 2),
-    (27, 2),
-    (31, 2),
-    (35, 3),
-    (43, 3),
-    (51, 3),
-    (59, 3),
-    (67, 4),
-    (83, 4),
-    (99, 4),
-    (115, 4),
-    (131, 5),
-    (163, 5),
-    (195, 5),
-    (227, 5),
-    (258, 0),
+const LENGTHS: [u16; 29] = [
+    3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 15, 17, 19, 23, 27, 31, 35, 43, 51, 59, 67, 83, 99, 115, 131, 163, 195,
+    227, 258,
 ];
+/// The number of bits that follow each of them.
+const LENGTH_BITS: [u8; 29] =
+    [0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4, 5, 5, 5, 5, 0];
 /// Order in which the lengths of the code of code lengths are stored.
 const ORDER: [usize; 19] = [16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15];
 /// Longest code word, bits.
@@ -80,7 +56,8 @@ fn scan_block(
             None => *done += 1,
             Some(0) => return Some(None),
             Some(length) => {
-                let (base, further_bits) = *LENGTHS.get(usize::from(length) - 1)?;
+                let number = usize::from(length) - 1;
+                let (base, further_bits) = (*LENGTHS.get(number)?, LENGTH_BITS[number]);
                 let run = u64::from(base) + u64::from(bits.take(further_bits)?);
                 let distance = distance(distances.symbol(bits)?, bits)?;
                 if distance > window || distance > *done {

@@ -7,7 +7,7 @@ mod lz4;
 mod zstd;
 
 use super::context::Strict;
-use super::index::Extent;
+use super::extent::Extent;
 use pagefold_image::format::features::incompat;
 use pagefold_image::{Address, Result, Space, rules};
 
@@ -38,7 +38,7 @@ fn check_plain(strict: &Strict<'_>, extent: &Extent, is_interlaced: bool, bytes:
     let rest = bytes.get(extent.len_bytes as usize..).unwrap_or_default();
     if let Some(first) = rest.iter().position(|byte| *byte != 0) {
         let at = Address { offset: extent.at.offset + extent.len_bytes + first as u64, ..extent.at };
-        strict.fault(&rules::PLAIN_FILL, at, "bytes behind the extent of a plain cluster");
+        strict.fault(&rules::PLAIN_FILL, at, "bytes after the extent of a plain cluster");
     }
 }
 

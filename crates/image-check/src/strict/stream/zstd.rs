@@ -46,7 +46,7 @@ pub(super) fn check(stream: &[u8], max_window: u64, len: Option<u64>) -> Result<
     match end_of_blocks(rest).ok_or_else(cut_off)? + checksum {
         end if end == rest.len() => Ok(()),
         end if end > rest.len() => Err(cut_off()),
-        end => Err(format!("a frame with {} bytes behind it", rest.len() - end)),
+        end => Err(format!("a frame with {} bytes after it", rest.len() - end)),
     }
 }
 

@@ -7,7 +7,7 @@ use crate::format::device::RawDeviceSlot;
 use crate::format::features::incompat;
 use crate::format::le::{Le16, Le32};
 use crate::read::SliceBytes;
-use crate::read::test_image::{TestImage, compact};
+use crate::read::tests::{TestImage, compact};
 
 /// The extents of a file of `size` bytes in chunks of 2 blocks of 512, front to back.
 fn extents(test_image: &mut TestImage, format: u16, entries: &[u8], size: u32) -> Result<Vec<Extent>> {
@@ -25,15 +25,15 @@ fn extents(test_image: &mut TestImage, format: u16, entries: &[u8], size: u32) -
     let mut found: Vec<Extent> = Vec::new();
     let mut offset = 0;
     while offset < inode.size {
-        let extent = extent_at(&SliceBytes(&image), &sb, &inode, offset)?;
+        let extent = extent_at(&SliceBytes::image(&image), &sb, &inode, offset)?;
         assert_eq!(extent.start, offset);
         // The same extent is found from its first chunk's last byte.
-        let again = extent_at(&SliceBytes(&image), &sb, &inode, (offset + 1023).min(inode.size - 1));
+        let again = extent_at(&SliceBytes::image(&image), &sb, &inode, (offset + 1023).min(inode.size - 1));
         assert_eq!(again?, extent);
         offset = extent.end();
         found.push(extent);
     }
-    assert!(extent_at(&SliceBytes(&image), &sb, &inode, inode.size).is_err());
+    assert!(extent_at(&SliceBytes::image(&image), &sb, &inode, inode.size).is_err());
     assert_eq!(inode.nid, Nid(0));
     Ok(found)
 }

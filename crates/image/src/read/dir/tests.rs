@@ -3,7 +3,7 @@
 use super::*;
 use crate::Result;
 use crate::format::le::{Le16, Le64};
-use crate::read::test_image::{TestImage, compact, message};
+use crate::read::tests::{TestImage, compact, message};
 use proptest::prelude::*;
 
 const AT: Address = Address { space: crate::Space::Device(0), offset: 0 };

@@ -3,7 +3,7 @@
 use super::*;
 use crate::format::features::incompat;
 use crate::format::le::{Le16, Le32, Le64};
-use crate::read::test_image::{META_BLOCK, TestImage, compact, extended};
+use crate::read::tests::{META_BLOCK, TestImage, compact, extended};
 
 fn layout(number: u16) -> Le16 {
     Le16::new(number << 1)

@@ -1,6 +1,5 @@
 //! The compression algorithms of an image, and their parameters.
 
-use super::algorithm;
 use crate::format::config::{self, Algorithm, RawDeflateConfig, RawLz4Config, RawLzmaConfig, RawZstdConfig};
 use crate::format::features::incompat;
 use crate::format::superblock::{self as disk, RawSuperblock};
@@ -53,7 +52,7 @@ impl Algorithms {
             if found.bits & 1 << number == 0 {
                 continue;
             }
-            let Some(algorithm) = algorithm(number) else {
+            let Some(algorithm) = Algorithm::from_number(number) else {
                 return Err(ImageError::Unsupported { features: format!("compression algorithm {number}") });
             };
             at.offset = at.offset.next_multiple_of(config::RECORD_ALIGN);
@@ -77,7 +76,7 @@ impl Algorithms {
 
     /// Iterates over the algorithms, in the order of their numbers.
     pub fn iter(&self) -> impl Iterator<Item = Algorithm> {
-        (0..16).filter_map(algorithm).filter(|algorithm| self.contains(*algorithm))
+        Algorithm::ALL.into_iter().filter(|algorithm| self.contains(*algorithm))
     }
 
     fn set_lz4_window(&mut self, max_distance: u16) {

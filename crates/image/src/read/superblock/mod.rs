@@ -219,10 +219,8 @@ impl Superblock {
 
     /// The first version of Linux that supports all features and algorithms of the image.
     pub fn required_kernel(&self) -> KernelVersion {
-        let (features, _) = features::split(self.incompat, &incompat::ALL);
-        let by_feature = features.iter().map(|feature| feature.kernel);
         let by_algorithm = self.algorithms.iter().map(features::algorithm_kernel);
-        by_feature.chain(by_algorithm).fold(features::FIRST_KERNEL, KernelVersion::max)
+        by_algorithm.fold(features::first_kernel(self.incompat), KernelVersion::max)
     }
 }
 
@@ -330,17 +328,6 @@ fn prefix_table(
         return Err(corrupt(0x5b, format!("{count} long prefixes of attribute names")));
     }
     Ok(PrefixTable { place, offset: u64::from(raw.xattr_prefix_start.get()) * xattr::ALIGN, count })
-}
-
-/// Returns the algorithm with this number on disk.
-pub fn algorithm(number: u8) -> Option<Algorithm> {
-    match number {
-        0 => Some(Algorithm::Lz4),
-        1 => Some(Algorithm::MicroLzma),
-        2 => Some(Algorithm::Deflate),
-        3 => Some(Algorithm::Zstd),
-        _ => None,
-    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use super::*;
 use crate::format::le::{Le16, Le32, Le64};
 use crate::read::SliceBytes;
-use crate::read::test_image::{TestImage, message};
+use crate::read::tests::{TestImage, message};
 
 /// Makes an image with `incompat` features and `records` after the superblock.
 fn with_records(incompat: u32, algorithms: u16, records: &[u8]) -> TestImage {
@@ -28,7 +28,7 @@ fn a_superblock_of_zeroes_has_defaults() {
 #[test]
 fn bytes_without_a_superblock_are_not_an_image() {
     for bytes in [vec![], vec![0; 1024], vec![0; 1151], vec![0; 4096]] {
-        let error = Superblock::read(&SliceBytes(&bytes)).unwrap_err();
+        let error = Superblock::read(&SliceBytes::image(&bytes)).unwrap_err();
         assert!(matches!(error, ImageError::NotAnImage { .. }), "{error}");
     }
 }
@@ -57,7 +57,7 @@ fn the_checksum_covers_the_block_behind_byte_1024_and_only_that() {
             [(0, false), (1023, false), (1040, true), (1023 + len, true), (1024 + len, false)]
         {
             image[at] ^= 1;
-            assert_eq!(Superblock::read(&SliceBytes(&image)).is_err(), covered, "byte {at}, 2^{bits}");
+            assert_eq!(Superblock::read(&SliceBytes::image(&image)).is_err(), covered, "byte {at}, 2^{bits}");
             image[at] ^= 1;
         }
     }

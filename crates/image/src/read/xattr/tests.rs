@@ -6,7 +6,7 @@ use crate::Result;
 use crate::format::features::{compat, incompat};
 use crate::format::le::{Le16, Le32};
 use crate::read::SliceBytes;
-use crate::read::test_image::{TestImage, compact, message};
+use crate::read::tests::{TestImage, compact, message};
 use proptest::prelude::*;
 
 /// Encodes an attribute, padded.
@@ -56,14 +56,14 @@ struct Open {
 
 fn open(test_image: &TestImage) -> Open {
     let (image, sb) = (test_image.image(), test_image.superblock().unwrap());
-    let prefixes = Prefixes::read_from(&SliceBytes(&image), &sb.prefixes).unwrap();
-    let inode = Inode::read(&SliceBytes(&image), &sb, Nid(0)).unwrap();
+    let prefixes = Prefixes::read_from(&SliceBytes::image(&image), &sb.prefixes).unwrap();
+    let inode = Inode::read(&SliceBytes::image(&image), &sb, Nid(0)).unwrap();
     Open { image, sb, prefixes, inode }
 }
 
 impl Open {
     fn list(&self) -> Result<Vec<(String, Vec<u8>)>> {
-        let bytes = SliceBytes(&self.image);
+        let bytes = SliceBytes::image(&self.image);
         let xattrs = Xattrs::open(&bytes, &self.sb, &self.prefixes, &self.inode)?;
         let (listed, names) = (xattrs.list()?, xattrs.names()?);
         assert!(names.iter().eq(listed.iter().map(|xattr| &xattr.name)));
@@ -71,7 +71,7 @@ impl Open {
     }
 
     fn get(&self, name: &str) -> Option<Vec<u8>> {
-        let bytes = SliceBytes(&self.image);
+        let bytes = SliceBytes::image(&self.image);
         Xattrs::open(&bytes, &self.sb, &self.prefixes, &self.inode).unwrap().get(name.as_bytes()).unwrap()
     }
 }
@@ -148,7 +148,7 @@ fn corrupt_areas_are_refused() {
     refused(&many, "shared attributes");
     let mut long = [header(0, &[]), entry(1, b"a", b"1")].concat();
     long[14] = 200;
-    refused(&long, "extends behind");
+    refused(&long, "extends past");
     refused(&[header(0, &[]), entry(0x85, b"a", b"1")].concat(), "long prefix 5");
     refused(&[header(0, &[]), entry(1, b"a\0", b"1")].concat(), "NUL");
 }
@@ -166,7 +166,7 @@ fn many_large_attributes_are_read_one_at_a_time() {
     let open = open(&test_image);
     assert_eq!(open.list().unwrap().len(), 255);
     let mut count = 0;
-    let bytes = SliceBytes(&open.image);
+    let bytes = SliceBytes::image(&open.image);
     let xattrs = Xattrs::open(&bytes, &open.sb, &open.prefixes, &open.inode).unwrap();
     xattrs.visit(|xattr, _| count += usize::from(xattr.value.len() == 60_000)).unwrap();
     assert_eq!(count, 255);
@@ -179,7 +179,7 @@ fn prefixes_of_impossible_lengths_are_refused() {
         add_prefixes(&mut test_image);
         test_image.put(2000, &len.to_le_bytes());
         let table = test_image.superblock().unwrap().prefixes;
-        assert!(Prefixes::read_from(&SliceBytes(&test_image.image()), &table).is_err());
+        assert!(Prefixes::read_from(&SliceBytes::image(&test_image.image()), &table).is_err());
     }
 }
 
@@ -200,7 +200,7 @@ proptest! {
         let mut test_image = with_xattrs(&area);
         add_prefixes(&mut test_image);
         let open = open(&test_image);
-        let bytes = SliceBytes(&open.image);
+        let bytes = SliceBytes::image(&open.image);
         let Ok(xattrs) = Xattrs::open(&bytes, &open.sb, &open.prefixes, &open.inode) else { return Ok(()) };
         if let Ok(listed) = xattrs.list() {
             for (number, xattr) in listed.iter().enumerate() {

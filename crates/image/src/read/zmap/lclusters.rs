@@ -75,7 +75,7 @@ impl<'a> Lclusters<'a> {
         let found = self.head_of(offset)?;
         let (end, blocks) = self.end_of(&found)?;
         if end <= offset {
-            return Err(self.corrupt(found.lcluster, "an extent that entries behind its end point back to"));
+            return Err(self.corrupt(found.lcluster, "an extent that entries after its end point back to"));
         }
         let block = self.block(found.lcluster)?;
         let stored = Stored {

@@ -51,12 +51,8 @@ impl IndexHeader {
 
     fn compressed(&self, decoded_bytes: u64, stored: Stored, number: u8) -> Result<Cluster> {
         let fault = |what| Err(self.corrupt(stored.entry, what));
-        let algorithm = match number {
-            0 => Algorithm::Lz4,
-            1 => Algorithm::MicroLzma,
-            2 => Algorithm::Deflate,
-            3 => Algorithm::Zstd,
-            _ => return fault("an unknown compression algorithm"),
+        let Some(algorithm) = Algorithm::from_number(number) else {
+            return fault("an unknown compression algorithm");
         };
         if self.context.algorithms & (1 << number) == 0 {
             return fault("a compression algorithm that the image does not list");

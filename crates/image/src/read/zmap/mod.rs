@@ -117,7 +117,7 @@ impl ZMap {
         if offset >= self.header.size {
             return Err(self
                 .header
-                .corrupt(self.header.at, "a byte behind the end of the file was requested"));
+                .corrupt(self.header.at, "a byte after the end of the file was requested"));
         }
         if let Some(tail) = self.tail.filter(|tail| offset >= tail.start) {
             return Ok(tail);

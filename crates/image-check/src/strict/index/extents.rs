@@ -1,14 +1,14 @@
 //! An index that is judged: its header, and what an extent and its stored bytes must be like.
 
-use super::entry::Extent;
 use crate::strict::context::Strict;
+use crate::strict::extent::Extent;
 use crate::strict::inode::{Layout, RawInode};
-use crate::strict::spaces::{Claim, Kind};
+use crate::strict::spaces::{Claim, SpaceUse};
 use crate::strict::stream;
+use pagefold_image::format::config::Algorithm;
 use pagefold_image::format::features::incompat;
 use pagefold_image::format::zmap::{FULL_ENTRIES_OFFSET, HEADER_BYTES, MapHeader, advise};
 use pagefold_image::read::extent::{MAX_CLUSTER_BYTES, MAX_DECODED_BYTES};
-use pagefold_image::read::superblock::algorithm;
 use pagefold_image::{Address, Result, rules};
 
 /// The bits of a header's advice that have a meaning.
@@ -50,7 +50,7 @@ impl Index<'_> {
         if self.inode.layout() == Layout::Full && !self.has_records {
             let gap = Address { offset: self.at.offset + HEADER_BYTES, ..self.at };
             if !strict.is_zero(gap, FULL_ENTRIES_OFFSET - HEADER_BYTES)? {
-                strict.fault(&rules::INDEX_HEADER, gap, "bytes behind the header are not zero");
+                strict.fault(&rules::INDEX_HEADER, gap, "bytes after the header are not zero");
             }
         }
         let (first, second) = (advise::BIG_CLUSTER_1, advise::BIG_CLUSTER_2);
@@ -72,7 +72,7 @@ impl Index<'_> {
         }
         let claim = match extent.inline {
             true => Claim::New,
-            false => strict.claim(Kind::Cluster, extent.at, extent.stored_bytes),
+            false => strict.claim(SpaceUse::Cluster, extent.at, extent.stored_bytes),
         };
         if !extent.inline {
             self.stored_bytes += extent.stored_bytes;
@@ -101,7 +101,8 @@ impl Index<'_> {
     fn check_features(&self, strict: &mut Strict<'_>, extent: &Extent) {
         if let Some(number) = extent.algorithm {
             strict.usage.algorithms |= 1u16.checked_shl(number.into()).unwrap_or(0);
-            let listed = algorithm(number).is_some() && strict.limits.algorithms & 1 << number != 0;
+            let listed =
+                Algorithm::from_number(number).is_some() && strict.limits.algorithms & 1 << number != 0;
             if !listed {
                 let what = format!("an extent of algorithm {number}, which the image does not list");
                 strict.fault(&rules::ALGORITHM_UNSET, extent.entry, what);

@@ -13,44 +13,46 @@
 //! holds a grant must not request a second one, and must not wait for a thread that holds one: the holder of a grant
 //! never blocks on the budget, so grants cannot deadlock.
 
-use super::{AllocatorState, Buffer, BufferStats, Demand, Shared, footprint};
-use crate::BackingError;
+use pagefold_backing::{BackingError, BoundedBuffers, Buffer, Demand};
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Arc, MutexGuard, PoisonError, Weak};
-
-/// Address space of a budget, as a multiple of its limit: buffers of all sizes fragment the region, and a long buffer
-/// needs a contiguous run. The limit bounds the memory all the same: see `Shared::mark_resident`.
-const ADDRESS_SPACE_FACTOR: usize = 4;
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
 /// A limit on memory, and a region from which the buffers of its grants are allocated. Clones share both.
-///
-/// The region returns memory to the kernel, so no queue registers it; queues take [`Buffers`](super::Buffers):
-///
-/// ```compile_fail,E0308
-/// # use pagefold_backing::{Backing, BackingError, Budget, MemoryBacking};
-/// let (medium, budget) = (MemoryBacking::new(8192), Budget::new(8192, 0)?);
-/// let queue = medium.queue(1, &budget)?;
-/// # drop(queue);
-/// # Ok::<(), BackingError>(())
-/// ```
-///
-/// A request of a queue may use a buffer of a grant all the same, as any buffer from elsewhere:
-///
-/// ```
-/// # use pagefold_backing::{Backing, Buffers, Budget, Demand, MemoryBacking, Operation, Request};
-/// let (medium, budget) = (MemoryBacking::new(8192), Budget::new(8192, 0)?);
-/// let buffers = Buffers::new(0)?;
-/// let mut queue = medium.queue(1, &buffers)?;
-/// let buf = budget.grant(Budget::footprint(8192), Demand::Required)?.buffer(8192).ok_or("too little")?;
-/// let request = Request { id: 1, operation: Operation::Read, offset: 0, len_bytes: buf.len(), buf };
-/// assert!(queue.submit(request).is_ok());
-/// assert_eq!(queue.complete(1, &mut Vec::new()), 1);
-/// # drop(queue);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
 #[derive(Clone)]
-pub struct Budget(pub(super) Arc<Shared>);
+pub struct Budget(Arc<Shared>);
+
+/// Counters of a [`Budget`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct BudgetStats {
+    /// Bytes in grants, buffers and charges now.
+    pub in_use_bytes: u64,
+    /// The highest value that `in_use_bytes` has had.
+    pub peak_bytes: u64,
+    /// The limit, bytes.
+    pub limit_bytes: u64,
+    /// Best-effort requests that were refused, since creation.
+    pub refused: u64,
+    /// Required grants that had to wait, since creation.
+    pub waits: u64,
+}
+
+struct Shared {
+    buffers: BoundedBuffers,
+    state: Mutex<State>,
+    /// Required grants wait here until memory is released.
+    released: Condvar,
+}
+
+struct State {
+    /// Bytes that best-effort requests may not take.
+    required_only_bytes: u64,
+    /// Bytes of [`BudgetReservation`]s: in use permanently, so that no grant can ever have them.
+    reserved_bytes: u64,
+    wait_queue: WaitQueue,
+    stats: BudgetStats,
+}
 
 /// The owner of caches in a budget's memory, which can drop cached buffers.
 pub trait Reclaim: Send + Sync {
@@ -79,7 +81,7 @@ pub enum GrantError {
 
 /// The FIFO queue of required grants that wait. The budget's mutex guards it.
 #[derive(Default)]
-pub(super) struct WaitQueue {
+struct WaitQueue {
     /// Tickets of the waiting grants; the first one is next.
     waiting: VecDeque<u64>,
     next_ticket: u64,
@@ -97,19 +99,19 @@ type RefusalTest = dyn Fn(u64, Demand) -> bool + Send + Sync;
 
 impl WaitQueue {
     /// Whether a grant waits.
-    pub(super) fn has_waiters(&self) -> bool {
+    fn has_waiters(&self) -> bool {
         !self.waiting.is_empty()
     }
 
     /// Counts an event that may let a waiting grant go on. Returns whether a grant waits, so that the caller must
     /// notify.
-    pub(super) fn record_wake(&mut self) -> bool {
+    fn record_wake(&mut self) -> bool {
         self.wakes += u64::from(self.has_waiters());
         self.has_waiters()
     }
 
     #[cfg(test)]
-    pub(super) fn len(&self) -> usize {
+    fn len(&self) -> usize {
         self.waiting.len()
     }
 
@@ -128,9 +130,24 @@ enum Lifetime {
     Permanent,
 }
 
-impl AllocatorState {
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notifies the waiting grants, after an event that may let one of them go on.
+    fn notify(&self, mut state: MutexGuard<'_, State>) {
+        let has_waiters = state.wait_queue.record_wake();
+        drop(state);
+        if has_waiters {
+            self.released.notify_all();
+        }
+    }
+}
+
+impl State {
     /// Fails if a grant exceeds the budget without its reservations. Reserved bytes do not come back: the grant would
-    /// wait forever, and block the queue behind it.
+    /// wait forever, and block all that come after it.
     fn check_reservations(&self, needed_bytes: u64) -> Result<(), GrantError> {
         let limit_bytes = self.stats.limit_bytes.saturating_sub(self.reserved_bytes);
         if needed_bytes <= limit_bytes {
@@ -144,16 +161,20 @@ impl Budget {
     /// Makes a budget of `limit_bytes`, rounded up to whole units, of which the last `required_only_bytes` are kept for
     /// required grants. The region takes memory only as it is used.
     pub fn new(limit_bytes: usize, required_only_bytes: usize) -> Result<Self, BackingError> {
-        Ok(Budget(Arc::new(Shared::new(limit_bytes, required_only_bytes, ADDRESS_SPACE_FACTOR)?)))
+        let buffers = BoundedBuffers::new(limit_bytes)?;
+        let stats = BudgetStats { limit_bytes: buffers.limit_bytes(), ..BudgetStats::default() };
+        let (required_only_bytes, wait_queue) = (required_only_bytes as u64, WaitQueue::default());
+        let state = Mutex::new(State { required_only_bytes, reserved_bytes: 0, wait_queue, stats });
+        Ok(Budget(Arc::new(Shared { buffers, state, released: Condvar::new() })))
     }
 
     /// The bytes that a buffer of `len_bytes` takes from a budget: whole units.
     pub fn footprint(len_bytes: usize) -> u64 {
-        footprint(len_bytes)
+        Buffer::footprint(len_bytes)
     }
 
     /// Bytes granted now, and counts of refusals and waits.
-    pub fn stats(&self) -> BufferStats {
+    pub fn stats(&self) -> BudgetStats {
         self.0.state().stats
     }
 
@@ -196,15 +217,12 @@ impl Budget {
     /// too.
     pub fn reserve(&self, len_bytes: u64) -> Result<BudgetReservation, GrantError> {
         self.refused_by_test(len_bytes, Demand::Required)?;
-        self.wait_for(len_bytes, Lifetime::Permanent).map(BudgetReservation)
+        self.wait_for(len_bytes, Lifetime::Permanent).map(Charge::of).map(BudgetReservation)
     }
 
     /// Wakes waiting grants, so that they call `Reclaim` again: a cached buffer has become idle.
     pub fn wake(&self) {
-        let has_waiters = self.0.state().wait_queue.record_wake();
-        if has_waiters {
-            self.0.room.notify_all();
-        }
+        self.0.notify(self.0.state());
     }
 
     #[cfg(not(feature = "testing"))]
@@ -293,24 +311,25 @@ impl Budget {
                 }
             }
             waited = true;
-            state = self.0.room.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.0.released.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
     /// Notifies the waiting grants that the queue has changed.
-    fn notify_next(&self, state: MutexGuard<'_, AllocatorState>) {
+    fn notify_next(&self, state: MutexGuard<'_, State>) {
         let next_waits = state.wait_queue.has_waiters();
         drop(state);
         if next_waits {
-            self.0.room.notify_all();
+            self.0.released.notify_all();
         }
     }
 
-    fn grant_now(&self, state: &mut AllocatorState, len_bytes: u64, lifetime: Lifetime) -> Grant {
-        state.count(len_bytes);
+    fn grant_now(&self, state: &mut State, len_bytes: u64, lifetime: Lifetime) -> Grant {
+        let stats = &mut state.stats;
+        stats.in_use_bytes += len_bytes;
+        stats.peak_bytes = stats.peak_bytes.max(stats.in_use_bytes);
         if lifetime == Lifetime::Permanent {
             state.reserved_bytes += len_bytes;
-            self.0.return_free_memory(state);
         }
         Grant { shared: self.0.clone(), left_bytes: len_bytes }
     }
@@ -334,33 +353,31 @@ impl Grant {
         self.left_bytes
     }
 
-    /// Takes a buffer of `len_bytes` from this grant; `None` if too little is left. Its contents are undefined, as
-    /// those of [`Buffers::get`](super::Buffers::get).
-    pub fn buffer(&mut self, len_bytes: usize) -> Option<Buffer> {
-        self.left_bytes = self.left_bytes.checked_sub(footprint(len_bytes))?;
-        let mut state = self.shared.state();
-        if let Some(buffer) = self.shared.take(&mut state, len_bytes) {
-            return Some(buffer);
-        }
-        // If the region is so fragmented that no run of free units is long enough, the heap serves the buffer. That is
-        // rare, and the limit bounds it all the same.
-        self.shared.add_elsewhere(&mut state, footprint(len_bytes));
-        drop(state);
-        Some(Buffer::on_heap(len_bytes, Some(self.shared.clone())))
+    /// Takes a buffer of `len_bytes` from this grant; `None` if too little is left. Its contents are undefined.
+    pub fn buffer(&mut self, len_bytes: usize) -> Option<GrantedBuffer> {
+        let grant = self.split_off(Budget::footprint(len_bytes))?;
+        Some(GrantedBuffer { buffer: self.shared.buffers.get(len_bytes), _grant: grant })
     }
 
     /// Charges `len_bytes` of memory that is allocated elsewhere, until the charge is dropped; `None` if too little is
     /// left.
     pub fn charge(&mut self, len_bytes: u64) -> Option<Charge> {
+        self.split_off(len_bytes).map(Charge::of)
+    }
+
+    fn split_off(&mut self, len_bytes: u64) -> Option<Grant> {
         self.left_bytes = self.left_bytes.checked_sub(len_bytes)?;
-        Some(Charge::of(Grant { shared: self.shared.clone(), left_bytes: len_bytes }))
+        Some(Grant { shared: self.shared.clone(), left_bytes: len_bytes })
     }
 }
 
 impl Drop for Grant {
     fn drop(&mut self) {
         if self.left_bytes > 0 {
-            self.shared.release(self.left_bytes);
+            let mut state = self.shared.state();
+            state.stats.in_use_bytes -= self.left_bytes;
+            // Notify even if the first waiter needs more: buffers may have become idle, so that `Reclaim` can free them.
+            self.shared.notify(state);
         }
     }
 }
@@ -371,13 +388,35 @@ impl fmt::Debug for Grant {
     }
 }
 
+/// A buffer of a budget. Dropping it returns its memory, and then its bytes to the budget.
+#[derive(Debug)]
+pub struct GrantedBuffer {
+    buffer: Buffer,
+    _grant: Grant,
+}
+
+impl Deref for GrantedBuffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.buffer
+    }
+}
+
+impl DerefMut for GrantedBuffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.buffer
+    }
+}
+
 /// Bytes taken out of a budget by [`Budget::reserve`]. Dropping it returns them.
 #[derive(Debug)]
-pub struct BudgetReservation(Grant);
+pub struct BudgetReservation(Charge);
 
 impl Drop for BudgetReservation {
     fn drop(&mut self) {
-        self.0.shared.state().reserved_bytes -= self.0.left_bytes;
+        let grant = &self.0.0;
+        grant.shared.state().reserved_bytes -= grant.left_bytes;
     }
 }
 
@@ -388,13 +427,23 @@ pub struct Charge(Grant);
 impl Charge {
     /// Turns all of a grant into a charge.
     fn of(grant: Grant) -> Self {
-        grant.shared.add_elsewhere(&mut grant.shared.state(), grant.left_bytes);
+        grant.shared.buffers.add_elsewhere(grant.left_bytes);
         Charge(grant)
     }
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        self.0.shared.release_elsewhere(std::mem::take(&mut self.0.left_bytes));
+        self.0.shared.buffers.subtract_elsewhere(self.0.left_bytes);
     }
 }
+
+/// A buffer of a budget that has room for it only.
+#[cfg(test)]
+pub(crate) fn test_buffer(len_bytes: usize) -> GrantedBuffer {
+    let budget = Budget::new(len_bytes, 0).unwrap();
+    budget.grant(Budget::footprint(len_bytes), Demand::Required).unwrap().buffer(len_bytes).unwrap()
+}
+
+#[cfg(test)]
+mod tests;

@@ -50,11 +50,11 @@ impl TestImage {
     }
 
     pub(crate) fn superblock(&self) -> Result<Superblock> {
-        Superblock::read(&SliceBytes(&self.image()))
+        Superblock::read(&SliceBytes::image(&self.image()))
     }
 
     pub(crate) fn inode(&self, nid: u64) -> Result<super::Inode> {
-        super::Inode::read(&SliceBytes(&self.image()), &self.superblock()?, Nid(nid))
+        super::Inode::read(&SliceBytes::image(&self.image()), &self.superblock()?, Nid(nid))
     }
 }
 
