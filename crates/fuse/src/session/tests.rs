@@ -131,7 +131,8 @@ fn refused_commands_of_rings_leave_the_classic_transport() {
     let (_sender, receiver) = channel();
     let rings = Rings { threads_per_queue: 1, entries: 1, request_bytes: READ_BYTES };
     let serving = Serving { rings: Some(rings), ..1.into() };
-    let threads = start(Waiting(Mutex::new(receiver)), channel_end, Access::Only(OWNER), serving).unwrap();
+    let threads =
+        start(Waiting(Mutex::new(receiver)), channel_end, Access::Only(OWNER), serving, None).unwrap();
     let Transport::Device { without_rings: Some(reason) } = threads.transport() else {
         panic!("{:?}", threads.transport());
     };

@@ -45,7 +45,7 @@ struct Candidate {
     deadline: Instant,
 }
 
-/// What a server has handed over, for the next one.
+/// A state that a server has handed over, for the next one.
 struct State {
     fds: Vec<OwnedFd>,
     payload: Vec<u8>,
@@ -369,7 +369,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// Lets the prepared candidate serve. What the living server has not answered comes to the candidate.
+    /// Lets the prepared candidate serve. Requests that the living server has not answered come to it.
     fn let_serve(&mut self) -> Step {
         let Some(candidate) = self.candidate.take() else { return Ok(()) };
         let Candidate { server, program, is_requested, .. } = candidate;

@@ -32,7 +32,7 @@ pub const FDS_MAX: usize = 1024;
 /// How long a peer may take to send or to receive the rest of a message.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a message says. See the table of this module.
+/// The meaning of a message. See the table of this module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Message {

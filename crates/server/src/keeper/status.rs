@@ -15,7 +15,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// Longest reason that is kept, bytes.
 const FAILURE_BYTES_MAX: usize = 1024;
 
-/// What a keeper tells.
+/// The figures of the state file.
 pub struct Status {
     identity: Option<Server>,
     pub restarts: u64,
@@ -86,7 +86,7 @@ impl Status {
             end: self.end,
             is_held: self.is_held,
             requests: self.requests,
-            failure: self.failed.then(|| Cow::Borrowed(self.failure.as_str())),
+            failure: self.failed.then_some(Cow::Borrowed(self.failure.as_str())),
         };
         let mut text = Cursor::new([0u8; STATE_BYTES_MAX]);
         if serde_json::to_writer(&mut text, &state).is_err() {

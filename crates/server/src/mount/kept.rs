@@ -20,7 +20,7 @@ use std::path::PathBuf;
 /// The version of [`Record`]. A server refuses a later one.
 const VERSION: u32 = 1;
 
-/// What is handed over besides descriptors.
+/// The part of a handover that is not descriptors.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Record {
     version: u32,
@@ -38,7 +38,7 @@ struct Record {
     is_by_helper: bool,
     /// The features that the kernel offered, as bits of INIT.
     offered: u64,
-    /// What was agreed on: features, background requests, and lengths in bytes.
+    /// The agreement: features, background requests, and lengths in bytes.
     features: u64,
     max_background: u16,
     read_bytes: usize,
@@ -47,7 +47,7 @@ struct Record {
     scratch_bytes: usize,
 }
 
-/// What a server hands over, but for the channels.
+/// The things that a server hands over, but for the channels.
 pub struct Handover<'a> {
     pub start: &'a StartRequest,
     pub lock: BorrowedFd<'a>,
@@ -93,7 +93,7 @@ impl Handover<'_> {
     }
 }
 
-/// What a former server has handed over.
+/// A handover of a former server, unpacked.
 pub struct Kept {
     /// The request that the first server got.
     pub start: StartRequest,
