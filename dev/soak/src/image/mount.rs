@@ -43,8 +43,6 @@ pub enum Allowed {
     None,
     /// EIO, of a damaged image.
     Io,
-    /// Any, because the server is killed.
-    Any,
 }
 
 impl<'a> Mount<'a> {
@@ -138,18 +136,41 @@ impl<'a> Mount<'a> {
         })
     }
 
-    /// Kills the server while threads read the mount; the next command cleans up.
-    pub fn kill(self, expected: &Scan, truth: &Path, random: &mut Random) -> Result<(), Fault> {
-        let (seed, after) = (random.next(), Duration::from_micros(random.doubling(10, 100_000)));
+    /// Kills servers and replaces them while threads read the mount, which notice nothing, and ends the mount.
+    pub fn kill(mut self, expected: &Scan, truth: &Path, random: &mut Random) -> Result<(), Fault> {
+        let seed = random.next();
+        let mut pid = self.pid;
         std::thread::scope(|scope| {
-            let reading = scope.spawn(|| self.read_at_random(expected, truth, 400, Allowed::Any, seed));
-            std::thread::sleep(after);
-            process::signal(self.pid, Signal::KILL);
+            let mount = &self;
+            let reading =
+                scope.spawn(move || mount.read_at_random(expected, truth, 400, Allowed::None, seed));
+            for _ in 0..random.doubling(1, 3) {
+                std::thread::sleep(Duration::from_micros(random.doubling(10, 100_000)));
+                pid = self.replace_server(pid, random.percent(30))?;
+            }
             join(reading)
         })?;
-        process::wait_for_end(self.pid, ANSWER)?;
-        self.pagefold(&["image", "unmount"])?;
-        self.check_gone()
+        self.pid = pid;
+        self.end(random)
+    }
+
+    /// Kills the server `pid`, or lets a command replace it, and returns the next one. A mount through rings has none.
+    fn replace_server(&self, pid: u32, by_command: bool) -> Result<u32, Fault> {
+        if self.stats()?.pointer("/keeper/without_keeper").is_some_and(|why| !why.is_null()) {
+            return Ok(pid);
+        }
+        match by_command {
+            true => drop(self.pagefold(&["image", "restart"])?),
+            false => process::signal(pid, Signal::KILL),
+        }
+        let mut next = pid;
+        let is_replaced = process::wait_until(ANSWER, || {
+            // The former one may be about to die, and end the connection.
+            next = self.stats().map_or(pid, |stats| number(&stats, "/server/pid") as u32);
+            Ok(next != pid)
+        })?;
+        require!(is_replaced, Leftover, "no server has followed process {pid}");
+        Ok(next)
     }
 
     /// Ends the mount in a drawn way, and checks that nothing of it is left.
@@ -195,7 +216,6 @@ fn compare_piece(random: &mut Random, at: &Path, truth: &Path, allowed: Allowed)
         if is_mapped { read_mapped(at, offset, wanted) } else { read(at, offset, wanted) }
     };
     let found = match found {
-        Err(_) if allowed == Allowed::Any => return Ok(()),
         Err(e) if allowed == Allowed::Io && e.raw_os_error() == Some(libc::EIO) => return Ok(()),
         found => found.or_fault(failed(&format!("{wanted} bytes at {offset} of ")))?,
     };
