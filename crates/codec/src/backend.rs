@@ -39,7 +39,10 @@ pub struct Backend {
     pub(crate) open: Open,
 }
 
-pub(crate) type Open = fn(&Params<'_>) -> Result<Box<dyn Algorithm>, CodecError>;
+pub(crate) type Open = fn(&Params<'_>) -> Result<Algorithm, CodecError>;
+
+/// An algorithm with its parameters, its dictionary prepared: allocates a working state. See [`Codec`](crate::Codec).
+pub(crate) type Algorithm = Box<dyn Fn() -> Result<Box<dyn Stream>, CodecError> + Send + Sync>;
 
 /// The parameters of an algorithm, of which only those are set that its entry in the table permits.
 pub(crate) struct Params<'a> {
@@ -66,12 +69,6 @@ impl Backend {
             }
         }
     }
-}
-
-/// A back end with its level and prepared dictionary; see [`Codec`](crate::Codec).
-pub(crate) trait Algorithm: Send + Sync {
-    /// Allocates a working state.
-    fn stream(&self) -> Result<Box<dyn Stream>, CodecError>;
 }
 
 /// The working state of one operation at a time.

@@ -31,7 +31,7 @@ impl CodecSpec {
 pub struct Codec {
     backend: &'static Backend,
     level: Option<i32>,
-    algorithm: Box<dyn Algorithm>,
+    algorithm: Algorithm,
 }
 
 impl Codec {
@@ -63,7 +63,7 @@ impl Codec {
 
     /// Allocates a working state for this codec.
     pub fn stream(&self) -> Result<Box<dyn Stream>, CodecError> {
-        self.algorithm.stream()
+        (self.algorithm)()
     }
 }
 

@@ -36,11 +36,14 @@ const LOG2_MAX: u8 = 15;
 /// zlib's highest level.
 const WINDOWED_LEVEL_MAX: i32 = 9;
 
-fn open(params: &Params<'_>) -> Result<Box<dyn Algorithm>, CodecError> {
+fn open(params: &Params<'_>) -> Result<Algorithm, CodecError> {
     let level = if params.level == -1 { LEVELS.default } else { params.level };
     let no_level = |level, max| CodecError::Level { codec: NAME, level, min: LEVELS.min, max };
-    Ok(Box::new(match params.window_bits {
-        None => Deflate::Whole(CompressionLvl::new(level).map_err(|_| no_level(params.level, LEVELS.max))?),
+    match params.window_bits {
+        None => {
+            let level = CompressionLvl::new(level).map_err(|_| no_level(params.level, LEVELS.max))?;
+            Ok(Box::new(move || Ok(DeflateStream::boxed(Encoder::Whole(Compressor::new(level)), false))))
+        }
         Some(window_bits) => {
             // Those that the kernel's deflate accepts are valid, so gzip's (above 15) are not.
             let log2 = u8::try_from(window_bits.unsigned_abs()).ok();
@@ -50,31 +53,10 @@ fn open(params: &Params<'_>) -> Result<Box<dyn Algorithm>, CodecError> {
             if level > WINDOWED_LEVEL_MAX {
                 return Err(no_level(level, WINDOWED_LEVEL_MAX));
             }
-            Deflate::Windowed { level, log2, is_zlib: window_bits > 0 }
+            let is_zlib = window_bits > 0;
+            let encoder = move || Encoder::Windowed(zlib_rs::Deflate::new(level, is_zlib, log2));
+            Ok(Box::new(move || Ok(DeflateStream::boxed(encoder(), is_zlib))))
         }
-    }))
-}
-
-/// Deflate with its level.
-enum Deflate {
-    Whole(CompressionLvl),
-    /// With log2 of the window, and whether streams have zlib's header and checksum (RFC 1950).
-    Windowed {
-        level: i32,
-        log2: u8,
-        is_zlib: bool,
-    },
-}
-
-impl Algorithm for Deflate {
-    fn stream(&self) -> Result<Box<dyn Stream>, CodecError> {
-        let (encoder, is_zlib) = match *self {
-            Deflate::Whole(level) => (Encoder::Whole(Compressor::new(level)), false),
-            Deflate::Windowed { level, log2, is_zlib } => {
-                (Encoder::Windowed(zlib_rs::Deflate::new(level, is_zlib, log2)), is_zlib)
-            }
-        };
-        Ok(Box::new(DeflateStream { encoder, decoder: Decompressor::new(), is_zlib }))
     }
 }
 
@@ -86,7 +68,14 @@ enum Encoder {
 struct DeflateStream {
     encoder: Encoder,
     decoder: Decompressor,
+    /// Whether streams have zlib's header and checksum (RFC 1950).
     is_zlib: bool,
+}
+
+impl DeflateStream {
+    fn boxed(encoder: Encoder, is_zlib: bool) -> Box<dyn Stream> {
+        Box::new(DeflateStream { encoder, decoder: Decompressor::new(), is_zlib })
+    }
 }
 
 impl Stream for DeflateStream {

@@ -1,17 +1,16 @@
 //! liblz4: its functions, and the parts that both LZ4 back ends share: stream objects, dictionaries, the decoder, and the
 //! algorithm over one of its encoders.
 //!
-//! The functions are declared by hand, because lz4-sys binds neither those that keep state nor those for dictionaries.
+//! Most functions are declared by hand, because lz4-sys binds neither those that keep state nor those for dictionaries.
 //! The signatures are those of `lz4.h` and `lz4hc.h` of LZ4 1.10, which lz4-sys 1.11 vendors.
 
-use crate::backend::{Algorithm, Stream};
+use crate::backend::Stream;
 use crate::error::CodecError;
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-// Links liblz4, whose functions are declared below.
-use lz4_sys as _;
+pub(crate) use lz4_sys::LZ4_decompress_safe;
 
 unsafe extern "C" {
     fn LZ4_createStream() -> *mut c_void;
@@ -66,12 +65,6 @@ unsafe extern "C" {
     ) -> c_int;
     fn LZ4_compress_HC_continue(
         stream: *mut c_void,
-        src: *const c_char,
-        dst: *mut c_char,
-        src_len: c_int,
-        dst_capacity: c_int,
-    ) -> c_int;
-    pub(crate) fn LZ4_decompress_safe(
         src: *const c_char,
         dst: *mut c_char,
         src_len: c_int,
@@ -190,6 +183,7 @@ impl Dictionary {
 }
 
 /// An encoder of liblz4 with its level and dictionary.
+#[derive(Clone)]
 pub(crate) struct Library {
     codec: &'static str,
     encoder: Encoder,
@@ -210,47 +204,35 @@ impl Library {
         Ok(Library { codec, encoder, level, dictionary })
     }
 
-    /// Allocates a working state, as a concrete type.
+    /// Allocates a working state.
     pub(crate) fn open(&self) -> Result<LibraryStream, CodecError> {
-        let Library { codec, encoder, level, ref dictionary } = *self;
-        Ok(LibraryStream {
-            codec,
-            state: RawStream::new(codec, encoder)?,
-            level,
-            dictionary: dictionary.clone(),
-        })
-    }
-}
-
-impl Algorithm for Library {
-    fn stream(&self) -> Result<Box<dyn Stream>, CodecError> {
-        Ok(Box::new(self.open()?))
+        Ok(LibraryStream { state: RawStream::new(self.codec, self.encoder)?, library: self.clone() })
     }
 }
 
 /// Working state of a [`Library`].
 pub(crate) struct LibraryStream {
-    codec: &'static str,
+    // The first field, so that it is dropped before the dictionary that it may point into.
     state: RawStream,
-    level: c_int,
-    dictionary: Option<Arc<Dictionary>>,
+    library: Library,
 }
 
 impl Stream for LibraryStream {
     fn compress(&mut self, src: &[u8], dst: &mut [u8]) -> Result<usize, CodecError> {
-        let (state, level) = (self.state.as_ptr(), self.level);
+        let Library { codec, encoder, level, ref dictionary } = self.library;
+        let state = self.state.as_ptr();
         let (from, to) = (src.as_ptr().cast(), dst.as_mut_ptr().cast());
         let (src_len, dst_len) = (c_len(src.len()), c_len(dst.len()));
-        if self.dictionary.is_some() {
+        if dictionary.is_some() {
             self.state.reset(level);
         }
-        let table = self.dictionary.as_ref().map(|dictionary| dictionary.table.as_ptr());
+        let table = dictionary.as_ref().map(|dictionary| dictionary.table.as_ptr());
         // SAFETY: the state is live, initialised, of the encoder's kind, and used by no other kind of call (a stream
         // either has a dictionary or not, for life); the slices are live and their lengths are passed. With a dictionary,
         // the state is prepared for one call (just reset); the dictionary is only read, and outlives the state: this
         // value holds an Arc of it.
         let len = unsafe {
-            match (self.state.encoder, table) {
+            match (encoder, table) {
                 (Encoder::Fast, None) => {
                     LZ4_compress_fast_extState_fastReset(state, from, to, src_len, dst_len, level)
                 }
@@ -269,13 +251,13 @@ impl Stream for LibraryStream {
         };
         match usize::try_from(len) {
             Ok(len) if len > 0 => Ok(len),
-            _ => Err(CodecError::Compress { codec: self.codec, dst_len_bytes: dst.len() }),
+            _ => Err(CodecError::Compress { codec, dst_len_bytes: dst.len() }),
         }
     }
 
     fn decompress(&mut self, src: &[u8], dst: &mut [u8]) -> Result<usize, CodecError> {
-        let dictionary = self.dictionary.as_ref().map(|dictionary| &*dictionary.bytes);
-        decompress_block(self.codec, src, dst, dictionary)
+        let dictionary = self.library.dictionary.as_ref().map(|dictionary| &*dictionary.bytes);
+        decompress_block(self.library.codec, src, dst, dictionary)
     }
 }
 

@@ -10,7 +10,7 @@
 mod output;
 mod page;
 
-use crate::backend::{Algorithm, Backend, Levels, Stream};
+use crate::backend::{Backend, Levels, Stream};
 use crate::error::CodecError;
 use crate::liblz4::{Encoder, Library, LibraryStream};
 use crate::lz4_block::NAME;
@@ -23,7 +23,10 @@ pub(crate) const BACKEND: Backend = Backend {
     dictionary: true,
     window_bits: false,
     in_zram: true,
-    open: |params| Ok(Box::new(Lz4::new(params.level, params.dictionary)?)),
+    open: |params| {
+        let lz4 = Lz4::new(params.level, params.dictionary)?;
+        Ok(Box::new(move || Ok(Box::new(lz4.open()?))))
+    },
 };
 
 /// LZ4 with its acceleration factor and dictionary.
@@ -40,15 +43,9 @@ impl Lz4 {
         Ok(Lz4 { library: Library::new(NAME, Encoder::Fast, acceleration, dictionary)?, has_pages })
     }
 
-    /// Allocates a working state, as a concrete type.
+    /// Allocates a working state.
     pub(crate) fn open(&self) -> Result<Lz4Stream, CodecError> {
         Ok(Lz4Stream { library: self.library.open()?, has_pages: self.has_pages })
-    }
-}
-
-impl Algorithm for Lz4 {
-    fn stream(&self) -> Result<Box<dyn Stream>, CodecError> {
-        Ok(Box::new(self.open()?))
     }
 }
 

@@ -20,6 +20,7 @@ pub(crate) const BACKEND: Backend = Backend {
     in_zram: true,
     open: |params| {
         let level = params.level.min(LIBRARY_LEVEL_MAX);
-        Ok(Box::new(Library::new(NAME, Encoder::High, level, params.dictionary)?))
+        let library = Library::new(NAME, Encoder::High, level, params.dictionary)?;
+        Ok(Box::new(move || Ok(Box::new(library.open()?))))
     },
 };

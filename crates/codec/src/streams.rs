@@ -11,7 +11,6 @@ use crate::error::CodecError;
 use crossbeam_utils::CachePadded;
 use pagefold_page::PAGE_SIZE;
 use parking_lot::{Mutex, MutexGuard};
-use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// A stream and the buffer that its output goes to.
@@ -39,7 +38,7 @@ pub struct StreamWaits {
 }
 
 /// A stream and its output buffer, held by one caller; dropping the guard puts both back.
-pub struct StreamGuard<'a>(MutexGuard<'a, PerCpuStream>);
+pub type StreamGuard<'a> = MutexGuard<'a, PerCpuStream>;
 
 impl Streams {
     /// Makes one stream for each of `cpu_count` CPUs (at least one), and uses each once so that it has the memory
@@ -56,7 +55,7 @@ impl Streams {
     pub fn get(&self, cpu: usize) -> StreamGuard<'_> {
         let own = cpu % self.per_cpu.len();
         match self.per_cpu[own].try_lock() {
-            Some(guard) => StreamGuard(guard),
+            Some(guard) => guard,
             None => self.get_slow(own),
         }
     }
@@ -66,10 +65,10 @@ impl Streams {
         let others = (1..self.per_cpu.len()).map(|i| &self.per_cpu[(own + i) % self.per_cpu.len()]);
         if let Some(guard) = others.filter_map(|s| s.try_lock()).next() {
             self.borrowed.fetch_add(1, Relaxed);
-            return StreamGuard(guard);
+            return guard;
         }
         self.waited.fetch_add(1, Relaxed);
-        StreamGuard(self.per_cpu[own].lock())
+        self.per_cpu[own].lock()
     }
 
     /// The counts so far of calls that did not get the stream of their CPU.
@@ -98,20 +97,6 @@ impl PerCpuStream {
         let len = self.stream.compress(&page, &mut self.buf[..])?;
         self.stream.decompress(&self.buf[..len], &mut page)?;
         Ok(())
-    }
-}
-
-impl Deref for StreamGuard<'_> {
-    type Target = PerCpuStream;
-
-    fn deref(&self) -> &PerCpuStream {
-        &self.0
-    }
-}
-
-impl DerefMut for StreamGuard<'_> {
-    fn deref_mut(&mut self) -> &mut PerCpuStream {
-        &mut self.0
     }
 }
 

@@ -4,7 +4,7 @@
 //! of every page, the store knows the codec, the size and the dictionary, and a page in memory needs no checksum.
 //! Format: RFC 8878, "magicless".
 
-use crate::backend::{Algorithm, Backend, Levels, Stream};
+use crate::backend::{Algorithm, Backend, Levels, Params, Stream};
 use crate::error::CodecError;
 use std::sync::Arc;
 use zstd_safe::{CCtx, CDict, CParameter, DCtx, DDict, DParameter, FrameFormat};
@@ -20,60 +20,25 @@ pub(crate) const BACKEND: Backend = Backend {
     dictionary: true,
     window_bits: false,
     in_zram: true,
-    open: |params| Ok(Box::new(Zstd::new(params.level, params.dictionary)?)),
+    open,
 };
-
-struct Zstd {
-    level: i32,
-    dictionary: Option<Arc<Dictionary>>,
-}
 
 struct Dictionary {
     encode: CDict<'static>,
     decode: DDict<'static>,
 }
 
-impl Zstd {
-    fn new(level: i32, dictionary: Option<&[u8]>) -> Result<Self, CodecError> {
-        let prepare = |bytes: &[u8]| {
-            let encode = CDict::try_create(bytes, level)?;
-            Some(Arc::new(Dictionary { encode, decode: DDict::try_create(bytes)? }))
-        };
-        let dictionary = match dictionary {
-            None => None,
-            Some(bytes) => Some(
-                prepare(bytes).ok_or(CodecError::BadDictionary { codec: NAME, len_bytes: bytes.len() })?,
-            ),
-        };
-        Ok(Zstd { level, dictionary })
-    }
-}
-
-impl Algorithm for Zstd {
-    fn stream(&self) -> Result<Box<dyn Stream>, CodecError> {
-        let no_memory = || CodecError::NoMemory { codec: NAME };
-        let mut encoder = CCtx::try_create().ok_or_else(no_memory)?;
-        let mut decoder = DCtx::try_create().ok_or_else(no_memory)?;
-        for parameter in [
-            CParameter::CompressionLevel(self.level),
-            CParameter::Format(FrameFormat::Magicless),
-            CParameter::ContentSizeFlag(false),
-            CParameter::ChecksumFlag(false),
-            CParameter::DictIdFlag(false),
-        ] {
-            encoder.set_parameter(parameter).map_err(|_| no_memory())?;
-        }
-        decoder.set_parameter(DParameter::Format(FrameFormat::Magicless)).map_err(|_| no_memory())?;
-        if let Some(dictionary) = &self.dictionary {
-            // SAFETY: the reference is extended to 'static for the contexts that keep it. It stays valid
-            // because the stream built below owns an Arc of the dictionary, never moves out of it, and
-            // drops its contexts first (fields drop in order of declaration).
-            let dictionary: &'static Dictionary = unsafe { &*Arc::as_ptr(dictionary) };
-            encoder.ref_cdict(&dictionary.encode).map_err(|_| no_memory())?;
-            decoder.ref_ddict(&dictionary.decode).map_err(|_| no_memory())?;
-        }
-        Ok(Box::new(ZstdStream { encoder, decoder, _dictionary: self.dictionary.clone() }))
-    }
+fn open(params: &Params<'_>) -> Result<Algorithm, CodecError> {
+    let level = params.level;
+    let prepare = |bytes: &[u8]| {
+        let encode = CDict::try_create(bytes, level)?;
+        Some(Arc::new(Dictionary { encode, decode: DDict::try_create(bytes)? }))
+    };
+    let prepare = |bytes: &[u8]| {
+        prepare(bytes).ok_or(CodecError::BadDictionary { codec: NAME, len_bytes: bytes.len() })
+    };
+    let dictionary = params.dictionary.map(prepare).transpose()?;
+    Ok(Box::new(move || Ok(Box::new(ZstdStream::new(level, dictionary.clone())?))))
 }
 
 /// Working state: both contexts. Their memory grows at first use and is kept.
@@ -82,6 +47,33 @@ struct ZstdStream {
     decoder: DCtx<'static>,
     // Last, so that it is dropped after the contexts that point into it.
     _dictionary: Option<Arc<Dictionary>>,
+}
+
+impl ZstdStream {
+    fn new(level: i32, dictionary: Option<Arc<Dictionary>>) -> Result<Self, CodecError> {
+        let no_memory = || CodecError::NoMemory { codec: NAME };
+        let mut encoder = CCtx::try_create().ok_or_else(no_memory)?;
+        let mut decoder = DCtx::try_create().ok_or_else(no_memory)?;
+        for parameter in [
+            CParameter::CompressionLevel(level),
+            CParameter::Format(FrameFormat::Magicless),
+            CParameter::ContentSizeFlag(false),
+            CParameter::ChecksumFlag(false),
+            CParameter::DictIdFlag(false),
+        ] {
+            encoder.set_parameter(parameter).map_err(|_| no_memory())?;
+        }
+        decoder.set_parameter(DParameter::Format(FrameFormat::Magicless)).map_err(|_| no_memory())?;
+        if let Some(dictionary) = &dictionary {
+            // SAFETY: the reference is extended to 'static for the contexts that keep it. It stays valid
+            // because the stream built below owns an Arc of the dictionary, never moves out of it, and
+            // drops its contexts first (fields drop in order of declaration).
+            let dictionary: &'static Dictionary = unsafe { &*Arc::as_ptr(dictionary) };
+            encoder.ref_cdict(&dictionary.encode).map_err(|_| no_memory())?;
+            decoder.ref_ddict(&dictionary.decode).map_err(|_| no_memory())?;
+        }
+        Ok(ZstdStream { encoder, decoder, _dictionary: dictionary })
+    }
 }
 
 impl Stream for ZstdStream {

@@ -1,7 +1,7 @@
 //! 842 as a back end of the table.
 
 use super::{Workspace, compress, decompress};
-use crate::backend::{Algorithm, Backend, Stream};
+use crate::backend::{Backend, Stream};
 use crate::error::CodecError;
 
 const NAME: &str = "842";
@@ -13,16 +13,8 @@ pub(crate) const BACKEND: Backend = Backend {
     dictionary: false,
     window_bits: false,
     in_zram: true,
-    open: |_| Ok(Box::new(C842)),
+    open: |_| Ok(Box::new(|| Ok(Box::new(C842Stream { work: Workspace::new() })))),
 };
-
-struct C842;
-
-impl Algorithm for C842 {
-    fn stream(&self) -> Result<Box<dyn Stream>, CodecError> {
-        Ok(Box::new(C842Stream { work: Workspace::new() }))
-    }
-}
 
 struct C842Stream {
     work: Workspace,

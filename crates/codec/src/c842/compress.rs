@@ -39,8 +39,13 @@ impl Default for Workspace {
     }
 }
 
-/// Compresses `src` into the front of `dst` and returns the length written.
-pub(super) fn compress(work: &mut Workspace, src: &[u8], dst: &mut [u8]) -> Result<usize, C842Error> {
+/// Compresses `src`, of at most 64 KiB, into the front of `dst` and returns the length written, a multiple of 8.
+///
+/// The result depends on `src` alone, not on earlier uses of `work`. Bytes of `dst` past the result are unspecified.
+///
+/// # Errors
+/// [`C842Error::OutputOverrun`] when the result does not fit in `dst`; it always fits in `compress_bound` bytes.
+pub fn compress(work: &mut Workspace, src: &[u8], dst: &mut [u8]) -> Result<usize, C842Error> {
     work.clear();
     let mut output = BitWriter::new(dst);
     let (phrases, short) = src.as_chunks::<PHRASE_LEN>();

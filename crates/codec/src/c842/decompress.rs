@@ -6,7 +6,12 @@ use super::error::C842Error;
 use super::format::*;
 
 /// Decompresses the whole of `src` into the front of `dst` and returns the length written.
-pub(super) fn decompress(src: &[u8], dst: &mut [u8]) -> Result<usize, C842Error> {
+///
+/// Bytes of `dst` past the result are unspecified; after an error all of `dst` is.
+///
+/// # Errors
+/// Every variant of [`C842Error`]: `src` is not trusted.
+pub fn decompress(src: &[u8], dst: &mut [u8]) -> Result<usize, C842Error> {
     let mut input = BitReader::new(src);
     let mut output = Output { bytes: dst, len: 0 };
     loop {

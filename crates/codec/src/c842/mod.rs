@@ -19,7 +19,9 @@ mod error;
 mod finder;
 mod format;
 
-pub use compress::Workspace;
+pub use compress::{Workspace, compress};
+pub use decompress::decompress;
+#[cfg(feature = "testing")]
 pub use error::C842Error;
 
 /// Returns the greatest number of bytes that [`compress`] writes for `len_bytes` bytes.
@@ -30,24 +32,4 @@ pub use error::C842Error;
 pub const fn compress_bound(len_bytes: usize) -> usize {
     let bits = (len_bytes / format::PHRASE_LEN) * 69 + (len_bytes % format::PHRASE_LEN) * 8 + 8 + 37;
     bits.div_ceil(64) * 8
-}
-
-/// Compresses `src`, of at most 64 KiB, into the front of `dst` and returns the length written, a multiple of 8.
-///
-/// The result depends on `src` alone, not on earlier uses of `work`. Bytes of `dst` past the result are unspecified.
-///
-/// # Errors
-/// [`C842Error::OutputOverrun`] when the result does not fit in `dst`; it always fits in [`compress_bound`] bytes.
-pub fn compress(work: &mut Workspace, src: &[u8], dst: &mut [u8]) -> Result<usize, C842Error> {
-    compress::compress(work, src, dst)
-}
-
-/// Decompresses the whole of `src` into the front of `dst` and returns the length written.
-///
-/// Bytes of `dst` past the result are unspecified; after an error all of `dst` is.
-///
-/// # Errors
-/// Every variant of [`C842Error`]: `src` is not trusted.
-pub fn decompress(src: &[u8], dst: &mut [u8]) -> Result<usize, C842Error> {
-    decompress::decompress(src, dst)
 }

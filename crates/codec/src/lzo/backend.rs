@@ -1,7 +1,7 @@
 //! LZO as back ends of the table: `lzo` and `lzo-rle`.
 
 use super::{Variant, Workspace, compress, decompress};
-use crate::backend::{Algorithm, Backend, Stream};
+use crate::backend::{Backend, Stream};
 use crate::error::CodecError;
 
 const LZO: &str = "lzo";
@@ -14,7 +14,7 @@ pub(crate) const LZO_BACKEND: Backend = Backend {
     dictionary: false,
     window_bits: false,
     in_zram: true,
-    open: |_| Ok(Box::new(Lzo { name: LZO, variant: Variant::Lzo })),
+    open: |_| Ok(Box::new(|| Ok(LzoStream::boxed(LZO, Variant::Lzo)))),
 };
 
 pub(crate) const LZO_RLE_BACKEND: Backend = Backend {
@@ -24,35 +24,30 @@ pub(crate) const LZO_RLE_BACKEND: Backend = Backend {
     dictionary: false,
     window_bits: false,
     in_zram: true,
-    open: |_| Ok(Box::new(Lzo { name: LZO_RLE, variant: Variant::LzoRle })),
+    open: |_| Ok(Box::new(|| Ok(LzoStream::boxed(LZO_RLE, Variant::LzoRle)))),
 };
 
-#[derive(Clone, Copy)]
-struct Lzo {
-    name: &'static str,
-    variant: Variant,
-}
-
-impl Algorithm for Lzo {
-    fn stream(&self) -> Result<Box<dyn Stream>, CodecError> {
-        Ok(Box::new(LzoStream { lzo: *self, work: Workspace::new() }))
-    }
-}
-
 struct LzoStream {
-    lzo: Lzo,
+    codec: &'static str,
+    variant: Variant,
     work: Workspace,
+}
+
+impl LzoStream {
+    fn boxed(codec: &'static str, variant: Variant) -> Box<dyn Stream> {
+        Box::new(LzoStream { codec, variant, work: Workspace::new() })
+    }
 }
 
 impl Stream for LzoStream {
     fn compress(&mut self, src: &[u8], dst: &mut [u8]) -> Result<usize, CodecError> {
-        let (codec, dst_len_bytes) = (self.lzo.name, dst.len());
-        compress(self.lzo.variant, &mut self.work, src, dst)
+        let (codec, dst_len_bytes) = (self.codec, dst.len());
+        compress(self.variant, &mut self.work, src, dst)
             .map_err(|_| CodecError::Compress { codec, dst_len_bytes })
     }
 
     fn decompress(&mut self, src: &[u8], dst: &mut [u8]) -> Result<usize, CodecError> {
-        let (codec, src_len_bytes) = (self.lzo.name, src.len());
+        let (codec, src_len_bytes) = (self.codec, src.len());
         decompress(src, dst).map_err(|_| CodecError::Corrupt { codec, src_len_bytes })
     }
 }

@@ -46,12 +46,6 @@ impl Default for Workspace {
     }
 }
 
-impl std::fmt::Debug for Workspace {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Workspace").finish_non_exhaustive()
-    }
-}
-
 /// Compresses `src` into `dst` and returns the length; `RLE` selects version 1 of the bitstream.
 pub(super) fn compress<const RLE: bool>(
     work: &mut Workspace,

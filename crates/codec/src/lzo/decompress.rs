@@ -16,8 +16,13 @@ const WIDE: usize = 32;
 /// Room for a short match written in words, 33 + 7, and for a copy of 4 literals.
 const SHORT_ROOM: usize = 48;
 
-/// Decompresses `src` into the front of `dst` and returns the length written.
-pub(super) fn decompress(src: &[u8], dst: &mut [u8]) -> Result<usize, LzoError> {
+/// Decompresses the whole of `src` into the front of `dst` and returns the length written.
+///
+/// It reads both variants. Bytes of `dst` past the result are unspecified; after an error all of `dst` is.
+///
+/// # Errors
+/// Every variant of [`LzoError`]: `src` is not trusted.
+pub fn decompress(src: &[u8], dst: &mut [u8]) -> Result<usize, LzoError> {
     let mut input = Input { bytes: src, at: 0 };
     let mut output = Output { bytes: dst, at: 0 };
     let version = input.version()?;

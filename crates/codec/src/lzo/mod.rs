@@ -21,6 +21,7 @@ mod error;
 mod format;
 
 pub use compress::Workspace;
+pub use decompress::decompress;
 pub use error::LzoError;
 
 /// Which bitstream to write.
@@ -61,14 +62,4 @@ pub fn compress(
         Variant::Lzo => compress::compress::<false>(work, src, dst),
         Variant::LzoRle => compress::compress::<true>(work, src, dst),
     }
-}
-
-/// Decompresses the whole of `src` into the front of `dst` and returns the length written.
-///
-/// It reads both variants. Bytes of `dst` past the result are unspecified; after an error all of `dst` is.
-///
-/// # Errors
-/// Every variant of [`LzoError`]: `src` is not trusted.
-pub fn decompress(src: &[u8], dst: &mut [u8]) -> Result<usize, LzoError> {
-    decompress::decompress(src, dst)
 }

@@ -5,7 +5,7 @@
 //! all arithmetic wraps around; for numbers that are spread over more than half of their range it may not be the narrowest.
 
 use super::format::Plan;
-use super::lane::{Lane, ROW_LEN, rows};
+use super::lane::{Lane, ROW_LEN, by_lane, rows};
 use pagefold_page::{PAGE_SIZE, Page};
 
 /// [`estimate`] samples one row in this many.
@@ -31,16 +31,13 @@ pub(super) fn estimate(page: &Page) -> [u8; 4] {
 /// Returns the plan for a lane, of numbers as they are or of differences to the row before.
 #[inline(always)]
 pub(super) fn plan(page: &Page, lane_log: u8, is_delta: bool) -> Plan {
-    match (lane_log, is_delta) {
-        (0, false) => spread::<u8>(page).plan(false),
-        (1, false) => spread::<u16>(page).plan(false),
-        (2, false) => spread::<u32>(page).plan(false),
-        (_, false) => spread::<u64>(page).plan(false),
-        (0, true) => row_spread::<u8>(page).plan(true),
-        (1, true) => row_spread::<u16>(page).plan(true),
-        (2, true) => row_spread::<u32>(page).plan(true),
-        (_, true) => row_spread::<u64>(page).plan(true),
-    }
+    by_lane!(lane_log, is_delta, plan_lanes(page))
+}
+
+#[inline(always)]
+fn plan_lanes<T: Lane, const N: usize, const DELTA: bool>(page: &Page) -> Plan {
+    let spread = if DELTA { row_spread::<T>(page) } else { spread::<T>(page) };
+    spread.plan(DELTA)
 }
 
 /// The span of some numbers, by their differences to one of them.

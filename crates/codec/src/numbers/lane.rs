@@ -124,6 +124,24 @@ lane!(u16, i16);
 lane!(u32, i32);
 lane!(u64, i64);
 
+/// Calls a function that is generic over the type of lanes, their number in a row, and whether rows are differences.
+macro_rules! by_lane {
+    ($lane_log:expr, $is_delta:expr, $function:ident($($arg:expr),*)) => {
+        match ($lane_log, $is_delta) {
+            (0, false) => $function::<u8, 64, false>($($arg),*),
+            (1, false) => $function::<u16, 32, false>($($arg),*),
+            (2, false) => $function::<u32, 16, false>($($arg),*),
+            (_, false) => $function::<u64, 8, false>($($arg),*),
+            (0, true) => $function::<u8, 64, true>($($arg),*),
+            (1, true) => $function::<u16, 32, true>($($arg),*),
+            (2, true) => $function::<u32, 16, true>($($arg),*),
+            (_, true) => $function::<u64, 8, true>($($arg),*),
+        }
+    };
+}
+
+pub(super) use by_lane;
+
 /// The lanes of a row; `N` is [`ROW_LEN`] divided by the lane's length.
 #[inline(always)]
 pub(super) fn load_row<T: Lane, const N: usize>(row: &RowBytes) -> [T; N] {

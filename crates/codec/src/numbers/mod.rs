@@ -24,7 +24,7 @@ mod repeats;
 mod tests;
 mod unpack;
 
-use crate::backend::{Algorithm, Backend, COMPRESS_BUF_LEN, Stream};
+use crate::backend::{Backend, COMPRESS_BUF_LEN, Stream};
 use crate::error::CodecError;
 use crate::isa::{Isa, dispatch};
 use crate::lz4::{Lz4, Lz4Stream};
@@ -41,7 +41,7 @@ pub(crate) const BACKEND: Backend = Backend {
     dictionary: false,
     window_bits: false,
     in_zram: false,
-    open: |_| Ok(Box::new(Numbers)),
+    open: |_| Ok(Box::new(|| Ok(Box::new(NumbersStream::new()?)))),
 };
 
 /// A page is looked at closely if a sample of its numbers needs at most so many of 256 of their bits.
@@ -51,14 +51,6 @@ const DELTA_LEN_MIN: usize = 768;
 /// LZ4 blocks of at least this length do not save enough; those of less need no comparison with numbers that a sample
 /// showed to be wide.
 const LZ4_POOR_LEN: usize = PAGE_SIZE - PAGE_SIZE / 16;
-
-struct Numbers;
-
-impl Algorithm for Numbers {
-    fn stream(&self) -> Result<Box<dyn Stream>, CodecError> {
-        Ok(Box::new(NumbersStream { lz4: Lz4::new(1, None)?.open()?, isa: Isa::detect() }))
-    }
-}
 
 struct NumbersStream {
     lz4: Lz4Stream,
@@ -91,6 +83,10 @@ impl Stream for NumbersStream {
 }
 
 impl NumbersStream {
+    fn new() -> Result<Self, CodecError> {
+        Ok(NumbersStream { lz4: Lz4::new(1, None)?.open()?, isa: Isa::detect() })
+    }
+
     fn compress_page(&mut self, page: &Page, dst: &mut [u8; COMPRESS_BUF_LEN]) -> Result<usize, CodecError> {
         let (lane_log, share) = narrowest(self.isa.estimate(page));
         let mut likely = None;

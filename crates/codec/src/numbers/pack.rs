@@ -6,22 +6,13 @@
 //! are in the order of the page.
 
 use super::format::Plan;
-use super::lane::{Lane, ROW_LEN, ROWS, RowBytes, load_row, store_row};
+use super::lane::{Lane, ROW_LEN, ROWS, RowBytes, by_lane, load_row, store_row};
 use pagefold_page::Page;
 
 /// Packs the page, for which `plan` was made, into `payload`, of [`Plan::payload_len`] bytes.
 #[inline(always)]
 pub(super) fn pack(page: &Page, plan: Plan, payload: &mut [RowBytes]) {
-    match (plan.lane_log, plan.is_delta) {
-        (0, false) => pack_lanes::<u8, 64, false>(page, plan, payload),
-        (1, false) => pack_lanes::<u16, 32, false>(page, plan, payload),
-        (2, false) => pack_lanes::<u32, 16, false>(page, plan, payload),
-        (_, false) => pack_lanes::<u64, 8, false>(page, plan, payload),
-        (0, true) => pack_lanes::<u8, 64, true>(page, plan, payload),
-        (1, true) => pack_lanes::<u16, 32, true>(page, plan, payload),
-        (2, true) => pack_lanes::<u32, 16, true>(page, plan, payload),
-        (_, true) => pack_lanes::<u64, 8, true>(page, plan, payload),
-    }
+    by_lane!(plan.lane_log, plan.is_delta, pack_lanes(page, plan, payload))
 }
 
 #[inline(always)]

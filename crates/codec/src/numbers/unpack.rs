@@ -1,22 +1,13 @@
 //! Unpacks the numbers of a page: the counterpart of `pack`.
 
 use super::format::Plan;
-use super::lane::{Lane, RowBytes, load_row, rows_mut, store_row};
+use super::lane::{Lane, RowBytes, by_lane, load_row, rows_mut, store_row};
 use pagefold_page::Page;
 
 /// Fills the page from its packed numbers. `plan` and `payload` are those that [`Plan::read`] returned.
 #[inline(always)]
 pub(super) fn unpack(plan: Plan, first_row: &RowBytes, payload: &[RowBytes], page: &mut Page) {
-    match (plan.lane_log, plan.is_delta) {
-        (0, false) => unpack_lanes::<u8, 64, false>(plan, first_row, payload, page),
-        (1, false) => unpack_lanes::<u16, 32, false>(plan, first_row, payload, page),
-        (2, false) => unpack_lanes::<u32, 16, false>(plan, first_row, payload, page),
-        (_, false) => unpack_lanes::<u64, 8, false>(plan, first_row, payload, page),
-        (0, true) => unpack_lanes::<u8, 64, true>(plan, first_row, payload, page),
-        (1, true) => unpack_lanes::<u16, 32, true>(plan, first_row, payload, page),
-        (2, true) => unpack_lanes::<u32, 16, true>(plan, first_row, payload, page),
-        (_, true) => unpack_lanes::<u64, 8, true>(plan, first_row, payload, page),
-    }
+    by_lane!(plan.lane_log, plan.is_delta, unpack_lanes(plan, first_row, payload, page))
 }
 
 #[inline(always)]

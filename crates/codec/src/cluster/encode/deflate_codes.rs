@@ -162,11 +162,7 @@ pub(super) fn fixed_lengths() -> CodeLengths {
 /// literals and lengths.
 pub(super) fn dynamic_lengths(stream: &[u8], bit: &mut usize) -> Option<(CodeLengths, usize)> {
     const ORDER: [usize; 19] = [16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15];
-    let mut take = |count: usize| -> Option<usize> {
-        let bits = peek(stream, *bit)? & ((1 << count) - 1);
-        *bit += count;
-        Some(bits as usize)
-    };
+    let mut take = |count: usize| take_bits(stream, bit, count);
     let (literals, distances, precodes) = (take(5)? + LENGTH_FIRST, take(5)? + 1, take(4)? + 4);
     let mut precode_lengths = [0; 19];
     for symbol in &ORDER[..precodes] {
@@ -180,11 +176,7 @@ pub(super) fn dynamic_lengths(stream: &[u8], bit: &mut usize) -> Option<(CodeLen
     while filled < literals + distances {
         let entry = precode[(peek(stream, *bit)? & mask) as usize];
         *bit += usize::from(entry.code_len);
-        let mut take = |count: usize| -> Option<usize> {
-            let bits = peek(stream, *bit)? & ((1 << count) - 1);
-            *bit += count;
-            Some(bits as usize)
-        };
+        let mut take = |count: usize| take_bits(stream, bit, count);
         let (value, repeat) = match (entry.code_len, entry.len) {
             (0, _) => return None,
             (_, 16) => (*lengths.get(filled.checked_sub(1)?)?, take(2)? + 3),
@@ -196,6 +188,13 @@ pub(super) fn dynamic_lengths(stream: &[u8], bit: &mut usize) -> Option<(CodeLen
         filled += repeat;
     }
     Some((lengths, literals))
+}
+
+/// Reads so many bits from `bit` on, which it advances.
+fn take_bits(stream: &[u8], bit: &mut usize, count: usize) -> Option<usize> {
+    let bits = peek(stream, *bit)? & ((1 << count) - 1);
+    *bit += count;
+    Some(bits as usize)
 }
 
 /// Reads at least 57 bits from `bit` on; `None` beyond the end of `stream`.
