@@ -70,16 +70,16 @@ pub(super) static TABLE: &[Attribute] = &[
         "number of pages that may still be written back, if writeback_limit_enable is 1",
     )
     .file(0o644)
-    .shown(|d| settings_always(d, |s| s.writeback_limit()))
-    .changed(values::number, |t, v| change_always(t.disk(), |s| s.set_writeback_limit(v.number()))),
+    .shown(|d| settings_always(d, |s| s.writeback_limit.load()))
+    .changed(values::number, |t, v| change_always(t.disk(), |s| s.writeback_limit.store(v.number()))),
     Attribute::new(
         "writeback_limit_enable",
         "switch",
         "whether writeback_limit is in force. Takes 1 or 0, on or off",
     )
     .file(0o644)
-    .shown(|d| settings_always(d, |s| s.writeback_limit_enabled().into()))
-    .changed(limit_enable, |t, v| change_always(t.disk(), |s| s.set_writeback_limit_enabled(v.is_on()))),
+    .shown(|d| settings_always(d, |s| s.writeback_limit_enabled.load().into()))
+    .changed(limit_enable, |t, v| change_always(t.disk(), |s| s.writeback_limit_enabled.store(v.is_on()))),
     Attribute::new(
         "writeback_batch_size",
         "pages",
@@ -109,8 +109,8 @@ pub(super) static TABLE: &[Attribute] = &[
          zram never moves it back. Takes 1 or 0, on or off",
     )
     .when(When::WithBacking)
-    .shown(|d| shown(d, |w| w.settings().promote().into()))
-    .changed(values::switch, |t, v| writeback(t.disk(), |w| w.settings().set_promote(v.is_on()))),
+    .shown(|d| shown(d, |w| w.settings().promote.load().into()))
+    .changed(values::switch, |t, v| writeback(t.disk(), |w| w.settings().promote.store(v.is_on()))),
     Attribute::new(
         "promote_window",
         "seconds",
@@ -118,8 +118,8 @@ pub(super) static TABLE: &[Attribute] = &[
          as 60 or 5m",
     )
     .when(When::WithBacking)
-    .shown(|d| shown(d, |w| w.settings().promote_window_s().into()))
-    .changed(window, |t, v| writeback(t.disk(), |w| w.settings().set_promote_window_s(v.number() as u32))),
+    .shown(|d| shown(d, |w| w.settings().promote_window_s.load().into()))
+    .changed(window, |t, v| writeback(t.disk(), |w| w.settings().promote_window_s.store(v.number() as u32))),
     Attribute::new(
         "writeback_high",
         "per cent",
@@ -144,8 +144,8 @@ pub(super) static TABLE: &[Attribute] = &[
          as 1h; 0 for never. Times above 8192 s count as 8192 s",
     )
     .when(When::WithBacking)
-    .shown(|d| shown(d, |w| w.policy().age_s()))
-    .changed(values::seconds, |t, v| writeback(t.disk(), |w| w.policy().set_age_s(v.number()))),
+    .shown(|d| shown(d, |w| w.policy().age_s.load()))
+    .changed(values::seconds, |t, v| writeback(t.disk(), |w| w.policy().age_s.store(v.number()))),
     Attribute::new(
         "writeback_rate",
         "bytes/s",
@@ -153,8 +153,8 @@ pub(super) static TABLE: &[Attribute] = &[
          for no limit",
     )
     .when(When::WithBacking)
-    .shown(|d| shown(d, |w| w.policy().rate_bytes_per_s()))
-    .changed(values::rate, |t, v| writeback(t.disk(), |w| w.policy().set_rate_bytes_per_s(v.number()))),
+    .shown(|d| shown(d, |w| w.policy().rate_bytes_per_s.load()))
+    .changed(values::rate, |t, v| writeback(t.disk(), |w| w.policy().rate_bytes_per_s.store(v.number()))),
     Attribute::new(
         "writeback_daily",
         "bytes",
@@ -162,8 +162,8 @@ pub(super) static TABLE: &[Attribute] = &[
          limit",
     )
     .when(When::WithBacking)
-    .shown(|d| shown(d, |w| w.policy().daily_bytes()))
-    .changed(values::bytes, |t, v| writeback(t.disk(), |w| w.policy().set_daily_bytes(v.number()))),
+    .shown(|d| shown(d, |w| w.policy().daily_bytes.load()))
+    .changed(values::bytes, |t, v| writeback(t.disk(), |w| w.policy().daily_bytes.store(v.number()))),
     Attribute::new(
         "writeback_busy",
         "per cent",
@@ -171,8 +171,8 @@ pub(super) static TABLE: &[Attribute] = &[
          seconds) is above this, unless memory is nearly used up; 0: it never waits",
     )
     .when(When::WithBacking)
-    .shown(|d| shown(d, |w| w.policy().busy_percent().into()))
-    .changed(values::percent, |t, v| writeback(t.disk(), |w| w.policy().set_busy_percent(v.percent()))),
+    .shown(|d| shown(d, |w| w.policy().busy_percent.load().into()))
+    .changed(values::percent, |t, v| writeback(t.disk(), |w| w.policy().busy_percent.store(v.percent()))),
 ];
 
 /// Calls `action` with the writeback of a disk that has a size and a backing.

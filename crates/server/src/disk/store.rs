@@ -59,11 +59,11 @@ pub fn store(setup: &Setup, size_bytes: u64, has_reserve: bool) -> Result<Arc<St
     }
     if let (Some(medium), Some(writeback)) = (&setup.medium, store.writeback()) {
         let settings = writeback.settings();
-        settings.set_writeback_limit(setup.writeback.writeback_limit());
-        settings.set_writeback_limit_enabled(setup.writeback.writeback_limit_enabled());
+        settings.writeback_limit.store(setup.writeback.writeback_limit.load());
+        settings.writeback_limit_enabled.store(setup.writeback.writeback_limit_enabled.load());
         settings.set_writeback_batch_size(setup.writeback.writeback_batch_size());
-        writeback.policy().set_rate_bytes_per_s(medium.rate_bytes_per_s);
-        writeback.policy().set_daily_bytes(medium.daily_bytes);
+        writeback.policy().rate_bytes_per_s.store(medium.rate_bytes_per_s);
+        writeback.policy().daily_bytes.store(medium.daily_bytes);
         let logged = AtomicU32::new(0);
         writeback.on_failure(move |e| log_failure(e, logged.fetch_add(1, Relaxed)));
     }

@@ -34,9 +34,9 @@ fn status_of(medium: &Medium, writeback: &Writeback) -> WritebackStatus {
         read_pages: s.bd.bd_reads,
         throttled_writes: policy.throttled().writes,
         throttled_ns: policy.throttled().time_us.saturating_mul(1000),
-        limit_left_pages: settings.writeback_limit_enabled().then(|| settings.writeback_limit()),
-        rate_bytes_per_s: bound(policy.rate_bytes_per_s()),
-        daily_bytes: bound(policy.daily_bytes()),
+        limit_left_pages: settings.writeback_limit_enabled.load().then(|| settings.writeback_limit.load()),
+        rate_bytes_per_s: bound(policy.rate_bytes_per_s.load()),
+        daily_bytes: bound(policy.daily_bytes.load()),
     }
 }
 

@@ -124,7 +124,7 @@ impl Store {
         }
         let mut charge = || backed.charge(frames).is_ok();
         let is_charged = self.writeback.as_ref().is_some_and(|writeback| {
-            writeback.policy().state().throttle().wait_for_room(needed_bytes, &mut charge)
+            writeback.policy().throttle().wait_for_room(needed_bytes, &mut charge)
         });
         is_charged
             || loop {

@@ -61,7 +61,7 @@ impl Store {
         let arena = self.pages.pool.source().arena();
         let needed_bytes = len_bytes.saturating_add(WRITE_OVERHEAD_BYTES);
         arena.in_use_bytes().saturating_add(needed_bytes) > arena.limit_bytes()
-            && writeback.policy().state().throttle().is_running()
+            && writeback.policy().throttle().is_running()
     }
 
     /// Stores `data` at byte `offset`.

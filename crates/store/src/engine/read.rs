@@ -150,10 +150,10 @@ impl Store {
     /// Whether a page is promoted: it was read twice within the window, and memory is below the high mark.
     fn should_promote(&self, writeback: &Writeback, last: AccessTime, now: AccessTime) -> bool {
         let settings = writeback.settings();
-        let is_soon = last.age_s(now) <= u64::from(settings.promote_window_s());
+        let is_soon = last.age_s(now) <= u64::from(settings.promote_window_s.load());
         let (high, _) = writeback.policy().marks_percent();
         let mark = u128::from(self.mem_limit_bytes()) * u128::from(high) / 100;
-        settings.promote() && is_soon && u128::from(self.in_use_bytes()) < mark
+        settings.promote.load() && is_soon && u128::from(self.in_use_bytes()) < mark
     }
 
     /// Makes an object, in no slot yet, from a page that was read back. Returns `None` without waiting if no memory

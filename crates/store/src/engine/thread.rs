@@ -19,10 +19,10 @@ impl WritebackThread {
     /// Starts the writeback thread; a store without a backing needs none and gets none. Returns an error if the store
     /// has a writeback thread already, or the thread cannot be started.
     pub fn start(store: Arc<Store>) -> io::Result<Self> {
-        let Some(state) = store.writeback().map(|writeback| writeback.policy().state()) else {
+        let Some(throttle) = store.writeback().map(|writeback| writeback.policy().throttle()) else {
             return Ok(WritebackThread { store, thread: None });
         };
-        if !state.throttle().register_thread() {
+        if !throttle.register_thread() {
             let why = "the store's pages are written back automatically already";
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
         }
@@ -36,7 +36,7 @@ impl WritebackThread {
                 policy::run(&target, writeback.policy(), &mut policy::machine_load);
             }
         });
-        let thread = thread.inspect_err(|_| state.throttle().unregister_thread())?;
+        let thread = thread.inspect_err(|_| throttle.unregister_thread())?;
         Ok(WritebackThread { store, thread: Some(thread) })
     }
 }
@@ -45,7 +45,7 @@ impl Drop for WritebackThread {
     fn drop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
         if let Some(writeback) = self.store.writeback() {
-            writeback.policy().state().throttle().stop();
+            writeback.policy().throttle().stop();
         }
         // The panic hook has reported a panic of the thread, and `policy::run` has woken the waiting writers.
         let _ = thread.join();

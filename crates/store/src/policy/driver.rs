@@ -130,10 +130,10 @@ impl<'a> Driver<'a> {
         let is_stuck =
             self.no_progress_since.is_some_and(|since| now.saturating_sub(since) >= NO_PROGRESS_TIMEOUT);
         // The limit may have been lowered below the need of a waiting writer.
-        let throttle = self.policy.state().throttle();
+        let throttle = self.policy.throttle();
         let fits = throttle.needed_bytes() <= self.target.memory().limit_bytes;
         throttle.end_round(condition.can_free_memory() && !is_stuck && fits);
-        self.policy.state().set_condition(condition);
+        self.policy.set_condition(condition);
         wait.min(TICK)
     }
 
@@ -160,20 +160,20 @@ impl<'a> Driver<'a> {
                     let urgent = used_bytes >= marks.urgent_bytes || awaited;
                     // At a limit of a few frames, a write may need more than the distance from the low mark to the
                     // limit.
-                    let needed_bytes = self.policy.state().throttle().needed_bytes();
+                    let needed_bytes = self.policy.throttle().needed_bytes();
                     let target_bytes = marks.low_bytes.min(memory.limit_bytes.saturating_sub(needed_bytes));
                     return Some(Goal::FreeMemory { used_bytes, target_bytes, urgent, awaited });
                 }
             }
             _ => self.draining = false,
         }
-        let ticks = self.policy.age_s().saturating_mul(TICKS_PER_S).min(u64::from(AccessTime::AGE_MAX));
+        let ticks = self.policy.age_s.load().saturating_mul(TICKS_PER_S).min(u64::from(AccessTime::AGE_MAX));
         (ticks > 0).then_some(Goal::WriteOldPages { age_ticks_min: ticks as u16 })
     }
 
     /// Whether a write found too little memory below the limit, and there is still too little.
     fn is_room_awaited(&self, memory: Memory) -> bool {
-        let throttle = self.policy.state().throttle();
+        let throttle = self.policy.throttle();
         let needed_bytes = throttle.needed_bytes();
         let is_room = memory.used_bytes.saturating_add(needed_bytes) <= memory.limit_bytes;
         if needed_bytes > 0 && is_room {
@@ -221,7 +221,7 @@ impl<'a> Driver<'a> {
         }
         if goal.is_urgent() {
             self.pressure_gate.forget();
-        } else if let Some(wait) = self.pressure_gate.wait(now, self.policy.busy_percent(), self.load) {
+        } else if let Some(wait) = self.pressure_gate.wait(now, self.policy.busy_percent.load(), self.load) {
             return Some((Condition::Busy, wait));
         }
         let wait = self.meter.wait(self.policy);
@@ -240,7 +240,7 @@ impl<'a> Driver<'a> {
             let condition = if for_old { Condition::Idle } else { Condition::Writeback };
             return Err((condition, wait));
         }
-        let throttle = self.policy.state().throttle();
+        let throttle = self.policy.throttle();
         let ages = AgeHistogram::scan(self.target, &|| !throttle.is_stopping());
         let ended = self.target.now();
         self.scan_pacer.note(now, ended);
@@ -281,7 +281,7 @@ impl<'a> Driver<'a> {
 
     /// Moves the hand by one burst and accounts for its result.
     fn burst(&mut self, goal: Goal, sweep_state: SweepState) -> StepResult {
-        self.policy.state().set_condition(Condition::Writeback);
+        self.policy.set_condition(Condition::Writeback);
         let began = self.target.now();
         let result = self.sweep(goal, &sweep_state, began);
         let now = self.target.now();
@@ -289,7 +289,7 @@ impl<'a> Driver<'a> {
         let written_bytes = self.target.bytes_written();
         self.meter.note(now, self.policy, written_bytes, WrittenBy::Driver(report.written_bytes));
         if report.written_back_pages > 0 {
-            self.policy.state().throttle().report_progress();
+            self.policy.throttle().report_progress();
         }
         let written_back = report.written_back_pages > 0;
         let mostly_failed = report.failed_pages >= report.written_back_pages;
@@ -318,7 +318,7 @@ impl<'a> Driver<'a> {
         sweep_state: &SweepState,
         began: Duration,
     ) -> Result<SweepResult, WritebackError> {
-        let (target, throttle) = (self.target, self.policy.state().throttle());
+        let (target, throttle) = (self.target, self.policy.throttle());
         let allowance_bytes = self.meter.allowance_bytes(self.policy);
         let longest = if sweep_state.for_old { OLD_PAGES_BURST } else { TICK };
         let mut written_back_pages = 0;

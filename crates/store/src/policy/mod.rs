@@ -38,7 +38,6 @@ pub use throttle::Throttled;
 pub(crate) use backoff::Load;
 use driver::Driver;
 use pagefold_sys::pressure::{self, Resource};
-use settings::PolicyState;
 
 /// The machine's CPU and I/O pressure; `None` if the kernel does not report it.
 pub(crate) fn machine_load() -> Option<Load> {
@@ -48,8 +47,8 @@ pub(crate) fn machine_load() -> Option<Load> {
 /// Runs automatic writeback of `target` until [`Throttle::stop`](throttle::Throttle::stop). Called in the writeback
 /// thread.
 pub(crate) fn run(target: &dyn WritebackTarget, policy: &Policy, load: &mut dyn FnMut() -> Option<Load>) {
-    let _unregister = UnregisterOnDrop(policy.state());
-    let throttle = policy.state().throttle();
+    let _unregister = UnregisterOnDrop(policy);
+    let throttle = policy.throttle();
     let mut driver = Driver::new(target, policy, load);
     while !throttle.is_stopping() {
         let wait = driver.step();
@@ -58,7 +57,7 @@ pub(crate) fn run(target: &dyn WritebackTarget, policy: &Policy, load: &mut dyn 
 }
 
 /// Unregisters the writeback thread from the throttle when it ends, even by a panic, so that no writer waits for it.
-struct UnregisterOnDrop<'a>(&'a PolicyState);
+struct UnregisterOnDrop<'a>(&'a Policy);
 
 impl Drop for UnregisterOnDrop<'_> {
     fn drop(&mut self) {

@@ -51,7 +51,7 @@ impl Meter {
 
     /// Advances to `now` and charges the bytes by which `written_bytes`, the store's total, has grown.
     pub(crate) fn note(&mut self, now: Duration, policy: &Policy, written_bytes: u64, written_by: WrittenBy) {
-        self.bucket.fill(now, policy.rate_bytes_per_s());
+        self.bucket.fill(now, policy.rate_bytes_per_s.load());
         self.daily.advance(now);
         let new_bytes = written_bytes.saturating_sub(self.seen_bytes);
         self.seen_bytes = self.seen_bytes.max(written_bytes);
@@ -66,18 +66,18 @@ impl Meter {
 
     /// Whether the daily budget is used up.
     pub(crate) fn is_day_spent(&self, policy: &Policy) -> bool {
-        self.daily.left_bytes(policy.daily_bytes()) == 0
+        self.daily.left_bytes(policy.daily_bytes.load()) == 0
     }
 
     /// How long the next burst has to wait for the rate.
     pub(crate) fn wait(&self, policy: &Policy) -> Duration {
-        self.bucket.wait(policy.rate_bytes_per_s())
+        self.bucket.wait(policy.rate_bytes_per_s.load())
     }
 
     /// Bytes that may be written now.
     pub(crate) fn allowance_bytes(&self, policy: &Policy) -> u64 {
-        let by_rate = self.bucket.available_bytes(policy.rate_bytes_per_s());
-        by_rate.min(self.daily.left_bytes(policy.daily_bytes()))
+        let by_rate = self.bucket.available_bytes(policy.rate_bytes_per_s.load());
+        by_rate.min(self.daily.left_bytes(policy.daily_bytes.load()))
     }
 }
 
@@ -136,8 +136,8 @@ mod tests {
     #[test]
     fn only_the_drivers_bytes_make_debts_and_all_count_for_the_day() {
         let policy = Policy::default();
-        policy.set_rate_bytes_per_s(1000);
-        policy.set_daily_bytes(2_000_000);
+        policy.rate_bytes_per_s.store(1000);
+        policy.daily_bytes.store(2_000_000);
         let mut meter = Meter::default();
         let now = Duration::from_secs(10);
         meter.note(now, &policy, 1_000_000, WrittenBy::Others);
@@ -146,7 +146,7 @@ mod tests {
         meter.note(now, &policy, 1_005_000, WrittenBy::Driver(1000));
         assert_eq!(meter.wait(&policy), Duration::from_millis(1125));
         assert!(!meter.is_day_spent(&policy));
-        policy.set_rate_bytes_per_s(0);
+        policy.rate_bytes_per_s.store(0);
         meter.note(now, &policy, 1_005_000, WrittenBy::Driver(1000));
         assert_eq!(meter.allowance_bytes(&policy), 995_000);
         meter.note(now, &policy, 2_000_000, WrittenBy::Driver(995_000));

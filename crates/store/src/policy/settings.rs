@@ -1,11 +1,12 @@
 //! The settings and the condition of automatic writeback, shared by the writeback thread and its users.
 
 use super::throttle::{Throttle, Throttled};
+use crossbeam_utils::atomic::AtomicCell;
 use pagefold_backing::BackingError;
 use pagefold_sys::signal;
+use parking_lot::Mutex;
 use std::fmt;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// The default pressure above which automatic writeback and automatic recompression wait, per cent.
 pub(crate) const BUSY_PERCENT: u32 = 40;
@@ -15,22 +16,32 @@ pub(crate) const BUSY_PERCENT: u32 = 40;
 pub struct Policy {
     /// High and low mark in one word, so that a reader never sees one of each pair.
     marks: AtomicU32,
-    age_s: AtomicU64,
-    rate_bytes_per_s: AtomicU64,
-    daily_bytes: AtomicU64,
-    busy_percent: AtomicU32,
-    state: PolicyState,
+    /// The age, seconds without access, from which pages are written back even below the marks; 0 means never. Ages above
+    /// 8192 s are treated as 8192 s.
+    pub age_s: AtomicCell<u64>,
+    /// The most bytes per second that automatic writeback and the cleaner write; 0 is no bound.
+    pub rate_bytes_per_s: AtomicCell<u64>,
+    /// The budget of bytes written within 24 hours; when it is used up, automatic writeback stops until older writes
+    /// leave the 24 hours. 0 is no bound. Passes on request and the cleaner count too, but only automatic writeback
+    /// stops. The count starts with the store.
+    pub daily_bytes: AtomicCell<u64>,
+    /// The pressure (share of stalled time in the last ten seconds, per cent) above which writeback waits, unless
+    /// memory is nearly used up; 0 means that writeback never waits for it.
+    pub busy_percent: AtomicCell<u32>,
+    condition: Mutex<Condition>,
+    throttle: Throttle,
 }
 
 impl Default for Policy {
     fn default() -> Self {
         Policy {
             marks: AtomicU32::new(pair(90, 80)),
-            age_s: AtomicU64::new(0),
-            rate_bytes_per_s: AtomicU64::new(0),
-            daily_bytes: AtomicU64::new(0),
-            busy_percent: AtomicU32::new(BUSY_PERCENT),
-            state: PolicyState::default(),
+            age_s: AtomicCell::new(0),
+            rate_bytes_per_s: AtomicCell::new(0),
+            daily_bytes: AtomicCell::new(0),
+            busy_percent: AtomicCell::new(BUSY_PERCENT),
+            condition: Mutex::default(),
+            throttle: Throttle::default(),
         }
     }
 }
@@ -56,68 +67,32 @@ impl Policy {
         fits
     }
 
-    /// The age, seconds without access, from which pages are written back even below the marks; 0 means never.
-    pub fn age_s(&self) -> u64 {
-        self.age_s.load(Relaxed)
-    }
-
-    /// Sets the age. Ages above 8192 s are treated as 8192 s.
-    pub fn set_age_s(&self, age_s: u64) {
-        self.age_s.store(age_s, Relaxed);
-    }
-
-    /// The most bytes per second that automatic writeback and the cleaner write; 0 is no bound.
-    pub fn rate_bytes_per_s(&self) -> u64 {
-        self.rate_bytes_per_s.load(Relaxed)
-    }
-
-    /// Sets the rate.
-    pub fn set_rate_bytes_per_s(&self, rate: u64) {
-        self.rate_bytes_per_s.store(rate, Relaxed);
-    }
-
-    /// The budget of bytes written within 24 hours; when it is used up, automatic writeback stops until older writes
-    /// leave the 24 hours. 0 is no bound. Passes on request and the cleaner count too, but only automatic writeback
-    /// stops. The count starts with the store.
-    pub fn daily_bytes(&self) -> u64 {
-        self.daily_bytes.load(Relaxed)
-    }
-
-    /// Sets the daily budget.
-    pub fn set_daily_bytes(&self, bytes: u64) {
-        self.daily_bytes.store(bytes, Relaxed);
-    }
-
-    /// The pressure (share of stalled time in the last ten seconds, per cent) above which writeback waits, unless
-    /// memory is nearly used up; 0 means that writeback never waits for it.
-    pub fn busy_percent(&self) -> u32 {
-        self.busy_percent.load(Relaxed)
-    }
-
-    /// Sets the pressure.
-    pub fn set_busy_percent(&self, percent: u32) {
-        self.busy_percent.store(percent, Relaxed);
-    }
-
-    /// The present condition of automatic writeback.
+    /// The present condition of automatic writeback. The lock is held only to copy, with signals blocked: a signal handler
+    /// may wait for the writeback thread, which takes this lock, so the interrupted thread must not hold it.
     pub fn condition(&self) -> Condition {
-        self.state.condition()
+        let _masked = signal::mask_asynchronous();
+        self.condition.lock().clone()
+    }
+
+    /// Publishes the condition.
+    pub(super) fn set_condition(&self, condition: Condition) {
+        *self.condition.lock() = condition;
     }
 
     /// Counts the writes that waited for memory, and their time.
     pub fn throttled(&self) -> Throttled {
-        self.state.throttle().stats()
+        self.throttle.stats()
+    }
+
+    /// The throttle, where writers wait for memory and the writeback thread for work.
+    pub(crate) fn throttle(&self) -> &Throttle {
+        &self.throttle
     }
 
     /// A policy with another throttle.
     #[cfg(test)]
     pub(super) fn with_throttle(throttle: Throttle) -> Self {
-        Policy { state: PolicyState::with_throttle(throttle), ..Policy::default() }
-    }
-
-    /// The part that the writeback thread shares with the write path.
-    pub(crate) fn state(&self) -> &PolicyState {
-        &self.state
+        Policy { throttle, ..Policy::default() }
     }
 }
 
@@ -170,38 +145,6 @@ impl fmt::Display for Condition {
                 write!(f, "the backing fails: pages stay in memory; writeback retries soon ({e})")
             }
         }
-    }
-}
-
-/// The part of a policy that the writeback thread shares with the write path.
-#[derive(Debug, Default)]
-pub(crate) struct PolicyState {
-    condition: Mutex<Condition>,
-    throttle: Throttle,
-}
-
-impl PolicyState {
-    /// A state with another throttle.
-    #[cfg(test)]
-    pub(super) fn with_throttle(throttle: Throttle) -> Self {
-        PolicyState { throttle, ..PolicyState::default() }
-    }
-
-    /// The present condition. The lock is held only to copy, with signals blocked: a signal handler may wait for the
-    /// writeback thread, which takes this lock, so the interrupted thread must not hold it.
-    pub(crate) fn condition(&self) -> Condition {
-        let _masked = signal::mask_asynchronous();
-        self.condition.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Publishes the condition.
-    pub(super) fn set_condition(&self, condition: Condition) {
-        *self.condition.lock().unwrap_or_else(PoisonError::into_inner) = condition;
-    }
-
-    /// The throttle, where writers wait for memory and the writeback thread for work.
-    pub(crate) fn throttle(&self) -> &Throttle {
-        &self.throttle
     }
 }
 

@@ -136,7 +136,11 @@ impl FromStr for RecompressRequest {
             let unknown = || RecompressError::Unknown { word: word.to_string() };
             let (key, value) = word.split_once('=').ok_or_else(unknown)?;
             match key {
-                "type" => request.which = which(value).ok_or_else(unknown)?,
+                "type" => {
+                    // Pages that the last codec has tried already are no type to recompress.
+                    let which = Which::parse(value).filter(|which| *which != Which::Incompressible);
+                    request.which = which.ok_or_else(unknown)?;
+                }
                 // zram takes 0 for none.
                 "threshold" => request.threshold_bytes = threshold(number(word, value, u32::MAX.into())?)?,
                 "max_pages" => request.pages_max = Some(number(word, value, u64::MAX)?),
@@ -146,15 +150,6 @@ impl FromStr for RecompressRequest {
             }
         }
         Ok(request)
-    }
-}
-
-fn which(value: &str) -> Option<Which> {
-    match value {
-        "idle" => Some(Which::Idle),
-        "huge" => Some(Which::Huge),
-        "huge_idle" => Some(Which::HugeIdle),
-        _ => None,
     }
 }
 

@@ -9,21 +9,16 @@
 //! cache's lock is only tried, so readers never wait for each other here; the cleaner empties the cache before it
 //! waits for readers' pins.
 
-use crate::layout::{Blocks, Layout, Log, RECORD_HEADER_LEN, RecordHeader, Seed, SegmentIndex};
+use crate::layout::{Blocks, Layout, Log, RECORD_HEADER_LEN, RecordHeader, Seed};
 use crate::slot::{BackingLocation, Generation};
 use crate::writeback::Writeback;
+use crate::writeback::read_ahead::Run;
 use crate::writeback::stats::add;
 use pagefold_backing::{BackingError, Buffer, Demand};
 use pagefold_page::{PAGE_SIZE, PageIndex};
 
 /// The longest run, bytes.
 const RUN_LEN: u64 = 64 << 10;
-/// Runs in the shared cache.
-const RUNS: usize = 4;
-/// Recent reads remembered to detect sequential reads.
-const RECENT: usize = 8;
-/// The longest gap between consecutive records of sequential pages, bytes: padding and a header.
-const GAP_MAX: u64 = 4096 + 64;
 
 /// The reason why a page's bytes could not be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,23 +47,6 @@ struct BlockRange {
     len: usize,
 }
 
-/// A stretch of the log that was read at once. Its segment is pinned until the run is dropped with
-/// [`Writeback::unpin_run`].
-pub(crate) struct Run {
-    offset: u64,
-    buf: Buffer,
-    len: usize,
-    segment: SegmentIndex,
-}
-
-impl Run {
-    /// The `len` bytes from `offset` on, if the run contains them.
-    fn find(&self, offset: u64, len: usize) -> Option<&[u8]> {
-        let at = usize::try_from(offset.checked_sub(self.offset)?).ok()?;
-        self.buf[..self.len].get(at..at + len)
-    }
-}
-
 /// The state of a read request of one or several pages.
 #[derive(Default)]
 pub(crate) struct Reader {
@@ -81,36 +59,6 @@ pub(crate) struct Reader {
     /// The page whose bytes did not verify at the last attempt; it is read again before it is reported as corrupt,
     /// because in blocks layout a block may be freed and reused for the same page while it is read.
     pub(crate) unverified: Option<PageVersion>,
-}
-
-/// The cache of runs, and the recent reads, of all requests.
-#[derive(Default)]
-pub(crate) struct ReadAhead {
-    runs: [Option<Run>; RUNS],
-    next_run: usize,
-    /// The page index and the end of the record.
-    recent: [(u64, u64); RECENT],
-    next_recent: usize,
-}
-
-impl ReadAhead {
-    /// The `len` bytes from `offset` on, if a run contains them.
-    fn find(&self, offset: u64, len: usize) -> Option<&[u8]> {
-        self.runs.iter().flatten().find_map(|run| run.find(offset, len))
-    }
-
-    /// Records a read; returns whether it continues an earlier one.
-    fn note(&mut self, index: PageIndex, start: u64, end: u64) -> bool {
-        let continues =
-            |(page, at): &(u64, u64)| *page + 1 == index.0 && (*at..=*at + GAP_MAX).contains(&start);
-        let found = self.recent.iter().position(continues);
-        let at = found.unwrap_or_else(|| {
-            self.next_recent = (self.next_recent + 1) % RECENT;
-            self.next_recent
-        });
-        self.recent[at] = (index.0, end);
-        found.is_some()
-    }
 }
 
 impl Writeback {
@@ -258,11 +206,7 @@ impl Writeback {
     pub(crate) fn end_reader(&self, reader: Reader) {
         let Some(run) = reader.run else { return };
         let old = match self.ahead.try_lock() {
-            Some(mut ahead) => {
-                let at = ahead.next_run;
-                ahead.next_run = (at + 1) % RUNS;
-                ahead.runs[at].replace(run)
-            }
+            Some(mut ahead) => ahead.keep(run),
             None => Some(run),
         };
         self.unpin_run(old);
@@ -276,7 +220,7 @@ impl Writeback {
 
     /// Empties the cache of runs and unpins their segments.
     pub(crate) fn drop_read_ahead(&self) {
-        let runs = std::mem::take(&mut self.ahead.lock().runs);
+        let runs = self.ahead.lock().take_runs();
         runs.into_iter().for_each(|run| self.unpin_run(run));
     }
 }

@@ -27,7 +27,7 @@
 //! | `pass`, `settle` | copying pages to write requests, and applying the results of writes |
 //! | `control` | the ring and its write requests, idle or in flight |
 //! | `clean` | the cleaner of the log |
-//! | `fetch` | reading the bytes of written-back pages, with read-ahead, for the store's read path |
+//! | `fetch`, `read_ahead` | reading the bytes of written-back pages, for the store's read path; runs that were read ahead |
 //! | `maintenance` | periodic work: the clock of access times, discards, a little cleaning |
 //! | `sweep` | the store as `policy` uses it |
 //! | `settings`, `stats` | settings and counters |
@@ -40,6 +40,7 @@ mod control;
 mod fetch;
 mod maintenance;
 mod pass;
+mod read_ahead;
 mod selection;
 mod settings;
 mod settle;
@@ -59,21 +60,16 @@ pub(crate) use stats::add;
 pub(crate) use sweep::Sweeper;
 
 use crate::error::StoreError;
-use crate::layout::{
-    BlockPacker, CLEANER_SPARE, DATA_START, Head, Layout, LogPacker, Packer, SUPERBLOCK_LEN, StoreId,
-    Superblock,
-};
+use crate::layout::{DATA_START, Head, Layout, SUPERBLOCK_LEN, StoreId, Superblock};
 use crate::pages::Pages;
-use crate::slot::{BackingLocation, Content, SlotGuard, SlotSnapshot};
+use crate::slot::{BackingLocation, Content, SlotGuard};
 use control::Control;
-use fetch::ReadAhead;
 use pagefold_backing::{Backing, Buffer, Buffers};
 use pagefold_page::PageCount;
 use pagefold_sys::cpu;
 use parking_lot::Mutex;
-use pass::{OnProgress, PageFilter, Pass};
+use read_ahead::ReadAhead;
 use stats::{WritebackCounters, subtract};
-use std::ops::RangeInclusive;
 use std::sync::{Arc, OnceLock};
 
 /// The backing of a store and its layout.
@@ -231,46 +227,6 @@ impl Writeback {
         }
     }
 
-    /// Writes back the pages of a selection: `Store::write_back`.
-    pub(crate) fn write_back(
-        &self,
-        pages: &Pages,
-        selection: &Selection,
-        progress: &mut OnProgress,
-    ) -> Result<WritebackReport, WritebackError> {
-        let count = pages.table.page_count();
-        selection.check(count)?;
-        pages.tick();
-        // The clock goes on during a pass: a page that is read meanwhile must not look old.
-        let highest = pages.codecs.highest();
-        let mut filter = |index, _: &_, seen: &SlotSnapshot| {
-            selection.selects(index, seen, seen.last_access().age_s(pages.clock.now()), highest)
-        };
-        self.run_pass(pages, &selection.runs(count), &mut filter, progress)
-    }
-
-    /// Writes back the pages in `runs` that `filter` selects. One pass runs at a time; another waits here.
-    fn run_pass(
-        &self,
-        pages: &Pages,
-        runs: &[RangeInclusive<u64>],
-        filter: &mut PageFilter,
-        on_progress: &mut OnProgress,
-    ) -> Result<WritebackReport, WritebackError> {
-        let mut writer = self.writer.lock();
-        self.prepare(&mut writer)?;
-        let Writer { control, write_head, clean_head } = &mut *writer;
-        if let Some(log) = self.layout.log() {
-            log.segments.clear_deferred();
-        }
-        let mut packer: Box<dyn Packer> = match &self.layout {
-            Layout::Log(log) => Box::new(LogPacker::new(&log.segments, log.id, write_head, CLEANER_SPARE)),
-            Layout::Blocks(blocks) => Box::new(BlockPacker::new(blocks)),
-        };
-        let pass = Pass::new(pages, self, control, clean_head);
-        Ok(pass.run(&mut *packer, runs, filter, on_progress))
-    }
-
     /// Closes the ring unless a pass runs; the next pass creates another one. A process that exits with an open ring
     /// keeps the file of its medium open for a moment longer, because the kernel tears a ring down later than it closes
     /// files.
@@ -278,12 +234,6 @@ impl Writeback {
         if let Some(mut writer) = self.writer.try_lock() {
             writer.control.close_ring();
         }
-    }
-
-    /// Makes the ring ready for a pass.
-    fn prepare(&self, writer: &mut Writer) -> Result<(), WritebackError> {
-        let batch = self.settings.writeback_batch_size() as usize;
-        writer.control.begin_pass(batch).map_err(WritebackError::Io)
     }
 }
 

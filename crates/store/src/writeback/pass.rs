@@ -7,13 +7,15 @@
 
 use crate::error::WritebackError;
 use crate::layout::{
-    Head, LayoutKind, LimitCharge, NextStep, NoSpace, PackedPage, Packer, Source, WriteRequest,
+    BlockPacker, CLEANER_SPARE, Head, Layout, LayoutKind, LimitCharge, LogPacker, NextStep, NoSpace,
+    PackedPage, Packer, Source, WriteRequest,
 };
 use crate::pages::Pages;
 use crate::report::{Progress, WritebackReport};
 use crate::slot::{Content, Generation, Slot, SlotSnapshot};
-use crate::writeback::Writeback;
 use crate::writeback::control::Control;
+use crate::writeback::selection::Selection;
+use crate::writeback::{Writeback, Writer};
 use pagefold_page::{PAGE_SIZE, PageIndex};
 use pagefold_pool::Handle;
 use pagefold_sys::cpu;
@@ -56,6 +58,54 @@ enum CopyResult {
     Skipped,
     /// The page has another length than in the snapshot: retry.
     Changed,
+}
+
+impl Writeback {
+    /// Writes back the pages of a selection: `Store::write_back`.
+    pub(crate) fn write_back(
+        &self,
+        pages: &Pages,
+        selection: &Selection,
+        progress: &mut OnProgress,
+    ) -> Result<WritebackReport, WritebackError> {
+        let count = pages.table.page_count();
+        selection.check(count)?;
+        pages.tick();
+        // The clock goes on during a pass: a page that is read meanwhile must not look old.
+        let highest = pages.codecs.highest();
+        let mut filter = |index, _: &_, seen: &SlotSnapshot| {
+            selection.selects(index, seen, seen.last_access().age_s(pages.clock.now()), highest)
+        };
+        self.run_pass(pages, &selection.runs(count), &mut filter, progress)
+    }
+
+    /// Writes back the pages in `runs` that `filter` selects. One pass runs at a time; another waits here.
+    pub(super) fn run_pass(
+        &self,
+        pages: &Pages,
+        runs: &[RangeInclusive<u64>],
+        filter: &mut PageFilter,
+        on_progress: &mut OnProgress,
+    ) -> Result<WritebackReport, WritebackError> {
+        let mut writer = self.writer.lock();
+        self.prepare(&mut writer)?;
+        let Writer { control, write_head, clean_head } = &mut *writer;
+        if let Some(log) = self.layout.log() {
+            log.segments.clear_deferred();
+        }
+        let mut packer: Box<dyn Packer> = match &self.layout {
+            Layout::Log(log) => Box::new(LogPacker::new(&log.segments, log.id, write_head, CLEANER_SPARE)),
+            Layout::Blocks(blocks) => Box::new(BlockPacker::new(blocks)),
+        };
+        let pass = Pass::new(pages, self, control, clean_head);
+        Ok(pass.run(&mut *packer, runs, filter, on_progress))
+    }
+
+    /// Makes the ring ready for a pass.
+    pub(super) fn prepare(&self, writer: &mut Writer) -> Result<(), WritebackError> {
+        let batch = self.settings.writeback_batch_size() as usize;
+        writer.control.begin_pass(batch).map_err(WritebackError::Io)
+    }
 }
 
 impl<'a> Pass<'a> {
@@ -187,11 +237,11 @@ impl<'a> Pass<'a> {
         if self.is_full {
             return Err(WritebackError::Full);
         }
-        let limit = &self.writeback.settings().limit;
-        let charge = limit.charge().ok_or(WritebackError::Budget)?;
+        let settings = self.writeback.settings();
+        let charge = settings.charge().ok_or(WritebackError::Budget)?;
         let result = self.copy(packer, index, slot, seen, charge);
         if result != CopyResult::Copied {
-            limit.refund(charge);
+            settings.refund(charge);
         }
         Ok(result)
     }

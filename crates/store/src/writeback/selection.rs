@@ -32,6 +32,17 @@ pub enum Which {
 }
 
 impl Which {
+    /// Parses zram's word for a type of pages.
+    pub(crate) fn parse(word: &str) -> Option<Self> {
+        match word {
+            "idle" => Some(Which::Idle),
+            "huge" => Some(Which::Huge),
+            "huge_idle" => Some(Which::HugeIdle),
+            "incompressible" => Some(Which::Incompressible),
+            _ => None,
+        }
+    }
+
     /// Whether an object in memory has the property. `age_s` is the time since its last access, `highest` the highest
     /// priority of the store's codecs.
     pub(crate) fn selects(self, seen: &SlotSnapshot, age_s: u64, highest: u8) -> bool {
@@ -159,13 +170,7 @@ impl FromStr for Selection {
 }
 
 fn which(word: &str, value: &str) -> Result<Which, SelectionError> {
-    match value {
-        "idle" => Ok(Which::Idle),
-        "huge" => Ok(Which::Huge),
-        "huge_idle" => Ok(Which::HugeIdle),
-        "incompressible" => Ok(Which::Incompressible),
-        _ => Err(SelectionError::Unknown { word: word.to_string() }),
-    }
+    Which::parse(value).ok_or_else(|| SelectionError::Unknown { word: word.to_string() })
 }
 
 fn number(word: &str, digits: &str) -> Result<u64, SelectionError> {

@@ -69,7 +69,7 @@ impl Pass<'_> {
 
     /// The page is not on the medium: it stays in memory, and its charge, mark and place are undone.
     fn not_written_back(&mut self, entry: &Entry, charge: LimitCharge) {
-        self.writeback.settings().limit.refund(charge);
+        self.writeback.settings().refund(charge);
         if let Some(mut guard) = self.pages.table.get(entry.index).map(|slot| slot.lock())
             && guard.generation() == entry.generation
         {

@@ -21,72 +21,77 @@ impl fmt::Display for BdStat {
     }
 }
 
-/// All counters of writeback: pages and bytes since the store was created, unless stated otherwise.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct WritebackStats {
-    /// zram's counters.
-    pub bd: BdStat,
-    /// Bytes of the pages that are written back now, as they are on the medium, without headers.
-    pub written_back_bytes: u64,
-    /// Bytes of the backing that pages can be written to, free or not.
-    pub capacity_bytes: u64,
-    /// Bytes of free segments or blocks.
-    pub free_bytes: u64,
-    /// Bytes of compressed pages in completed writes of passes.
-    pub payload_bytes: u64,
-    /// Bytes that passes wrote, including headers and padding, without the cleaner's.
-    pub written_bytes: u64,
-    /// Bytes that the cleaner wrote.
-    pub cleaned_bytes: u64,
-    /// Bytes that the cleaner read.
-    pub cleaner_read_bytes: u64,
-    /// Segments that the cleaner emptied.
-    pub cleaned_segments: u64,
-    /// Write requests, the cleaner's included.
-    pub writes: u64,
-    /// Pages that stayed in memory because their write failed.
-    pub failed_pages: u64,
-    /// Pages that were changed or freed while their write was in flight.
-    pub changed_pages: u64,
-    /// Bytes read back.
-    pub read_bytes: u64,
-    /// Read requests to the medium for read-back.
-    pub reads: u64,
-    /// Pages read back from the read-ahead of another page, without a read of the medium.
-    pub read_ahead_hits: u64,
-    /// Reads that were repeated because the page changed or moved in the meantime.
-    pub read_repeats: u64,
-    /// Pages that were promoted to memory, after two reads within the window, or because the cleaner had no space for
-    /// them.
-    pub promoted_pages: u64,
-    /// Reads of written-back pages that failed because of the medium.
-    pub unreadable_pages: u64,
-    /// Reads of written-back pages that failed because the record is corrupt.
-    pub corrupt_pages: u64,
+/// Defines [`WritebackStats`] and the counters from which it is taken.
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// All counters of writeback: pages and bytes since the store was created, unless stated otherwise.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+        pub struct WritebackStats {
+            /// zram's counters.
+            pub bd: BdStat,
+            /// Bytes of the backing that pages can be written to, free or not.
+            pub capacity_bytes: u64,
+            /// Bytes of free segments or blocks.
+            pub free_bytes: u64,
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        /// The counters behind [`WritebackStats`]. They are not sharded, because writeback is not on the fast path.
+        #[derive(Debug, Default)]
+        pub(crate) struct WritebackCounters {
+            pub(crate) written_back: AtomicU64,
+            pub(crate) page_reads: AtomicU64,
+            pub(crate) page_writes: AtomicU64,
+            $(pub(crate) $name: AtomicU64,)*
+        }
+
+        impl WritebackCounters {
+            pub(crate) fn snapshot(&self, capacity_bytes: u64, free_bytes: u64) -> WritebackStats {
+                let bd = BdStat {
+                    bd_count: self.written_back.load(Relaxed),
+                    bd_reads: self.page_reads.load(Relaxed),
+                    bd_writes: self.page_writes.load(Relaxed),
+                };
+                WritebackStats { bd, capacity_bytes, free_bytes, $($name: self.$name.load(Relaxed),)* }
+            }
+        }
+    };
 }
 
-/// The counters behind [`WritebackStats`]. They are not sharded, because writeback is not on the fast path.
-#[derive(Debug, Default)]
-pub(crate) struct WritebackCounters {
-    pub(crate) written_back: AtomicU64,
-    pub(crate) written_back_bytes: AtomicU64,
-    pub(crate) page_reads: AtomicU64,
-    pub(crate) page_writes: AtomicU64,
-    pub(crate) payload_bytes: AtomicU64,
-    pub(crate) written_bytes: AtomicU64,
-    pub(crate) cleaned_bytes: AtomicU64,
-    pub(crate) cleaned_segments: AtomicU64,
-    pub(crate) cleaner_read_bytes: AtomicU64,
-    pub(crate) writes: AtomicU64,
-    pub(crate) failed_pages: AtomicU64,
-    pub(crate) changed_pages: AtomicU64,
-    pub(crate) read_bytes: AtomicU64,
-    pub(crate) reads: AtomicU64,
-    pub(crate) read_ahead_hits: AtomicU64,
-    pub(crate) read_repeats: AtomicU64,
-    pub(crate) promoted_pages: AtomicU64,
-    pub(crate) unreadable_pages: AtomicU64,
-    pub(crate) corrupt_pages: AtomicU64,
+counters! {
+    /// Bytes of the pages that are written back now, as they are on the medium, without headers.
+    written_back_bytes,
+    /// Bytes of compressed pages in completed writes of passes.
+    payload_bytes,
+    /// Bytes that passes wrote, including headers and padding, without the cleaner's.
+    written_bytes,
+    /// Bytes that the cleaner wrote.
+    cleaned_bytes,
+    /// Bytes that the cleaner read.
+    cleaner_read_bytes,
+    /// Segments that the cleaner emptied.
+    cleaned_segments,
+    /// Write requests, the cleaner's included.
+    writes,
+    /// Pages that stayed in memory because their write failed.
+    failed_pages,
+    /// Pages that were changed or freed while their write was in flight.
+    changed_pages,
+    /// Bytes read back.
+    read_bytes,
+    /// Read requests to the medium for read-back.
+    reads,
+    /// Pages read back from the read-ahead of another page, without a read of the medium.
+    read_ahead_hits,
+    /// Reads that were repeated because the page changed or moved in the meantime.
+    read_repeats,
+    /// Pages that were promoted to memory, after two reads within the window, or because the cleaner had no space for
+    /// them.
+    promoted_pages,
+    /// Reads of written-back pages that failed because of the medium.
+    unreadable_pages,
+    /// Reads of written-back pages that failed because the record is corrupt.
+    corrupt_pages,
 }
 
 /// Adds to a counter.
@@ -97,35 +102,4 @@ pub(crate) fn add(counter: &AtomicU64, n: u64) {
 /// Subtracts from a counter.
 pub(crate) fn subtract(counter: &AtomicU64, n: u64) {
     counter.fetch_sub(n, Relaxed);
-}
-
-impl WritebackCounters {
-    pub(crate) fn snapshot(&self, capacity_bytes: u64, free_bytes: u64) -> WritebackStats {
-        let count = |counter: &AtomicU64| counter.load(Relaxed);
-        WritebackStats {
-            bd: BdStat {
-                bd_count: count(&self.written_back),
-                bd_reads: count(&self.page_reads),
-                bd_writes: count(&self.page_writes),
-            },
-            written_back_bytes: count(&self.written_back_bytes),
-            capacity_bytes,
-            free_bytes,
-            payload_bytes: count(&self.payload_bytes),
-            written_bytes: count(&self.written_bytes),
-            cleaned_bytes: count(&self.cleaned_bytes),
-            cleaner_read_bytes: count(&self.cleaner_read_bytes),
-            cleaned_segments: count(&self.cleaned_segments),
-            writes: count(&self.writes),
-            failed_pages: count(&self.failed_pages),
-            changed_pages: count(&self.changed_pages),
-            read_bytes: count(&self.read_bytes),
-            reads: count(&self.reads),
-            read_ahead_hits: count(&self.read_ahead_hits),
-            read_repeats: count(&self.read_repeats),
-            promoted_pages: count(&self.promoted_pages),
-            unreadable_pages: count(&self.unreadable_pages),
-            corrupt_pages: count(&self.corrupt_pages),
-        }
-    }
 }

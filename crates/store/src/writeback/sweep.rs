@@ -88,7 +88,7 @@ impl WritebackTarget for Sweeper<'_> {
 
     fn limit_left(&self) -> Option<u64> {
         let settings = self.writeback.settings();
-        settings.writeback_limit_enabled().then(|| settings.writeback_limit())
+        settings.writeback_limit_enabled.load().then(|| settings.writeback_limit.load())
     }
 }
 

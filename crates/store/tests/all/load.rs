@@ -130,7 +130,7 @@ fn a_load_agrees_with_a_read_of_written_back_pages() {
 fn loads_agree_with_plain_bytes_along_a_random_history() {
     for layout in LAYOUTS {
         let store = store_on(Arc::new(MemoryBacking::new(BACKING_LEN)), layout, PAGES);
-        writeback(&store).settings().set_promote(true);
+        writeback(&store).settings().promote.store(true);
         let (mut loader, mut random) = (store.loader().unwrap(), Random(77));
         let mut model = PlainBytes(vec![0; PAGES as usize * 4096]);
         for _ in 0..20_000 {

@@ -20,7 +20,7 @@ fn store(layout: Option<LayoutKind>) -> Store {
     if let Some(layout) = layout {
         let backing = Arc::new(MemoryBacking::new(16 << 20));
         store.attach(WritebackConfig { backing, layout }).unwrap();
-        store.writeback().unwrap().settings().set_promote(false);
+        store.writeback().unwrap().settings().promote.store(false);
     }
     store
 }

@@ -26,8 +26,8 @@ impl Rig {
         let store = store_on(backing, layout, pages);
         let settings = writeback(&store).settings();
         assert!(settings.set_writeback_batch_size(batch));
-        settings.set_writeback_limit(limit);
-        settings.set_writeback_limit_enabled(true);
+        settings.writeback_limit.store(limit);
+        settings.writeback_limit_enabled.store(true);
         let rig = Rig { store, medium, pages };
         (0..pages).for_each(|i| write(&rig.store, i, &rig.page(i)));
         rig
@@ -38,7 +38,7 @@ impl Rig {
     }
 
     fn left(&self) -> u64 {
-        writeback(&self.store).settings().writeback_limit()
+        writeback(&self.store).settings().writeback_limit.load()
     }
 
     /// Checks the invariants after a failure; `limit` is the initial `writeback_limit`.
@@ -164,7 +164,7 @@ fn a_refund_does_not_overflow_the_largest_limit() {
     rig.medium.fail_writes(When::Always, libc::EIO);
     let settings = writeback(&rig.store).settings();
     let raise = &mut |_: &_| {
-        settings.set_writeback_limit(u64::MAX);
+        settings.writeback_limit.store(u64::MAX);
         ControlFlow::Continue(())
     };
     // The limit is raised at the 512th page, while a batch that was charged before is in flight.
@@ -178,15 +178,15 @@ fn without_space_pages_stay_in_memory() {
         for batch in BATCHES {
             let store = store_on(Arc::new(MemoryBacking::new(segments(6))), layout, 450);
             writeback(&store).settings().set_writeback_batch_size(batch);
-            writeback(&store).settings().set_writeback_limit(1000);
-            writeback(&store).settings().set_writeback_limit_enabled(true);
+            writeback(&store).settings().writeback_limit.store(1000);
+            writeback(&store).settings().writeback_limit_enabled.store(true);
             (0..450).for_each(|i| write(&store, i, &raw_page(i, 1)));
             let report = write_back_all(&store);
             assert_eq!(report.error.clone().unwrap().errno(), libc::ENOSPC);
             assert_eq!(report.failed_pages, 0);
             let written_back = stats(&store).bd.bd_count;
             assert_eq!(written_back, report.written_back_pages);
-            assert_eq!(writeback(&store).settings().writeback_limit(), 1000 - written_back);
+            assert_eq!(writeback(&store).settings().writeback_limit.load(), 1000 - written_back);
             assert!(written_back >= if layout == LayoutKind::Log { 180 } else { 384 }, "{written_back}");
             // Repeated passes: nothing more fits, and nothing is lost by trying.
             for _ in 0..3 {

@@ -108,8 +108,8 @@ fn run(layout: LayoutKind, event: &Event, errno: i32, second_waits: bool) {
     let what = format!("{layout:?}, {}, {errno}, {second_waits}", event.name);
     let mut rig = Rig::new(layout);
     let settings = writeback(&rig.store).settings();
-    settings.set_writeback_limit(100);
-    settings.set_writeback_limit_enabled(true);
+    settings.writeback_limit.store(100);
+    settings.writeback_limit_enabled.store(true);
     rig.medium.writes.close();
     let (first, second): (WritebackReport, Option<WritebackReport>) = std::thread::scope(|s| {
         let _open = rig.medium.opens_on_failure();
@@ -134,7 +134,7 @@ fn run(layout: LayoutKind, event: &Event, errno: i32, second_waits: bool) {
     let stats_now = stats(&rig.store);
     let second_written_back = second.as_ref().map_or(0, |report| report.written_back_pages);
     assert_eq!(stats_now.bd.bd_count, written_back + second_written_back, "{what}");
-    let left = writeback(&rig.store).settings().writeback_limit();
+    let left = writeback(&rig.store).settings().writeback_limit.load();
     assert_eq!(
         left,
         100 - written_back - changed - second_written_back,
@@ -171,7 +171,7 @@ fn slots_changed_while_they_are_read_back() {
                 let what = format!("{layout:?}, {}, {errno}, {promotes}", event.name);
                 let mut rig = Rig::new(layout);
                 write_back(&rig.store, 3, 3);
-                writeback(&rig.store).settings().set_promote(promotes);
+                writeback(&rig.store).settings().promote.store(promotes);
                 assert!(read(&rig.store, 3).is_ok());
                 rig.medium.reads.close();
                 let before = rig.model.0[AT as usize..][..4096].to_vec();
@@ -309,8 +309,8 @@ fn a_stopped_pass_completes_its_submitted_writes() {
             let medium = counted.control();
             let store = store_on(counted, layout, 2000);
             (0..2000).for_each(|i| write(&store, i, &raw_page(i, 1)));
-            writeback(&store).settings().set_writeback_limit(5000);
-            writeback(&store).settings().set_writeback_limit_enabled(true);
+            writeback(&store).settings().writeback_limit.store(5000);
+            writeback(&store).settings().writeback_limit_enabled.store(true);
             let mut calls = 0;
             let stop = &mut |_: &_| {
                 calls += 1;
@@ -320,7 +320,7 @@ fn a_stopped_pass_completes_its_submitted_writes() {
             assert_eq!(report.error, Some(WritebackError::Stopped));
             let bounds = if stop_at == 1 { 0..1 } else { 1..2000 };
             assert!(bounds.contains(&report.written_back_pages), "{layout:?}: {}", report.written_back_pages);
-            assert_eq!(writeback(&store).settings().writeback_limit(), 5000 - report.written_back_pages);
+            assert_eq!(writeback(&store).settings().writeback_limit.load(), 5000 - report.written_back_pages);
             let written = medium.stats().writes.bytes - (1 << 20);
             assert_eq!(written, report.written_bytes, "all of it was written before the pass ended");
             assert!((0..2000).all(|i| read(&store, i).unwrap() == raw_page(i, 1)));

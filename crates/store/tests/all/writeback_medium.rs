@@ -34,7 +34,7 @@ impl History {
         let backing = Arc::new(TraceLayer::new(MemoryBacking::new(backing_len), true));
         let log = backing.control();
         let store = store_on(backing, layout, PAGES);
-        writeback(&store).settings().set_promote(true);
+        writeback(&store).settings().promote.store(true);
         let model = PlainBytes(vec![0; PAGES as usize * 4096]);
         History { store, log, model, seen: HashSet::new() }
     }

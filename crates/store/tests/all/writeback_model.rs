@@ -77,9 +77,9 @@ impl Run {
             0 => assert!(
                 settings.set_writeback_batch_size([1, 2, 32, 100, 1024][self.random.below(5) as usize])
             ),
-            1 => settings.set_promote(self.random.below(2) == 0),
-            2 => settings.set_writeback_limit_enabled(self.random.below(3) == 0),
-            _ => settings.set_writeback_limit(self.random.below(1000)),
+            1 => settings.promote.store(self.random.below(2) == 0),
+            2 => settings.writeback_limit_enabled.store(self.random.below(3) == 0),
+            _ => settings.writeback_limit.store(self.random.below(1000)),
         }
     }
 
@@ -134,7 +134,7 @@ impl Run {
     /// Discards all pages and checks that no block, segment or counter leaks.
     fn end(mut self) {
         let settings = self.store.writeback().unwrap().settings();
-        settings.set_writeback_limit_enabled(false);
+        settings.writeback_limit_enabled.store(false);
         self.store.write_back(&Selection::of(Which::All), &mut |_| ControlFlow::Continue(())).unwrap();
         self.check();
         assert!(

@@ -104,7 +104,7 @@ fn write_back_pages(store: &Store, seed: u64, writers_left: &AtomicU64) {
 
 fn stress(layout: LayoutKind, backing: Arc<dyn Backing>) {
     let store = store_on(backing, layout, PAGES);
-    writeback(&store).settings().set_promote(true);
+    writeback(&store).settings().promote.store(true);
     let (store, writers_left) = (&store, &AtomicU64::new(WRITERS));
     std::thread::scope(|s| {
         for writer in 0..WRITERS {

@@ -104,7 +104,7 @@ fn torn_writes_that_are_not_reported_cost_the_pages_in_them_and_no_others() {
                 assert_eq!(stats(&store).corrupt_pages, lost.len() as u64);
                 lost_pages += lost.len();
                 // Neither the cleaner nor a pass turns it into an intact record.
-                writeback(&store).settings().set_promote(true);
+                writeback(&store).settings().promote.store(true);
                 let again: Vec<u64> = (0..pages).filter_map(|i| lost_at(&store, i, 2)).collect();
                 assert_eq!(lost, again);
                 assert_all_free(&store);
@@ -183,7 +183,7 @@ fn a_medium_that_other_programs_write_to_causes_errors_and_no_wrong_data() {
     for (layout, seed) in [(LayoutKind::Log, 1), (LayoutKind::Log, 2), (LayoutKind::Blocks, 3)] {
         let medium = Arc::new(MemoryBacking::new(segments(7)));
         let store = store_on(medium.clone(), layout, PAGES);
-        writeback(&store).settings().set_promote(seed == 2);
+        writeback(&store).settings().promote.store(seed == 2);
         let mut versions = vec![0; PAGES as usize];
         let mut random = Random(seed);
         let (mut lost, mut good) = (0, 0);
@@ -221,7 +221,7 @@ fn an_unreadable_sector_costs_its_page_and_not_the_neighbours() {
             let store = store_on(backing, layout, 64);
             (0..64).for_each(|i| write(&store, i, &raw_page(i, 1)));
             write_back_all(&store);
-            writeback(&store).settings().set_promote(promote);
+            writeback(&store).settings().promote.store(promote);
             // In the log: the header of the write, then records of a header and a page each.
             let (first, each) = if layout == LayoutKind::Log { (64, 24 + 4096) } else { (0, 4096) };
             let at = DATA_START + first + 20 * each;
@@ -329,7 +329,7 @@ fn promotion_returns_pages_that_are_read_twice_and_can_be_disabled() {
         }
         assert!(medium.stats().reads.requests >= if layout == LayoutKind::Blocks { 120 } else { 1 });
         // Enabled: the pages were read just now.
-        writeback(&store).settings().set_promote(true);
+        writeback(&store).settings().promote.store(true);
         assert!((0..10).all(|i| read(&store, i).unwrap() == page(i, 1)));
         assert_eq!((stats(&store).bd.bd_count, stats(&store).promoted_pages), (30, 10));
         let mm = store.stats().mm;

@@ -28,7 +28,7 @@ pub fn store_on(backing: Arc<dyn Backing>, layout: LayoutKind, pages: u64) -> St
     let config = StoreConfig { mem_limit: MemLimit::Off, ..StoreConfig::new(pages * PAGE_SIZE as u64) };
     let mut store = Store::new(config).unwrap();
     store.attach(WritebackConfig { backing, layout }).unwrap();
-    writeback(&store).settings().set_promote(false);
+    writeback(&store).settings().promote.store(false);
     store
 }
 

@@ -48,7 +48,7 @@ fn disturb(random: &mut Random, store: &Store) {
         2 => {
             if let Some(writeback) = store.writeback() {
                 writeback.settings().set_writeback_batch_size(random.between(1, 64) as u32);
-                writeback.settings().set_promote(random.percent(50));
+                writeback.settings().promote.store(random.percent(50));
                 let low = random.between(1, 95) as u32;
                 writeback.policy().set_marks_percent(random.between(low.into(), 100) as u32, low);
             }

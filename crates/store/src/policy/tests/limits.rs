@@ -27,7 +27,7 @@ fn written_within(sim: &SimulatedStore, from: Duration, to: Duration) -> u64 {
 fn the_rate_holds_over_a_minute_and_over_each_second() {
     for rate in [50_000, 1_000_000, 20_000_000] {
         let sim = endless();
-        sim.policy.set_rate_bytes_per_s(rate);
+        sim.policy.rate_bytes_per_s.store(rate);
         let began = sim.now.get();
         sim.run_with(S * 60, &mut || None, &mut || refill(&sim));
         let slack = rate / 4 + BATCH * LEN;
@@ -44,7 +44,7 @@ fn the_rate_holds_over_a_minute_and_over_each_second() {
 #[test]
 fn the_cleaner_counts_against_the_rate() {
     let sim = endless();
-    sim.policy.set_rate_bytes_per_s(1_000_000);
+    sim.policy.rate_bytes_per_s.store(1_000_000);
     sim.cleaning_bytes.set(100_000);
     let began = sim.now.get();
     sim.run_with(S * 60, &mut || None, &mut || refill(&sim));
@@ -57,7 +57,7 @@ fn the_cleaner_counts_against_the_rate() {
 #[test]
 fn a_cleaner_that_writes_more_than_the_rate_is_waited_for() {
     let sim = endless();
-    sim.policy.set_rate_bytes_per_s(1_000_000);
+    sim.policy.rate_bytes_per_s.store(1_000_000);
     sim.cleaning_bytes.set(600_000);
     sim.run_with(S * 60, &mut || None, &mut || refill(&sim));
     let all = sim.written_bytes.get();
@@ -68,7 +68,7 @@ fn a_cleaner_that_writes_more_than_the_rate_is_waited_for() {
 fn bytes_written_before_the_start_do_not_count() {
     let sim = endless();
     sim.written_bytes.set(1 << 40);
-    sim.policy.set_daily_bytes(1 << 30);
+    sim.policy.daily_bytes.store(1 << 30);
     sim.run(S);
     assert_eq!(sim.condition(), Condition::Idle);
     assert!(!sim.written_back.borrow().is_empty());
@@ -97,8 +97,8 @@ fn without_a_rate_the_medium_is_used_to_the_full() {
 fn the_budget_of_a_day_is_not_exceeded_by_more_than_a_batch_and_comes_back() {
     let sim = endless();
     let budget = 50_000_000;
-    sim.policy.set_daily_bytes(budget);
-    sim.policy.set_rate_bytes_per_s(20_000);
+    sim.policy.daily_bytes.store(budget);
+    sim.policy.rate_bytes_per_s.store(20_000);
     let (began, mut conditions) = (sim.now.get(), Vec::new());
     sim.run_with(DAY * 3, &mut || None, &mut || {
         refill(&sim);

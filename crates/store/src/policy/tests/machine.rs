@@ -60,7 +60,7 @@ fn above_the_urgent_mark_pressure_is_ignored() {
     let urgent = sim.limit_bytes.get() * 95 / 100;
     assert!(sim.used_bytes.get() < urgent && sim.used_bytes.get() > sim.limit_bytes.get() * 80 / 100);
     assert_eq!(sim.condition(), Condition::Busy);
-    sim.policy.set_busy_percent(0);
+    sim.policy.busy_percent.store(0);
     sim.run_with(S * 30, &mut || pressed(&sim, 100), &mut || {});
     assert_eq!(sim.condition(), Condition::Idle);
 }
@@ -83,7 +83,7 @@ fn its_own_pressure_costs_little_and_never_stops_writeback() {
 fn its_own_pressure_and_a_rate_work_together() {
     let sim = SimulatedStore::new(2000, 2000 * LEN * 100 / 92);
     sim.write_all((0..2000).map(|_| 1000));
-    sim.policy.set_rate_bytes_per_s(100_000);
+    sim.policy.rate_bytes_per_s.store(100_000);
     let mut own = || load(95, sim.written_bytes.get() * 10);
     sim.run_with(S * 100, &mut own, &mut || {
         (0..2000).filter(|i| sim.is_written_back(*i)).for_each(|i| sim.write(i, LEN, 1000));

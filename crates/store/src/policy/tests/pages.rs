@@ -131,7 +131,7 @@ fn an_idle_store_has_regular_maintenance_and_no_walks() {
 #[test]
 fn with_an_age_pages_are_written_back_when_due_and_walks_are_rare() {
     let sim = SimulatedStore::new(1000, u64::MAX);
-    sim.policy.set_age_s(60);
+    sim.policy.age_s.store(60);
     sim.write_all((0..1000).map(|i| if i < 100 { 200 } else { 0 }));
     (0..50).for_each(|i| sim.access(i, 200));
     let began = sim.now.get();
@@ -155,7 +155,7 @@ fn with_an_age_pages_are_written_back_when_due_and_walks_are_rare() {
 #[test]
 fn writeback_by_age_leaves_the_medium_half_of_the_time() {
     let sim = SimulatedStore::new(2000, u64::MAX);
-    sim.policy.set_age_s(10);
+    sim.policy.age_s.store(10);
     sim.write_all((0..2000).map(|_| 100));
     sim.speed.set(1_000_000);
     sim.run(S * 3);
@@ -167,12 +167,12 @@ fn writeback_by_age_leaves_the_medium_half_of_the_time() {
 #[test]
 fn a_shorter_age_takes_effect_at_once() {
     let sim = SimulatedStore::new(100, u64::MAX);
-    sim.policy.set_age_s(8000);
+    sim.policy.age_s.store(8000);
     sim.write_all((0..100).map(|_| 400));
     let mut steps = 0;
     sim.run_with(S * 4, &mut || None, &mut || {
         steps += 1;
-        sim.policy.set_age_s(if steps < 5 { 8000 } else { 50 });
+        sim.policy.age_s.store(if steps < 5 { 8000 } else { 50 });
     });
     assert_eq!(sim.written_back.borrow().len(), 100);
 }
@@ -182,7 +182,7 @@ fn fruitless_walks_take_little_time_and_no_writer_waits_long() {
     let sim = full_store();
     sim.write_all((0..10_000).map(|_| 100));
     sim.skipped.set(10_000);
-    assert!(sim.policy.state().throttle().register_thread());
+    assert!(sim.policy.throttle().register_thread());
     sim.run(S * 600);
     // 0.1 ms each: 0.02 % of the time.
     let scans = sim.walks.borrow().len() + sim.sweeps.borrow().len();
@@ -200,7 +200,7 @@ fn fruitless_walks_take_little_time_and_no_writer_waits_long() {
 fn walks_over_many_slots_have_a_twentieth_of_the_time() {
     let sim = SimulatedStore::new(10_000, u64::MAX);
     sim.write_all((0..10_000).map(|_| 100));
-    sim.policy.set_age_s(10);
+    sim.policy.age_s.store(10);
     sim.skipped.set(10_000);
     sim.slot_time.set(Duration::from_micros(10));
     sim.run(S * 600);
@@ -247,7 +247,7 @@ fn the_hand_continues_where_it_stopped() {
 fn a_plan_is_made_anew_after_ten_seconds() {
     let sim = full_store();
     sim.write_all((0..10_000).map(|_| 100));
-    sim.policy.set_rate_bytes_per_s(10_000);
+    sim.policy.rate_bytes_per_s.store(10_000);
     sim.run(S * 60);
     let walks = sim.walks.borrow().len();
     assert!((5..=7).contains(&walks), "{walks}");
@@ -257,7 +257,7 @@ fn a_plan_is_made_anew_after_ten_seconds() {
 fn an_old_page_that_cannot_be_written_back_is_retried_once_a_second() {
     let sim = SimulatedStore::new(10_000, u64::MAX);
     sim.write_all((0..10_000).map(|_| 100));
-    sim.policy.set_age_s(10);
+    sim.policy.age_s.store(10);
     sim.skipped.set(10_000);
     sim.run(S * 600);
     let scans = sim.walks.borrow().len() + sim.sweeps.borrow().len();
@@ -294,7 +294,7 @@ proptest! {
         let total: u64 = pages.iter().map(|p| p.1).sum();
         let sim = SimulatedStore::new(pages.len(), total.max(100));
         prop_assume!(sim.policy.set_marks_percent(high, low));
-        sim.policy.set_rate_bytes_per_s(rate);
+        sim.policy.rate_bytes_per_s.store(rate);
         for (index, (age, len, accessed)) in pages.iter().enumerate() {
             sim.write(index, *len, *age);
             if *accessed {

@@ -132,7 +132,7 @@ impl SimulatedStore {
         while self.now.get() < until {
             event();
             let before = self.now.get();
-            self.policy.state().throttle().wait_for_work(Duration::ZERO);
+            self.policy.throttle().wait_for_work(Duration::ZERO);
             let wait = driver.step();
             assert!(self.now.get() - before < Duration::from_secs(1), "a step is short");
             self.pass(wait.max(Duration::from_micros(10)));

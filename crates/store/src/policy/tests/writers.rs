@@ -124,7 +124,7 @@ pub(super) fn run_until_returned(
     sim: &SimulatedStore,
     try_charge: &mut (dyn FnMut() -> bool + Send),
 ) -> bool {
-    let throttle = sim.policy.state().throttle();
+    let throttle = sim.policy.throttle();
     let needed_bytes = more_than_free(sim);
     let mut load = calm();
     let mut driver = Driver::new(sim, &sim.policy, &mut load);
@@ -147,7 +147,7 @@ fn a_writer_is_refused_while_writeback_is_blocked_and_the_condition_is_the_reaso
     ] {
         let sim = SimulatedStore::new(1000, 1000 * LEN);
         sim.write_all((0..1000).map(|_| 100));
-        assert!(sim.policy.state().throttle().register_thread());
+        assert!(sim.policy.throttle().register_thread());
         block(&sim);
         assert!(!run_until_returned(&sim, &mut || false));
         assert_eq!(sim.condition(), condition);
@@ -159,7 +159,7 @@ fn a_writer_is_refused_while_writeback_is_blocked_and_the_condition_is_the_reaso
 fn a_decision_from_before_the_write_refuses_nothing() {
     let sim = SimulatedStore::new(1000, 1000 * LEN);
     sim.write_all((0..1000).map(|_| 100));
-    let throttle = sim.policy.state().throttle();
+    let throttle = sim.policy.throttle();
     assert!(throttle.register_thread());
     sim.room_bytes.set(0);
     assert!(!run_until_returned(&sim, &mut || false));
@@ -188,8 +188,8 @@ fn memory_is_freed_below_the_marks_if_a_writer_needs_it() {
     for (limit, used) in [(2, 1), (2, 2), (3, 2)] {
         let sim = SimulatedStore::new(used, limit * LEN);
         sim.write_all((0..used).map(|_| 100));
-        assert!(sim.policy.state().throttle().register_thread());
-        let throttle = sim.policy.state().throttle();
+        assert!(sim.policy.throttle().register_thread());
+        let throttle = sim.policy.throttle();
         let used_bytes = AtomicU64::new(sim.used_bytes.get());
         let mut load = calm();
         let mut driver = Driver::new(&sim, &sim.policy, &mut load);
@@ -213,7 +213,7 @@ fn a_writer_that_waits_starts_writeback_and_makes_it_urgent() {
     let sim = SimulatedStore::new(2000, 2000 * LEN * 100 / 85);
     sim.write_all((0..2000).map(|i| i as u16));
     (0..2000).for_each(|i| sim.access(i, i as u16));
-    let throttle = sim.policy.state().throttle();
+    let throttle = sim.policy.throttle();
     assert!(throttle.register_thread());
     let mut busy = || {
         let total_us = sim.now.get().as_micros() as u64;
@@ -245,7 +245,7 @@ fn a_writer_that_waits_starts_writeback_and_makes_it_urgent() {
 fn stopping_ends_a_burst() {
     let sim = SimulatedStore::new(100_000, 100_000 * LEN * 100 / 95);
     sim.write_all((0..100_000).map(|_| 100));
-    let throttle = sim.policy.state().throttle();
+    let throttle = sim.policy.throttle();
     assert!(throttle.register_thread());
     throttle.stop();
     let mut load = calm();
