@@ -5,7 +5,9 @@
 //! that needs two frames might never get both (starvation). So the writer takes the frames for itself, with no lock
 //! held, and the next put uses them.
 
-use crate::source::{FrameSource, Frames, Purpose, SourceError};
+use crate::error::SourceError;
+use crate::frame::Frames;
+use crate::source::{FrameSource, Purpose};
 
 /// Frames, backed by memory, that one writer has taken in advance; unused ones are released on drop.
 pub struct BackedFrames<'a> {

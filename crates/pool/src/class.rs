@@ -8,9 +8,10 @@
 //! hole shifted left over kind 0.
 
 use crate::arena::Arena;
-use crate::frame::{FRAME_LEN, Frame, FrameId, Pos};
-use crate::owner::{Owner, OwnerKind};
-use crate::source::{FrameSource, Frames, Purpose, SourceError, Take};
+use crate::error::SourceError;
+use crate::frame::{FRAME_LEN, Frame, FrameId, Frames, Pos};
+use crate::owner::Owner;
+use crate::source::{FrameSource, Purpose, Take};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The chain and the hole list of a class; guarded by the class's lock.
@@ -117,7 +118,7 @@ impl Class {
         if is_hole(owner.to_bits()) {
             return MoveResult::NothingToMove;
         }
-        if owner.kind() == OwnerKind::Busy {
+        if owner == Owner::BUSY {
             return MoveResult::Busy;
         }
         self.unlink_hole(arena, new);
@@ -156,7 +157,7 @@ impl Class {
 
     /// Appends a frame to the chain, which owns it from then on.
     fn append(&mut self, arena: &Arena, frame: Frame) -> FrameId {
-        let frame = frame.into_id(arena);
+        let frame = arena.take_id(frame);
         if !self.tail.is_nil() {
             arena.set_next(self.tail, frame);
         }

@@ -1,6 +1,5 @@
-//! Frame numbers, positions in frames, and handles of objects.
+//! Frames and their numbers, positions in frames, and handles of objects.
 
-use crate::arena::Arena;
 use std::fmt;
 
 /// Bytes in a frame, the unit in which the pool takes memory.
@@ -27,7 +26,7 @@ impl FrameId {
 pub struct Frame {
     id: FrameId,
     /// The number of its arena.
-    arena: u32,
+    pub(crate) arena: u32,
 }
 
 impl Frame {
@@ -41,13 +40,49 @@ impl Frame {
     pub fn id(&self) -> FrameId {
         self.id
     }
+}
 
-    /// Takes the number out of the token. From then on the caller owns the frame without a value that says so.
-    ///
-    /// Panics if the frame is not one of `arena`: memory of another pool would be used under its number.
-    pub fn into_id(self, arena: &Arena) -> FrameId {
-        assert!(self.arena == arena.number(), "a frame of another arena");
-        self.id
+/// The most frames per request: an object straddles at most two.
+pub const FRAMES_MAX: usize = 2;
+
+/// Up to [`FRAMES_MAX`] frames that the owner of the value has taken.
+///
+/// A value without a destructor, that cannot be copied: dropping it leaks its frames.
+/// [`BackedFrames`](crate::BackedFrames) releases them.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Frames([Option<Frame>; FRAMES_MAX]);
+
+impl Frames {
+    /// An empty set.
+    #[inline]
+    pub const fn none() -> Self {
+        Frames([const { None }; FRAMES_MAX])
+    }
+
+    /// The number of frames.
+    pub fn len(&self) -> usize {
+        self.0.iter().flatten().count()
+    }
+
+    /// Whether the set is empty.
+    pub fn is_empty(&self) -> bool {
+        self.0.iter().all(Option::is_none)
+    }
+
+    /// Adds a frame. Panics if there is no room for it.
+    pub(crate) fn push(&mut self, frame: Frame) {
+        let len = self.len();
+        self.0[len] = Some(frame);
+    }
+
+    /// Takes one frame out.
+    pub fn pop(&mut self) -> Option<Frame> {
+        self.0.iter_mut().rev().find_map(Option::take)
+    }
+
+    /// The numbers of the frames.
+    pub fn ids(&self) -> impl Iterator<Item = FrameId> + '_ {
+        self.0.iter().flatten().map(Frame::id)
     }
 }
 

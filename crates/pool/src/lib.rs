@@ -4,7 +4,7 @@
 //! [`Pool`] needs an owner for each object, which it calls to move the object:
 //!
 //! ```
-//! use pagefold_pool::{Arena, BackedFrames, Handle, Owner, OwnerKind, Pool, PutError, Purpose, Relocate};
+//! use pagefold_pool::{Arena, BackedFrames, Handle, Owner, Pool, PutError, Purpose, Relocate};
 //! use std::mem::MaybeUninit;
 //! use std::sync::Arc;
 //!
@@ -19,8 +19,8 @@
 //! }
 //!
 //! let arena = Arc::new(Arena::new(64 << 20)?);
-//! let pool = Pool::new(Box::new(arena.clone()));
-//! let (bytes, owner) = (b"some compressed bytes", Owner::new(OwnerKind::Slot, 7));
+//! let pool = Pool::new(arena.clone());
+//! let (bytes, owner) = (b"some compressed bytes", Owner::new(7));
 //! let handle = match pool.try_put(bytes, owner) {
 //!     Err(PutError::NotReady { frames }) => {
 //!         // Taking memory may sleep, so the caller does it when it holds no lock.
@@ -64,7 +64,7 @@
 //! | module | contains |
 //! |---|---|
 //! | `pool`, `class`, `size_class`, `owner` | the operations; one size class; the sizes of the classes; an object's first word |
-//! | `source`, `layer` | [`FrameSource`], the interface to take frames; a source for fault tests (feature `testing`) |
+//! | `source`, `error`, `layer` | [`FrameSource`], the interface to take frames; its errors; a source for fault tests (feature `testing`) |
 //! | `arena`, `frame` | [`Arena`], the real source: one range of address space; frames and their numbers, positions, handles |
 //! | `heap` | the memory of an arena under Miri |
 //! | `backed_frames` | frames that a writer takes before it stores an object |
@@ -88,6 +88,7 @@
 mod arena;
 mod backed_frames;
 mod class;
+mod error;
 mod frame;
 #[cfg(miri)]
 mod heap;
@@ -101,11 +102,12 @@ mod source;
 
 pub use arena::{Arena, ArenaStats};
 pub use backed_frames::BackedFrames;
-pub use frame::{FRAME_LEN, Frame, FrameId, Handle};
+pub use error::SourceError;
+pub use frame::{FRAME_LEN, FRAMES_MAX, Frame, FrameId, Frames, Handle};
 #[cfg(feature = "testing")]
 pub use layer::RefuseNth;
-pub use owner::{Owner, OwnerKind};
+pub use owner::Owner;
 pub use pool::{ClassStats, Compaction, ObjectFit, Pool, PutError, Relocate};
 pub use reserve::Reserve;
 pub use size_class::{OBJECT_LEN_MAX, is_smaller_class};
-pub use source::{FRAMES_MAX, FrameSource, Frames, Purpose, REPLACEMENT_FRAMES_MAX, SourceError, Take};
+pub use source::{FrameSource, Purpose, REPLACEMENT_FRAMES_MAX, Take};

@@ -1,41 +1,21 @@
 //! The word that begins each object: who owns it.
 
-/// The owner of an object: a kind, and 61 bits that only the owner interprets.
+/// The owner of an object: 61 bits that only the owner interprets. For a slot of the store they are its page index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Owner(u64);
-
-/// The kind of an owner.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OwnerKind {
-    /// No owner yet: the object is being written.
-    Busy = 1,
-    /// A slot of the store; the value is its page index.
-    Slot = 2,
-    /// A record of several pages compressed as one.
-    Cluster = 3,
-    /// A record of equal pages.
-    Shared = 4,
-}
 
 impl Owner {
     /// Bits of the kind, the lowest of the word. Kind 0 marks a hole.
     pub(crate) const KIND_BITS: u32 = 3;
-    pub(crate) const BUSY: Owner = Owner(OwnerKind::Busy as u64);
+    /// No owner yet: the object is being written.
+    pub(crate) const BUSY: Owner = Owner(1);
+    /// The kind of an object that is complete.
+    const OWNED: u64 = 2;
 
-    /// Creates an owner of this kind with this value, below 2^61.
-    pub fn new(kind: OwnerKind, value: u64) -> Self {
+    /// Creates an owner with this value, below 2^61.
+    pub fn new(value: u64) -> Self {
         debug_assert!(value < 1 << 61);
-        Owner(value << Self::KIND_BITS | kind as u64)
-    }
-
-    /// The kind.
-    pub fn kind(self) -> OwnerKind {
-        match self.0 & ((1 << Self::KIND_BITS) - 1) {
-            2 => OwnerKind::Slot,
-            3 => OwnerKind::Cluster,
-            4 => OwnerKind::Shared,
-            _ => OwnerKind::Busy,
-        }
+        Owner(value << Self::KIND_BITS | Self::OWNED)
     }
 
     /// The owner's own 61 bits.

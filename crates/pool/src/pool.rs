@@ -1,13 +1,15 @@
 //! The pool: its size classes and its operations.
 
 use crate::class::{Class, MoveResult, likely_pieces, pieces, word};
-use crate::frame::{Handle, Pos};
-use crate::owner::{Owner, OwnerKind};
+use crate::error::SourceError;
+use crate::frame::{Frames, Handle, Pos};
+use crate::owner::Owner;
 use crate::size_class::{CLASS_COUNT, OBJECT_LEN_MAX, OWNER_LEN, class_index, stride};
-use crate::source::{FrameSource, Frames, SourceError};
+use crate::source::FrameSource;
 use pagefold_sys::prefetch;
 use parking_lot::Mutex;
 use std::mem::MaybeUninit;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The owners of a pool's objects, which the pool calls to move an object.
@@ -88,14 +90,14 @@ const HOLES_SHARE: u64 = 128;
 /// A dense allocator of objects of 1 to [`OBJECT_LEN_MAX`] bytes.
 pub struct Pool {
     classes: Box<[Mutex<Class>]>,
-    source: Box<dyn FrameSource>,
+    source: Arc<dyn FrameSource>,
     moved: AtomicU64,
     frames_compacted: AtomicU64,
 }
 
 impl Pool {
     /// Creates an empty pool that takes its frames from `source`.
-    pub fn new(source: Box<dyn FrameSource>) -> Self {
+    pub fn new(source: Arc<dyn FrameSource>) -> Self {
         let classes = (0..CLASS_COUNT).map(|i| Mutex::new(Class::new(stride(i)))).collect();
         Pool { classes, source, moved: AtomicU64::new(0), frames_compacted: AtomicU64::new(0) }
     }
@@ -114,7 +116,7 @@ impl Pool {
     /// Like [`Pool::try_put`], but takes the frames that the object needs out of `backed` first. Succeeds if `backed`
     /// contains as many as an earlier error named.
     pub fn try_put_from(&self, backed: &mut Frames, bytes: &[u8], owner: Owner) -> Result<Handle, PutError> {
-        debug_assert!((1..=OBJECT_LEN_MAX).contains(&bytes.len()) && owner.kind() != OwnerKind::Busy);
+        debug_assert!((1..=OBJECT_LEN_MAX).contains(&bytes.len()));
         let index = class_index(bytes.len());
         let grown = self.classes[index].lock().allocate(&*self.source, backed);
         let pos = grown.map_err(|e| match e.source {

@@ -16,7 +16,8 @@
 //! Locking is the process's responsibility (`mlockall` with `MCL_ONFAULT`): frames touched here are then locked too.
 
 use crate::arena::Arena;
-use crate::source::{FRAMES_MAX, SourceError};
+use crate::error::SourceError;
+use crate::frame::FRAMES_MAX;
 use pagefold_sys::mem;
 use pagefold_sys::signal::spawn_masked;
 use parking_lot::{Condvar, Mutex};

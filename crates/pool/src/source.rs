@@ -1,40 +1,8 @@
 //! The interface through which the pool takes memory.
 
-use crate::{Arena, Frame};
-use pagefold_page::size::Human;
-
-/// The reason why no frame was taken.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum SourceError {
-    /// The limit on frames in use is reached.
-    #[error("the memory limit of {} is reached", Human(*limit_bytes))]
-    Limit {
-        /// The limit.
-        limit_bytes: u64,
-    },
-    /// The kernel has no memory.
-    #[error("the system has no memory: {0}")]
-    NoMemory(#[from] pagefold_sys::SysError),
-    /// The reserve is empty and was not refilled in time.
-    #[error("the reserve of locked memory is empty")]
-    ReserveEmpty,
-    /// The address range reserved at creation is used up.
-    #[error("the address range of {frames} frames is used up")]
-    Exhausted {
-        /// Frames in the range.
-        frames: u32,
-    },
-    /// A fault test refused the request.
-    #[error("refused by a test")]
-    RefusedByTest,
-}
-
-impl SourceError {
-    /// Whether the reason is the limit on frames for objects, so that freeing objects would help.
-    pub fn is_limit(&self) -> bool {
-        matches!(self, SourceError::Limit { .. })
-    }
-}
+use crate::arena::Arena;
+use crate::error::SourceError;
+use crate::frame::{Frame, Frames};
 
 /// The use of a frame. Only frames for objects count against the limit, as in zram's accounting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,50 +22,6 @@ pub enum Purpose {
 /// Frames by which replacements may exceed the limit, all of them together. Recompression may exceed the present use by
 /// as many if that is higher, because the limit was lowered.
 pub const REPLACEMENT_FRAMES_MAX: u64 = 16;
-
-/// The most frames per request: an object straddles at most two.
-pub const FRAMES_MAX: usize = 2;
-
-/// Up to [`FRAMES_MAX`] frames that the owner of the value has taken.
-///
-/// A value without a destructor, that cannot be copied: dropping it leaks its frames.
-/// [`BackedFrames`](crate::BackedFrames) releases them.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Frames([Option<Frame>; FRAMES_MAX]);
-
-impl Frames {
-    /// An empty set.
-    #[inline]
-    pub const fn none() -> Self {
-        Frames([const { None }; FRAMES_MAX])
-    }
-
-    /// The number of frames.
-    pub fn len(&self) -> usize {
-        self.0.iter().flatten().count()
-    }
-
-    /// Whether the set is empty.
-    pub fn is_empty(&self) -> bool {
-        self.0.iter().all(Option::is_none)
-    }
-
-    /// Adds a frame. Panics if there is no room for it.
-    pub(crate) fn push(&mut self, frame: Frame) {
-        let len = self.len();
-        self.0[len] = Some(frame);
-    }
-
-    /// Takes one frame out.
-    pub fn pop(&mut self) -> Option<Frame> {
-        self.0.iter_mut().rev().find_map(Option::take)
-    }
-
-    /// The numbers of the frames.
-    pub fn ids(&self) -> impl Iterator<Item = crate::FrameId> + '_ {
-        self.0.iter().flatten().map(Frame::id)
-    }
-}
 
 /// The result of a request for frames that must not sleep.
 #[derive(Debug, PartialEq, Eq)]
@@ -126,7 +50,8 @@ pub enum Take {
 /// [`arena`](FrameSource::arena), which is the same for the life of the source; each is backed by memory, and has
 /// exactly one owner from the moment it is taken until it is released.
 pub unsafe trait FrameSource: Send + Sync {
-    /// Takes `count` frames, at most [`FRAMES_MAX`], that are ready now, charged to `purpose`: all or none.
+    /// Takes `count` frames, at most [`FRAMES_MAX`](crate::FRAMES_MAX), that are ready now, charged to `purpose`: all or
+    /// none.
     fn try_take(&self, purpose: Purpose, count: usize) -> Take;
 
     /// Charges `count` frames to `purpose`, all or none. Never sleeps.
@@ -135,8 +60,8 @@ pub unsafe trait FrameSource: Send + Sync {
     /// Undoes a charge for which no frame was obtained.
     fn refund(&self, purpose: Purpose, count: usize);
 
-    /// Returns `count` frames, at most [`FRAMES_MAX`], that the caller has charged: all or none. Sleeps while frames
-    /// are being made ready, and for a bounded time if none are.
+    /// Returns `count` frames, at most [`FRAMES_MAX`](crate::FRAMES_MAX), that the caller has charged: all or none. Sleeps
+    /// while frames are being made ready, and for a bounded time if none are.
     fn obtain(&self, count: usize) -> Result<Frames, SourceError>;
 
     /// Releases a frame that was taken for `purpose`; its contents are lost. Never sleeps and never fails.
@@ -148,35 +73,4 @@ pub unsafe trait FrameSource: Send + Sync {
 
     /// The arena that contains the frames.
     fn arena(&self) -> &Arena;
-}
-
-// SAFETY: all clones of the pointer refer to one source, and so to one arena.
-unsafe impl<S: FrameSource + ?Sized> FrameSource for std::sync::Arc<S> {
-    fn try_take(&self, purpose: Purpose, count: usize) -> Take {
-        (**self).try_take(purpose, count)
-    }
-
-    fn charge(&self, purpose: Purpose, count: usize) -> Result<(), SourceError> {
-        (**self).charge(purpose, count)
-    }
-
-    fn refund(&self, purpose: Purpose, count: usize) {
-        (**self).refund(purpose, count);
-    }
-
-    fn obtain(&self, count: usize) -> Result<Frames, SourceError> {
-        (**self).obtain(count)
-    }
-
-    fn release(&self, frame: Frame, purpose: Purpose) {
-        (**self).release(frame, purpose);
-    }
-
-    fn shrink(&self) {
-        (**self).shrink();
-    }
-
-    fn arena(&self) -> &Arena {
-        (**self).arena()
-    }
 }

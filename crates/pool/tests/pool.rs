@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use pagefold_pool::{
-    Arena, BackedFrames, FRAME_LEN, FrameSource, Handle, OBJECT_LEN_MAX, ObjectFit, Owner, OwnerKind, Pool,
-    Purpose, PutError, RefuseNth, Relocate, Reserve, SourceError,
+    Arena, BackedFrames, FRAME_LEN, FrameSource, Handle, OBJECT_LEN_MAX, ObjectFit, Owner, Pool, Purpose,
+    PutError, RefuseNth, Relocate, Reserve, SourceError,
 };
 use proptest::prelude::*;
 use std::collections::HashMap;
@@ -50,7 +50,7 @@ fn bytes(seed: u64, len: usize) -> Vec<u8> {
 fn put(pool: &Pool, data: &[u8], key: u64) -> Result<Handle, SourceError> {
     let mut backed = BackedFrames::new(pool.source(), Purpose::Objects);
     loop {
-        let frames = match pool.try_put_from(backed.frames(), data, Owner::new(OwnerKind::Slot, key)) {
+        let frames = match pool.try_put_from(backed.frames(), data, Owner::new(key)) {
             Ok(handle) => return Ok(handle),
             Err(PutError::NoMemory { source, .. }) => return Err(source),
             Err(PutError::NotReady { frames }) => frames,
@@ -61,7 +61,7 @@ fn put(pool: &Pool, data: &[u8], key: u64) -> Result<Handle, SourceError> {
 }
 
 impl Pair {
-    fn new(source: Box<dyn FrameSource>) -> Self {
+    fn new(source: Arc<dyn FrameSource>) -> Self {
         Pair { pool: Pool::new(source), owners: Owners::default(), model: HashMap::new() }
     }
 
@@ -111,8 +111,8 @@ impl Pair {
 /// By how much less the tests do under Miri, which is a thousand times slower.
 const MIRI_SHARE: u64 = if cfg!(miri) { 100 } else { 1 };
 
-fn arena() -> Box<Arena> {
-    Box::new(Arena::new(if cfg!(miri) { 2 << 20 } else { 1 << 30 }).unwrap())
+fn arena() -> Arc<Arena> {
+    Arc::new(Arena::new(if cfg!(miri) { 2 << 20 } else { 1 << 30 }).unwrap())
 }
 
 #[test]
@@ -188,8 +188,8 @@ fn limit_refuses_and_keeps_everything() {
 #[test]
 fn refusing_the_nth_frame_keeps_the_old_objects() {
     for n in 0..60 {
-        let source = Arc::new(RefuseNth::new(*arena(), u64::MAX));
-        let mut pair = Pair::new(Box::new(source.clone()));
+        let source = Arc::new(RefuseNth::new(Arc::into_inner(arena()).unwrap(), u64::MAX));
+        let mut pair = Pair::new(source.clone());
         (0..50).for_each(|key| pair.put(key, 1000 + key as usize * 61, key).unwrap());
         source.refuse_after(n);
         for key in 0..50 {
@@ -207,7 +207,7 @@ fn reserve_serves_and_refills_and_an_empty_one_fails_the_put() {
     let arena = Arc::new(Arena::new(64 << 20).unwrap());
     let reserve = Reserve::start(arena.clone(), 1 << 20).unwrap();
     assert!(arena.stats().ready_bytes >= 1 << 20);
-    let mut pair = Pair::new(Box::new(arena.clone()));
+    let mut pair = Pair::new(arena.clone());
     // Many times the reserve: a writer that finds it empty waits for the refill thread.
     (0..4000).for_each(|key| pair.put(key, 4000, key).unwrap());
     pair.check();
@@ -258,7 +258,7 @@ fn threads_on_one_pool_keep_their_objects() {
 fn no_put_fails_while_a_reserve_is_being_refilled() {
     let arena = Arc::new(Arena::new(1 << 30).unwrap());
     let reserve = Reserve::start(arena.clone(), 1).unwrap();
-    let pool = Pool::new(Box::new(arena));
+    let pool = Pool::new(arena);
     let owners = Owners::default();
     std::thread::scope(|s| {
         for thread in 0..4u64 {
@@ -300,7 +300,7 @@ fn an_arena_can_be_as_long_as_frames_have_numbers() {
     for len_bytes in [1, 4096, (16 << 40) - 4096, 16 << 40, (16 << 40) + 1, u64::MAX] {
         // The machine may not have that much address space; the computation must not overflow.
         if let Ok(arena) = Arena::new(len_bytes) {
-            let pool = Pool::new(Box::new(arena));
+            let pool = Pool::new(Arc::new(arena));
             put(&pool, &[1; 100], 1).unwrap();
         }
     }
@@ -314,7 +314,7 @@ fn a_frame_of_another_arena_is_not_used() {
     let mut backed = BackedFrames::new(there.source(), Purpose::Objects);
     backed.charge(1).unwrap();
     backed.fill().unwrap();
-    let _ = here.try_put_from(backed.frames(), &[1; 100], Owner::new(OwnerKind::Slot, 1));
+    let _ = here.try_put_from(backed.frames(), &[1; 100], Owner::new(1));
 }
 
 #[test]

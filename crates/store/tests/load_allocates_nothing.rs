@@ -237,7 +237,7 @@ fn of_a_page_that_does_not_decode() {
         let config = config(&codec);
         let (arena, frames) = (Arc::new(Arena::new(1 << 24).unwrap()), Arc::default());
         let source = RecordingSource { arena, frames: Arc::clone(&frames), charged: Mutex::default() };
-        let store = Store::with_source(config, Box::new(source)).unwrap();
+        let store = Store::with_source(config, Arc::new(source)).unwrap();
         write_pages(&store);
         let mut loader = store.loader().unwrap();
         for frame in frames.lock().unwrap().iter() {

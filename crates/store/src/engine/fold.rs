@@ -123,9 +123,10 @@ impl Store {
             return false;
         }
         let mut charge = || backed.charge(frames).is_ok();
-        let is_charged = self.writeback.as_ref().is_some_and(|writeback| {
-            writeback.policy().throttle().wait_for_room(needed_bytes, &mut charge)
-        });
+        let is_charged = self
+            .writeback
+            .as_ref()
+            .is_some_and(|writeback| writeback.policy().throttle().wait_for_room(needed_bytes, &mut charge));
         is_charged
             || loop {
                 let compaction = self.pages.compact();
@@ -140,41 +141,40 @@ impl Store {
 
     /// Puts contents into a slot and frees the old contents.
     pub(crate) fn publish(&self, cpu: usize, slot: &Slot, new: Content) {
-        let mut guard = slot.lock();
-        self.set_write_time(&mut guard);
-        let old = guard.publish(new);
-        self.pages.account(cpu, old, new);
-        self.pages.account_written(cpu, new);
+        let old = self.exchange(cpu, slot.lock(), new);
         self.release(old);
     }
 
-    /// Records the time of the write as the slot's last access, from which writeback computes the page's age.
-    #[inline]
-    pub(crate) fn set_write_time(&self, guard: &mut SlotGuard) {
-        if self.access_times {
-            guard.set_last_access(self.pages.clock.now());
-        }
-    }
-
-    /// Puts contents into a slot if its generation is still `seen`. Otherwise frees `new` and returns false.
+    /// Does the same if the slot's generation is still `seen`, where that is given. Otherwise frees `new` and returns
+    /// false.
     pub(crate) fn publish_if_unchanged(
         &self,
         cpu: usize,
         slot: &Slot,
-        seen: Generation,
+        seen: Option<Generation>,
         new: Content,
     ) -> bool {
-        let mut guard = slot.lock();
-        if guard.generation() != seen {
+        let guard = slot.lock();
+        let is_unchanged = seen.is_none_or(|seen| guard.generation() == seen);
+        let freed = if is_unchanged {
+            self.exchange(cpu, guard, new)
+        } else {
             drop(guard);
-            self.release(new);
-            return false;
+            new
+        };
+        self.release(freed);
+        is_unchanged
+    }
+
+    /// Puts written contents into a locked slot, counts them, and returns the old contents. Records the time as the slot's
+    /// last access, from which writeback computes the page's age.
+    pub(crate) fn exchange(&self, cpu: usize, mut guard: SlotGuard, new: Content) -> Content {
+        if self.access_times {
+            guard.set_last_access(self.pages.clock.now());
         }
-        self.set_write_time(&mut guard);
         let old = guard.publish(new);
         self.pages.account(cpu, old, new);
         self.pages.account_written(cpu, new);
-        self.release(old);
-        true
+        old
     }
 }

@@ -208,7 +208,7 @@ impl Store {
             let seen = seen?;
             change(&mut page[span.start..span.start + span.len]);
             let is_stored = match self.fold(cpu, span.index, &page) {
-                Ok(new) => self.publish_if_unchanged(cpu, slot, seen, new),
+                Ok(new) => self.publish_if_unchanged(cpu, slot, Some(seen), new),
                 Err(refused) => {
                     self.store_without_frames(cpu, span.index, slot, &page, Some(seen), refused)?
                 }

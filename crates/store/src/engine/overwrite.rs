@@ -14,7 +14,7 @@ use crate::engine::store::Store;
 use crate::error::StoreError;
 use crate::slot::{Content, Generation, Slot, SlotGuard};
 use pagefold_page::{PAGE_SIZE, Page, PageIndex};
-use pagefold_pool::{FRAME_LEN, Handle, ObjectFit, Owner, OwnerKind, REPLACEMENT_FRAMES_MAX};
+use pagefold_pool::{FRAME_LEN, Handle, ObjectFit, Owner, REPLACEMENT_FRAMES_MAX};
 
 impl Store {
     /// Stores a page whose write was refused memory (`refused`), in memory that the pool has already. Returns false if
@@ -39,13 +39,7 @@ impl Store {
             .map_err(|source| StoreError::Compress { index, source })?;
         if let Some(handle) = self.put_without_frames(index, slot, bytes) {
             let new = Content::object(handle.to_bits(), bytes.len());
-            return Ok(match seen {
-                Some(seen) => self.publish_if_unchanged(cpu, slot, seen, new),
-                None => {
-                    self.publish(cpu, slot, new);
-                    true
-                }
-            });
+            return Ok(self.publish_if_unchanged(cpu, slot, seen, new));
         }
         self.overwrite(cpu, slot, bytes, seen).ok_or(refused)
     }
@@ -54,7 +48,7 @@ impl Store {
     /// a longer place.
     fn put_without_frames(&self, index: PageIndex, slot: &Slot, bytes: &[u8]) -> Option<Handle> {
         let pool = &self.pages.pool;
-        if let Ok(handle) = pool.try_put(bytes, Owner::new(OwnerKind::Slot, index.0)) {
+        if let Ok(handle) = pool.try_put(bytes, Owner::new(index.0)) {
             return Some(handle);
         }
         let content = slot.lock().content();
@@ -90,15 +84,12 @@ impl Store {
             };
             // SAFETY: the handle came from this pool. With the slot locked and the handle in it, the object is live;
             // readers copy under that lock, no thread frees an object that is in a slot, and `relocate` refuses.
-            let Some(mut guard) = (unsafe { pool.overwrite(handle, bytes, lock_owner) }) else {
+            let Some(guard) = (unsafe { pool.overwrite(handle, bytes, lock_owner) }) else {
                 // The slot was locked, or the page was changed or moved in the meantime.
                 continue;
             };
-            self.set_write_time(&mut guard);
-            let new = Content::object(handle.to_bits(), bytes.len());
-            let old = guard.publish(new);
-            self.pages.account(cpu, old, new);
-            self.pages.account_written(cpu, new);
+            // The old contents are the same object, which stays.
+            self.exchange(cpu, guard, Content::object(handle.to_bits(), bytes.len()));
             return Some(true);
         }
     }

@@ -39,7 +39,7 @@ impl Store {
             Some(len) => Some(Reserve::start(arena.clone(), len).map_err(StoreError::SetUp)?),
             None => None,
         };
-        let mut store = Store::over(config, Box::new(arena))?;
+        let mut store = Store::over(config, arena)?;
         if reserve.is_some() {
             store.pages.table.touch();
         }
@@ -49,11 +49,11 @@ impl Store {
 
     /// Creates an empty store that takes its memory from `source`, which may refuse it.
     #[cfg(feature = "testing")]
-    pub fn with_source(config: StoreConfig, source: Box<dyn FrameSource>) -> Result<Self, StoreError> {
+    pub fn with_source(config: StoreConfig, source: Arc<dyn FrameSource>) -> Result<Self, StoreError> {
         Store::over(config, source)
     }
 
-    fn over(config: StoreConfig, source: Box<dyn FrameSource>) -> Result<Self, StoreError> {
+    fn over(config: StoreConfig, source: Arc<dyn FrameSource>) -> Result<Self, StoreError> {
         if config.len_bytes == 0 || config.len_bytes > LEN_MAX {
             return Err(StoreError::BadLength(config.len_bytes));
         }

@@ -21,8 +21,7 @@ use clock::Clock;
 use pagefold_codec::CodecError;
 use pagefold_page::{PAGE_SIZE, Page, PageCount, PageIndex};
 use pagefold_pool::{
-    BackedFrames, Compaction, Frames, Handle, Owner, OwnerKind, Pool, Purpose, PutError, Relocate,
-    SourceError,
+    BackedFrames, Compaction, Frames, Handle, Owner, Pool, Purpose, PutError, Relocate, SourceError,
 };
 use parking_lot::Mutex;
 use std::ops::{ControlFlow, Range};
@@ -72,16 +71,13 @@ impl Pages {
         page: &Page,
         backed: &mut Frames,
     ) -> Result<Result<Content, PutError>, CodecError> {
-        let owner = Owner::new(OwnerKind::Slot, index.0);
+        let owner = Owner::new(index.0);
         let mut cpu_stream = self.codecs.primary.streams.get(cpu);
         let cpu_stream = &mut *cpu_stream;
         let len = cpu_stream.stream.compress(page, &mut cpu_stream.buf[..])?;
-        if len >= RAW_LEN_MIN {
-            let put = self.pool.try_put_from(backed, page, owner);
-            return Ok(put.map(|handle| Content::Raw { handle: handle.to_bits() }));
-        }
-        let put = self.pool.try_put_from(backed, &cpu_stream.buf[..len], owner);
-        Ok(put.map(|handle| Content::Folded { handle: handle.to_bits(), len_bytes: len as u16, priority: 0 }))
+        let bytes = if len >= RAW_LEN_MIN { &page[..] } else { &cpu_stream.buf[..len] };
+        let put = self.pool.try_put_from(backed, bytes, owner);
+        Ok(put.map(|handle| Content::object(handle.to_bits(), bytes.len())))
     }
 
     /// Compresses a page with this CPU's stream. Returns the bytes that an object of it has: in `buf`, or the page
@@ -107,7 +103,7 @@ impl Pages {
     /// Does not wait for other writers at the memory limit, but takes frames up to `frames_max`, beyond the limit too
     /// ([`Purpose::Replacements`]). Takes nothing from writers that wait for the reserve.
     pub(crate) fn put_replacement(&self, index: PageIndex, bytes: &[u8], frames_max: u64) -> Option<Handle> {
-        let owner = Owner::new(OwnerKind::Slot, index.0);
+        let owner = Owner::new(index.0);
         let source = self.pool.source();
         let mut backed = BackedFrames::new(source, Purpose::Replacements { frames_max });
         loop {
@@ -130,7 +126,7 @@ impl Pages {
         written_back: BackingLocation,
         bytes: &[u8],
     ) -> Option<Content> {
-        let handle = self.pool.try_put(bytes, Owner::new(OwnerKind::Slot, index.0)).ok()?.to_bits();
+        let handle = self.pool.try_put(bytes, Owner::new(index.0)).ok()?.to_bits();
         let BackingLocation { len_bytes, priority, .. } = written_back;
         Some(match usize::from(len_bytes) {
             PAGE_SIZE => Content::Raw { handle },
@@ -319,9 +315,6 @@ unsafe impl Relocate for Pages {
     /// Updates the slot of an object that the pool moved. Refuses the move if the slot contains another handle or is
     /// locked.
     fn relocate(&self, owner: Owner, old: Handle, new: Handle) -> bool {
-        if owner.kind() != OwnerKind::Slot {
-            return false;
-        }
         let slot = self.table.get(PageIndex(owner.value()));
         match slot.and_then(|s| s.try_lock()) {
             Some(guard) => guard.relocate(old.to_bits(), new.to_bits()),

@@ -84,7 +84,7 @@ impl SlotTable {
         match entry.compare_exchange(null, fresh, Ordering::AcqRel, Ordering::Acquire) {
             // The table owns the frame from now on.
             Ok(_) => {
-                frame.into_id(source.arena());
+                source.arena().take_id(frame);
             }
             Err(_) => source.release(frame, Purpose::Slots),
         }

@@ -190,7 +190,7 @@ fn interrupted(
     meanwhile: impl FnOnce(&Store) + Send + 'static,
 ) -> (Arc<Store>, u64) {
     let source = Arc::new(Hooked { inner: Arena::new(64 << 20).unwrap(), hook: Mutex::new(None) });
-    let store = Arc::new(Store::with_source(config(), Box::new(source.clone())).unwrap());
+    let store = Arc::new(Store::with_source(config(), source.clone()).unwrap());
     let stored = (0..).zip(pages).take_while(|(index, page)| store.write(index * PAGE, page).is_ok());
     let fits = stored.count() as u64;
     let other = Arc::downgrade(&store);

@@ -23,7 +23,7 @@ fn refusing_the_nth_frame_for_every_n_keeps_the_old_page() {
     while refused_any {
         let source = Arc::new(RefuseNth::new(Arena::new(64 << 20).unwrap(), u64::MAX));
         let config = StoreConfig { mem_limit: MemLimit::Off, ..StoreConfig::new(len_bytes) };
-        let store = Store::with_source(config, Box::new(source.clone())).unwrap();
+        let store = Store::with_source(config, source.clone()).unwrap();
         let mut model = PlainBytes(vec![0; len_bytes as usize]);
         for i in 0..PAGES {
             store.write(i * 4096, &page(i + 2)).unwrap();

@@ -88,7 +88,7 @@ fn a_word_that_finds_no_memory_for_its_slot_is_refused_and_counted() {
     let store = || {
         let source = Arc::new(RefuseNth::new(Arena::new(64 << 20).unwrap(), u64::MAX));
         let config = StoreConfig { mem_limit: MemLimit::Off, ..StoreConfig::new(PAGES * 4096) };
-        let store = Store::with_source(config, Box::new(source.clone())).unwrap();
+        let store = Store::with_source(config, source.clone()).unwrap();
         source.refuse_after(0);
         (store, source)
     };
