@@ -2,10 +2,9 @@
 
 use crate::config::Service;
 use crate::error::RangeError;
-use crate::pager::Pager;
+use crate::pager::{Pager, Pinned};
 use pagefold_page::{PAGE_SIZE, PageIndex};
-use pagefold_sys::SysError;
-use pagefold_sys::signal::{self, Masked};
+use pagefold_sys::signal;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -20,10 +19,7 @@ pub struct OwnedPin {
 
 impl OwnedPin {
     pub(crate) fn new(pager: Arc<Pager>, range: Range<usize>) -> Result<Self, RangeError> {
-        // A handler of another signal that touches the range must not interrupt this thread inside the engine.
-        let masked = signal::mask_asynchronous();
-        check_thread(&pager, &masked)?;
-        let pinned = pager.pin(range.start, range.len())?;
+        let pinned = pin(&pager, &range)?;
         let first = (range.start / PAGE_SIZE) as u64;
         let pages = first..(range.end.div_ceil(PAGE_SIZE) as u64).max(first);
         // The pages stay pinned: the value that would unpin them borrows the pager, and this one unpins them instead.
@@ -32,14 +28,16 @@ impl OwnedPin {
     }
 }
 
-/// Refuses a thread that blocks SIGBUS: its accesses to pages that are not pinned would end the program without a line. The
-/// pin itself would work, but no other call of a thread notices the mistake.
-pub(crate) fn check_thread(pager: &Pager, masked: &Result<Masked, SysError>) -> Result<(), RangeError> {
+/// Pins a range for the program. Refuses a thread that blocks SIGBUS: its accesses to pages that are not pinned would end
+/// the program without a line. The pin itself would work, but no other call of a thread notices the mistake.
+pub(crate) fn pin<'a>(pager: &'a Pager, range: &Range<usize>) -> Result<Pinned<'a>, RangeError> {
+    // A handler of another signal that touches the range must not interrupt this thread inside the engine.
+    let masked = signal::mask_asynchronous();
     let is_blocked = masked.as_ref().is_ok_and(|masked| masked.had_blocked(libc::SIGBUS));
-    match pager.service == Service::FaultingThread && is_blocked {
-        true => Err(RangeError::SigbusBlocked),
-        false => Ok(()),
+    if pager.service == Service::FaultingThread && is_blocked {
+        return Err(RangeError::SigbusBlocked);
     }
+    pager.pin(range.start, range.len())
 }
 
 impl Drop for OwnedPin {

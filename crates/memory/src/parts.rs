@@ -6,7 +6,7 @@
 
 use crate::advice::Advice;
 use crate::error::RangeError;
-use crate::owned_pin::check_thread;
+use crate::owned_pin::pin;
 use crate::pager::{Pager, Pinned};
 use crate::stats::{self, RegionStats};
 use pagefold_page::PAGE_SIZE;
@@ -46,11 +46,7 @@ impl<'a> PinnedSlice<'a> {
         range: Range<usize>,
         start: *const u8,
     ) -> Result<Self, RangeError> {
-        // A handler of another signal that touches the range must not interrupt this thread inside the engine.
-        let masked = signal::mask_asynchronous();
-        check_thread(pager, &masked)?;
-        let pinned = pager.pin(range.start, range.len())?;
-        Ok(PinnedSlice { _pinned: pinned, start, len_bytes: range.len() })
+        Ok(PinnedSlice { _pinned: pin(pager, &range)?, start, len_bytes: range.len() })
     }
 }
 
@@ -124,11 +120,7 @@ impl<'a> Parts<'a> {
         'a: 'b,
     {
         let range = self.locate(bytes)?;
-        // A handler of another signal that touches the range must not interrupt this thread inside the engine.
-        let masked = signal::mask_asynchronous();
-        check_thread(self.pager, &masked)?;
-        let pinned = self.pager.pin(range.start, range.len())?;
-        Ok(PinnedSliceMut { bytes, _pinned: pinned })
+        Ok(PinnedSliceMut { bytes, _pinned: pin(self.pager, &range)? })
     }
 
     /// Like [`Region::read_from`](crate::Region::read_from).

@@ -187,7 +187,7 @@ impl Readahead {
             _ => {}
         }
         if is_stored && let Some(window) = self.rows.detect(offset) {
-            return window;
+            return Window::Rows(window);
         }
         if is_stored && let Some((window, used)) = self.gathers.record(offset) {
             self.used.fetch_add(used, Relaxed);
@@ -208,7 +208,7 @@ impl Readahead {
         }
         let (window, used) = self.rows.follow(offset)?;
         self.used.fetch_add(used, Relaxed);
-        Some(window)
+        Some(Window::Rows(window))
     }
 
     /// Notes how many neighbours a window of rows brought in.

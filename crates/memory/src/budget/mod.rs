@@ -4,7 +4,6 @@
 //! |---|---|
 //! | `split` | how the limit is divided among the regions |
 //! | `pressure` | how large the limit is without a fixed one |
-//! | `shared` | what all threads that use a budget share |
 //! | `watcher` | the thread that reads the pressure |
 //!
 //! Each region has its own [`RegionBudget`](crate::region_budget::RegionBudget), which faults charge. This module only
@@ -13,7 +12,6 @@
 //! So faults cost the same with a shared limit as with a private one.
 
 pub(crate) mod pressure;
-mod shared;
 pub(crate) mod split;
 mod watcher;
 
@@ -21,10 +19,10 @@ use crate::error::RegionError;
 use crate::region_budget::LIMIT_MIN_BYTES;
 use pagefold_page::PAGE_SIZE;
 use pagefold_sys::signal;
+use parking_lot::Mutex;
 pub use pressure::PressurePolicy;
-use shared::{Region, Shared};
-use split::{ShareId, Split};
-use std::sync::{Arc, Mutex};
+use split::{Region, ShareId, Split};
+use std::sync::Arc;
 use watcher::Watcher;
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -50,7 +48,7 @@ const PAGE: u64 = PAGE_SIZE as u64;
 /// Clones are the same budget. In a forked child it cannot be used.
 #[derive(Clone)]
 pub struct ResidentBudget {
-    shared: Arc<Shared>,
+    split: Arc<Mutex<Split<Region>>>,
     /// Without a fixed limit. It ends with the last clone.
     watcher: Option<Arc<Watcher>>,
 }
@@ -67,17 +65,17 @@ impl ResidentBudget {
     /// that is going to use it.
     pub fn new(limit_bytes: u64) -> Result<Self, RegionError> {
         check_limit(limit_bytes)?;
-        let split = Mutex::new(Split::new(limit_bytes / PAGE));
-        Ok(ResidentBudget { shared: Arc::new(Shared { split }), watcher: None })
+        let split = Arc::new(Mutex::new(Split::new(limit_bytes / PAGE)));
+        Ok(ResidentBudget { split, watcher: None })
     }
 
     /// Makes a budget without a fixed limit: its regions may take what the machine, and the memory groups of this
     /// process, have available, and give it back when that becomes short. A thread reads this once a second, ten times a
     /// second when memory is short, and up to fifty times while regions fold pages.
     pub fn by_pressure(policy: PressurePolicy) -> Result<Self, RegionError> {
-        let shared = Arc::new(Shared { split: Mutex::new(Split::new(0)) });
-        let watcher = Watcher::start(policy, &shared).map_err(RegionError::Thread)?;
-        Ok(ResidentBudget { shared, watcher: Some(Arc::new(watcher)) })
+        let split = Arc::new(Mutex::new(Split::new(0)));
+        let watcher = Watcher::start(policy, &split).map_err(RegionError::Thread)?;
+        Ok(ResidentBudget { split, watcher: Some(Arc::new(watcher)) })
     }
 
     /// Returns whether it has no fixed limit.
@@ -88,19 +86,19 @@ impl ResidentBudget {
     /// Returns the limit now, bytes.
     pub fn limit_bytes(&self) -> u64 {
         let _masked = signal::mask_asynchronous();
-        self.shared.lock().total_pages() * PAGE
+        self.split.lock().total_pages() * PAGE
     }
 
     /// Returns the resident memory of all regions, bytes.
     pub fn resident_bytes(&self) -> u64 {
         let _masked = signal::mask_asynchronous();
-        self.shared.lock().in_use_pages() * PAGE
+        self.split.lock().in_use_pages() * PAGE
     }
 
     /// Returns the number of regions that share it.
     pub fn region_count(&self) -> usize {
         let _masked = signal::mask_asynchronous();
-        self.shared.lock().len()
+        self.split.lock().len()
     }
 
     /// Changes the limit. If more is resident, the excess is folded from now on, in the background. A budget that
@@ -108,14 +106,14 @@ impl ResidentBudget {
     pub fn set_limit(&self, limit_bytes: u64) -> Result<(), RegionError> {
         check_limit(limit_bytes)?;
         let _masked = signal::mask_asynchronous();
-        self.shared.lock().set_total_pages(limit_bytes / PAGE);
+        self.split.lock().set_total_pages(limit_bytes / PAGE);
         Ok(())
     }
 
     /// Adds a region, which may have at most `max_bytes` of the limit.
-    pub(crate) fn join(&self, region: Region, max_bytes: u64) -> Result<RegionShare, RegionError> {
+    pub(crate) fn join(&self, region: Arc<Region>, max_bytes: u64) -> Result<RegionShare, RegionError> {
         let _masked = signal::mask_asynchronous();
-        let mut split = self.shared.lock();
+        let mut split = self.split.lock();
         let full = |split: &Split<_>| RegionError::BudgetFull {
             limit_bytes: split.total_pages() * PAGE,
             regions: split.len(),
@@ -143,22 +141,20 @@ impl RegionShare {
         if let Some(watcher) = &self.budget.watcher {
             watcher.wake();
         }
-        match self.budget.shared.split.try_lock() {
-            Ok(mut split) => split.grow(self.id, std::time::Instant::now()),
-            Err(_) => false,
-        }
+        let split = self.budget.split.try_lock();
+        split.is_some_and(|mut split| split.grow(self.id, std::time::Instant::now()))
     }
 
     /// Changes how much of the limit the region may have at most.
     pub(crate) fn set_max_bytes(&self, max_bytes: u64) {
         let _masked = signal::mask_asynchronous();
-        self.budget.shared.lock().set_max(self.id, max_bytes / PAGE);
+        self.budget.split.lock().set_max(self.id, max_bytes / PAGE);
     }
 
     /// Removes the region, whose limit the others can have.
     pub(crate) fn leave(&self) {
         let _masked = signal::mask_asynchronous();
         // The region is dropped after the lock is released.
-        let _region = self.budget.shared.lock().leave(self.id);
+        let _region = self.budget.split.lock().leave(self.id);
     }
 }

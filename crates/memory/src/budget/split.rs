@@ -30,27 +30,16 @@ pub(crate) trait Sharer {
     fn set_limit_pages(&self, pages: u64);
 }
 
-impl Sharer for Arc<dyn Sharer + Send + Sync> {
-    fn in_use_pages(&self) -> u64 {
-        (**self).in_use_pages()
-    }
-
-    fn page_ins(&self) -> u64 {
-        (**self).page_ins()
-    }
-
-    fn set_limit_pages(&self, pages: u64) {
-        (**self).set_limit_pages(pages);
-    }
-}
+/// A region that shares a limit.
+pub(crate) type Region = dyn Sharer + Send + Sync;
 
 /// Names a region within its budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ShareId(u64);
 
-struct Share<S> {
+struct Share<S: ?Sized> {
     id: ShareId,
-    region: S,
+    region: Arc<S>,
     limit: u64,
     /// The most that it may have.
     max_pages: u64,
@@ -59,7 +48,7 @@ struct Share<S> {
     heat: u64,
 }
 
-impl<S: Sharer> Share<S> {
+impl<S: Sharer + ?Sized> Share<S> {
     fn set_limit(&mut self, pages: u64) {
         if self.limit != pages {
             self.limit = pages;
@@ -80,14 +69,14 @@ impl<S: Sharer> Share<S> {
 }
 
 /// All regions of a budget.
-pub(crate) struct Split<S> {
+pub(crate) struct Split<S: ?Sized> {
     total: u64,
     parts: Vec<Share<S>>,
     next_id: u64,
     heat_at: Option<Instant>,
 }
 
-impl<S: Sharer> Split<S> {
+impl<S: Sharer + ?Sized> Split<S> {
     /// Makes a limit of so many pages, which no region has.
     pub(crate) fn new(total_pages: u64) -> Self {
         Split { total: total_pages, parts: Vec::new(), next_id: 0, heat_at: None }
@@ -123,7 +112,7 @@ impl<S: Sharer> Split<S> {
 
     /// Adds a region that may have up to `max_pages`: it gets half of what is free, so that the next one finds some.
     /// `None` if the least limit for each region is more than there is.
-    pub(crate) fn join(&mut self, region: S, max_pages: u64) -> Option<ShareId> {
+    pub(crate) fn join(&mut self, region: Arc<S>, max_pages: u64) -> Option<ShareId> {
         if self.total < MIN_PAGES * (self.len() as u64 + 1) {
             return None;
         }
@@ -139,7 +128,7 @@ impl<S: Sharer> Split<S> {
     }
 
     /// Removes a region and returns it.
-    pub(crate) fn leave(&mut self, id: ShareId) -> Option<S> {
+    pub(crate) fn leave(&mut self, id: ShareId) -> Option<Arc<S>> {
         let at = self.position(id)?;
         Some(self.parts.swap_remove(at).region)
     }

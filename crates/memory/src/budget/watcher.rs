@@ -1,10 +1,11 @@
 //! The thread of a budget that follows the pressure on memory: it reads, asks the policy, and sets the limit.
 
 use super::pressure::{Follower, PressurePolicy, Reading};
-use super::shared::Shared;
+use super::split::{Region, Split};
 use pagefold_sys::memroom::RoomReader;
 use pagefold_sys::memstall::StallReader;
 use pagefold_sys::signal;
+use parking_lot::Mutex;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
@@ -27,9 +28,9 @@ pub(super) struct Watcher {
 
 impl Watcher {
     /// Sets the limit for the first time, and starts the thread.
-    pub(super) fn start(policy: PressurePolicy, shared: &Arc<Shared>) -> io::Result<Self> {
+    pub(super) fn start(policy: PressurePolicy, split: &Arc<Mutex<Split<Region>>>) -> io::Result<Self> {
         let mut watch = Watch {
-            shared: Arc::downgrade(shared),
+            split: Arc::downgrade(split),
             room: RoomReader::open(),
             stall: StallReader::open(),
             follower: Follower::new(policy),
@@ -69,7 +70,7 @@ impl Drop for Watcher {
 }
 
 struct Watch {
-    shared: Weak<Shared>,
+    split: Weak<Mutex<Split<Region>>>,
     room: RoomReader,
     stall: StallReader,
     follower: Follower,
@@ -81,11 +82,11 @@ struct Watch {
 impl Watch {
     /// Sets the limit. Returns whether memory is tight.
     fn step(&mut self) -> bool {
-        let Some(shared) = self.shared.upgrade() else { return false };
+        let Some(split) = self.split.upgrade() else { return false };
         self.last = Instant::now();
         let room = self.room.read();
         let stall = self.stall.read().map_or(0, |(_, stall)| stall.avg10_centipercent);
-        let mut split = shared.lock();
+        let mut split = split.lock();
         let decision = self.follower.step(&Reading {
             at: self.start.elapsed(),
             total_bytes: room.total_bytes,

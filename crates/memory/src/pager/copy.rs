@@ -16,50 +16,14 @@
 mod items;
 
 use super::Pager;
+use super::scratch::CopyScratch;
 use crate::error::RangeError;
 use crate::page::{OverwriteClaim, Whereabouts};
 use pagefold_page::{PAGE_SIZE, Page, PageIndex};
-use pagefold_store::{Loaded, Loader, Store};
-use std::sync::{Mutex, PoisonError};
+use pagefold_store::{Loaded, Loader};
 
 /// After so many pages that went to the store, their tables are counted.
 const COUNTED_PAGES: u64 = 256;
-
-/// The working memory of one copy.
-struct Scratch {
-    loader: Loader,
-    page: Box<Page>,
-}
-
-/// The working memory of copies that ended, for the next ones: as much as the CPUs can use at once.
-pub(super) struct CopyScratches {
-    free: Mutex<Vec<Scratch>>,
-    max: usize,
-}
-
-impl CopyScratches {
-    pub(super) fn new() -> Self {
-        CopyScratches { free: Mutex::default(), max: pagefold_sys::cpu::count() }
-    }
-
-    fn take(&self, store: &Store) -> Result<Scratch, RangeError> {
-        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        free.map_or_else(
-            || {
-                let loader = store.loader().map_err(|_| RangeError::NoWorkingMemory)?;
-                Ok(Scratch { loader, page: Box::new([0; PAGE_SIZE]) })
-            },
-            Ok,
-        )
-    }
-
-    fn put(&self, scratch: Scratch) {
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        if free.len() < self.max {
-            free.push(scratch);
-        }
-    }
-}
 
 /// Divides bytes from an offset on at the borders of pages: the page, the first byte in it, and which of the bytes.
 fn pieces(
@@ -113,7 +77,7 @@ impl Pager {
         page: PageIndex,
         within: usize,
         to: &mut [u8],
-        scratch: &mut Scratch,
+        scratch: &mut CopyScratch,
     ) -> Result<(), RangeError> {
         if self.word(page).whereabouts() == Whereabouts::Range {
             self.copy_from_range(page, within, to);

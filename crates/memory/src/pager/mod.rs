@@ -6,9 +6,9 @@
 //! | `claims` | the pages that come in at once: the one that faulted and its neighbours |
 //! | `page_in` | bringing a page and its neighbours from the store into the range |
 //! | `file` | reading a page from the file of the region |
-//! | `unregistered` | the parts of the range that the kernel fills by itself |
+//! | `unregistered`, `kernel_filled` | the parts of the range that the kernel fills by itself; the state of these |
 //! | `install` | the system calls that put pages into the range |
-//! | `scratch` | working memory for `page_in`, allocated beforehand |
+//! | `scratch` | working memory for `page_in`, allocated beforehand, and for `copy` |
 //! | `range` | pinning and dropping parts of the range |
 //! | `copy` | copying parts of the range to buffers and from them, while pages stay where they are |
 //! | `advise` | advice of the program |
@@ -30,6 +30,7 @@ mod claims;
 mod copy;
 mod file;
 mod install;
+mod kernel_filled;
 mod page_in;
 mod range;
 mod scratch;
@@ -52,17 +53,16 @@ use crate::region_budget::RegionBudget;
 use crate::source::Source;
 use crate::staging::{BATCH_FRAMES, Staging};
 use crate::table::Table;
-use copy::CopyScratches;
+use kernel_filled::{RANGE_ALIGN_BYTES, Unregistered};
 use pagefold_page::{PAGE_SIZE, PageCount, PageIndex};
 use pagefold_store::{MemLimit, Store, StoreConfig};
 use pagefold_sys::forkguard::ForkGuard;
 use pagefold_sys::forkmark::ForkMark;
 use pagefold_sys::mem::{self, Reservation};
 use pagefold_sys::uffd::{self, Feature, Uffd, UffdOptions};
-use scratch::ScratchPool;
+use scratch::{CopyScratches, ScratchPool};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
-use unregistered::{RANGE_ALIGN_BYTES, Unregistered};
 
 /// The state that all threads of a region share.
 pub(crate) struct Pager {

@@ -49,16 +49,12 @@ impl Pager {
         let counter = if claim == FaultClaim::Load { Counter::FaultsFolded } else { Counter::FaultsZero };
         self.counters.add(counter, 1);
         let window = self.window(offset, claim == FaultClaim::Load || self.has_file_page(page));
-        self.page_ins.fetch_add(1, Relaxed);
         // SAFETY: the caller owns the page, which is loading.
-        let mut claims = unsafe { self.claim_window(page, claim, window) };
-        let Some(memory) = self.memory_for(&mut claims) else {
-            self.page_ins.fetch_sub(1, Relaxed);
-            self.word(page).abandon_load();
-            return Served::Again;
-        };
-        self.trim_window(page, window, &claims);
-        self.bring_in(&claims, memory, is_write)
+        unsafe {
+            self.page_in_window(page, claim, window, is_write, |claims| {
+                self.trim_window(page, window, claims)
+            })
+        }
     }
 
     /// Like [`Pager::page_in`], for a page that the program has asked for before it touches it.
@@ -72,6 +68,25 @@ impl Pager {
         window: Window,
     ) -> Served {
         self.store.prefetch_object(page);
+        // The first page is a neighbour of none that faulted, but no fault brings it in.
+        let count = |_: &Claims| self.readahead.count_brought(1);
+        // SAFETY: the caller owns the page, which is loading.
+        unsafe { self.page_in_window(page, claim, window, false, count) }
+    }
+
+    /// Brings in the page and those of its neighbours in the window for which there is memory. `note` gets the claims.
+    ///
+    /// # Safety
+    /// The caller owns the page, which is loading, by `claim`.
+    #[inline]
+    unsafe fn page_in_window(
+        &self,
+        page: PageIndex,
+        claim: FaultClaim,
+        window: Window,
+        is_write: bool,
+        note: impl FnOnce(&Claims),
+    ) -> Served {
         self.page_ins.fetch_add(1, Relaxed);
         // SAFETY: the caller owns the page, which is loading.
         let mut claims = unsafe { self.claim_window(page, claim, window) };
@@ -80,17 +95,9 @@ impl Pager {
             self.word(page).abandon_load();
             return Served::Again;
         };
-        // The first page is a neighbour of none that faulted, but no fault brings it in.
-        self.readahead.count_brought(1);
-        self.bring_in(&claims, memory, false)
-    }
-
-    /// Fills the memory with the claimed pages and puts them into the range. Ends what the caller counted in
-    /// `page_ins`.
-    #[inline]
-    fn bring_in(&self, claims: &Claims, memory: Memory, is_write: bool) -> Served {
+        note(&claims);
         let mut scratch = self.scratch_pool.take(cpu::current());
-        let served = self.fill_and_put(claims, memory, &mut scratch, is_write);
+        let served = self.fill_and_put(&claims, memory, &mut scratch, is_write);
         self.page_ins.fetch_sub(1, Relaxed);
         self.note_resident();
         served

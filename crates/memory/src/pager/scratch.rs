@@ -1,5 +1,6 @@
 //! Working memory for bringing pages in, allocated before the first fault.
 
+use crate::error::RangeError;
 use crate::readahead::WINDOW_MAX;
 use crossbeam_utils::CachePadded;
 use pagefold_page::{PAGE_SIZE, Page};
@@ -8,6 +9,7 @@ use pagefold_sys::futex;
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
+use std::sync::{Mutex, PoisonError};
 
 /// Pages on their way to the range, aligned as the kernel copies best.
 #[repr(C, align(4096))]
@@ -115,5 +117,41 @@ impl DerefMut for ScratchGuard<'_> {
     fn deref_mut(&mut self) -> &mut Scratch {
         // SAFETY: the guard is the only one of this slot (see `ScratchSlot`), and borrowed exclusively for as long.
         unsafe { &mut *self.slot.scratch.get() }
+    }
+}
+
+/// The working memory of one copy.
+pub(super) struct CopyScratch {
+    pub(super) loader: Loader,
+    pub(super) page: Box<Page>,
+}
+
+/// The working memory of copies that ended, for the next ones: as much as the CPUs can use at once.
+pub(super) struct CopyScratches {
+    free: Mutex<Vec<CopyScratch>>,
+    max: usize,
+}
+
+impl CopyScratches {
+    pub(super) fn new() -> Self {
+        CopyScratches { free: Mutex::default(), max: pagefold_sys::cpu::count() }
+    }
+
+    pub(super) fn take(&self, store: &Store) -> Result<CopyScratch, RangeError> {
+        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        free.map_or_else(
+            || {
+                let loader = store.loader().map_err(|_| RangeError::NoWorkingMemory)?;
+                Ok(CopyScratch { loader, page: Box::new([0; PAGE_SIZE]) })
+            },
+            Ok,
+        )
+    }
+
+    pub(super) fn put(&self, scratch: CopyScratch) {
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        if free.len() < self.max {
+            free.push(scratch);
+        }
     }
 }

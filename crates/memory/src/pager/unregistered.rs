@@ -16,60 +16,18 @@
 //! change is done.
 
 use super::Pager;
-use crate::config::{RegionConfig, Service};
+use super::kernel_filled::{CHUNK_BYTES, PageBits};
+use crate::config::Service;
 use crate::error::RangeError;
 use crate::table::CHUNK_PAGES;
-use pagefold_page::{PAGE_SIZE, PageIndex};
-use pagefold_sys::SysError;
-use pagefold_sys::pagemap::{Pagemap, Run};
+use pagefold_page::PageIndex;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::Ordering::Relaxed;
 
 /// The least limit, in chunks, with which chunks are unregistered.
 const LIMIT_CHUNKS_MIN: u64 = 2;
 /// Most chunks that are unregistered by one fault.
 const RUN_MAX: u64 = 16;
-/// Runs of pages that one scan returns.
-const RUNS: usize = 64;
-/// The alignment of the range: a huge page.
-pub(super) const RANGE_ALIGN_BYTES: usize = 2 << 20;
-const CHUNK_BYTES: usize = CHUNK_PAGES as usize * PAGE_SIZE;
-
-/// A bit for each page of a chunk.
-type PageBits = [u64; CHUNK_PAGES as usize / 64];
-const ALL_PAGES: PageBits = [u64::MAX; CHUNK_PAGES as usize / 64];
-
-/// The unregistered chunks of a region.
-pub(super) struct Unregistered {
-    /// `None` if no chunk may be unregistered.
-    pagemap: Option<Pagemap>,
-    huge_pages: bool,
-    /// Unregistered chunks, those included that are about to be.
-    chunks: AtomicU64,
-    /// Where to look next for a chunk to register.
-    cursor: AtomicU64,
-    /// Held by a thread that registers, drops or pins what the kernel fills. Faults never take it.
-    registering: Mutex<()>,
-}
-
-impl Unregistered {
-    pub(super) fn new(config: &RegionConfig, has_file: bool) -> Result<Self, SysError> {
-        let is_wanted = config.register_late && !has_file;
-        let pagemap = if is_wanted { Some(Pagemap::open()?) } else { None };
-        Ok(Unregistered {
-            pagemap: pagemap.filter(Pagemap::is_supported),
-            huge_pages: config.huge_pages,
-            chunks: AtomicU64::new(0),
-            cursor: AtomicU64::new(0),
-            registering: Mutex::new(()),
-        })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, ()> {
-        self.registering.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 fn pages_of(chunk: u64) -> Range<u64> {
     chunk * CHUNK_PAGES..(chunk + 1) * CHUNK_PAGES
@@ -185,7 +143,7 @@ impl Pager {
         if self.unregistered.huge_pages {
             self.range.advise_huge_pages(offset, CHUNK_BYTES, false);
         }
-        let populated = self.populated_pages(chunk);
+        let populated = self.unregistered.populated_pages(self.address(PageIndex(pages_of(chunk).start)));
         let mut resident = 0;
         for (i, page) in pages_of(chunk).enumerate() {
             let is_populated = populated[i / 64] >> (i % 64) & 1 == 1;
@@ -199,30 +157,6 @@ impl Pager {
             let _ = self.uffd.wake(self.address(first), CHUNK_BYTES);
         }
         true
-    }
-
-    /// Returns a bit for each page of a chunk that has memory. After an error all bits are set, which is safe: a page
-    /// that counts as resident and has no memory is zero.
-    fn populated_pages(&self, chunk: u64) -> PageBits {
-        let mut bits = [0; CHUNK_PAGES as usize / 64];
-        let start = self.address(PageIndex(pages_of(chunk).start));
-        let mut runs = [Run::default(); RUNS];
-        let mut at = start;
-        while at < start + CHUNK_BYTES {
-            let scan = match &self.unregistered.pagemap {
-                Some(pagemap) => pagemap.populated(at, start + CHUNK_BYTES - at, &mut runs),
-                None => return ALL_PAGES,
-            };
-            match scan {
-                Ok(scan) if scan.end > at => at = scan.end,
-                _ => return ALL_PAGES,
-            }
-            for run in &runs[..scan.map_or(0, |scan| scan.runs)] {
-                let page = (run.start() - start) / PAGE_SIZE;
-                (page..page + run.len_bytes() / PAGE_SIZE).for_each(|i| bits[i / 64] |= 1 << (i % 64));
-            }
-        }
-        bits
     }
 
     /// Pins a page of a chunk that the kernel fills, and lets the kernel give it memory. Returns false if the chunk is
@@ -270,6 +204,10 @@ impl Pager {
         let chunks = (0..self.table.chunk_count()).filter(|chunk| self.table.is_kernel_filled(*chunk));
         let chunks = chunks.take(count);
         let missing = |bits: PageBits| bits.iter().map(|word| u64::from(word.count_zeros())).sum::<u64>();
-        chunks.map(|chunk| missing(self.populated_pages(chunk))).sum()
+        chunks
+            .map(|chunk| {
+                missing(self.unregistered.populated_pages(self.address(PageIndex(pages_of(chunk).start))))
+            })
+            .sum()
     }
 }

@@ -13,7 +13,6 @@
 //!
 //! As with streams, several threads change a few atomic words without locks, and a lost change only makes a guess worse.
 
-use super::Window;
 use crossbeam_utils::CachePadded;
 use pagefold_page::{PAGE_SIZE, PageIndex};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -162,13 +161,13 @@ impl Sweep {
         }
     }
 
-    fn window(self, first: i64, rows: u64) -> Option<Window> {
+    fn window(self, first: i64, rows: u64) -> Option<RowWindow> {
         let first = u64::try_from(first).ok()?;
-        Some(Window::Rows(RowWindow { first, length: self.length, rows: rows.max(1), width: self.width }))
+        Some(RowWindow { first, length: self.length, rows: rows.max(1), width: self.width })
     }
 
     /// Returns the sweep after a window from a row on, and the window.
-    fn advanced(self, first: i64) -> Option<(Self, Window)> {
+    fn advanced(self, first: i64) -> Option<(Self, RowWindow)> {
         let rows = ROWS[self.level];
         let next = u64::try_from(first + self.length * rows as i64).ok().filter(|next| next >> 56 == 0)?;
         Some((Sweep { next, ..self }, self.window(first, rows)?))
@@ -200,7 +199,7 @@ impl Rows {
 
     /// Returns the rows to bring in for a fault of a known sweep, and how many neighbours of its last window were used; or
     /// `None` if the fault belongs to none.
-    pub(super) fn follow(&self, offset: u64) -> Option<(Window, u64)> {
+    pub(super) fn follow(&self, offset: u64) -> Option<(RowWindow, u64)> {
         let now = self.recorded.load(Relaxed) as u64;
         for slot in self.sweeps.iter() {
             let Some(sweep) = slot.load(now) else { continue };
@@ -235,7 +234,7 @@ impl Rows {
 
     /// Records a fault that belongs to no stream and no sweep. If it begins a sweep together with earlier faults, returns
     /// the rows to bring in.
-    pub(super) fn detect(&self, offset: u64) -> Option<Window> {
+    pub(super) fn detect(&self, offset: u64) -> Option<RowWindow> {
         let at = self.recorded.fetch_add(1, Relaxed);
         let recent: [u64; FAULTS] = std::array::from_fn(|i| self.faults[i].load(Relaxed));
         self.faults[at % FAULTS].store(offset + 1, Relaxed);

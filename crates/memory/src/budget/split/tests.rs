@@ -7,43 +7,42 @@ use crate::error::RegionError;
 use crate::pager::Pager;
 use crate::pager::{OnLoss, Served};
 use crate::source::Source;
+use crossbeam_utils::atomic::AtomicCell;
 use pagefold_page::PageIndex;
 use proptest::prelude::*;
-use std::cell::Cell;
-use std::rc::Rc;
 
 #[derive(Default)]
 struct Numbers {
-    in_use: Cell<u64>,
-    page_ins: Cell<u64>,
-    limit: Cell<u64>,
+    in_use: AtomicCell<u64>,
+    page_ins: AtomicCell<u64>,
+    limit: AtomicCell<u64>,
 }
 
-impl Sharer for Rc<Numbers> {
+impl Sharer for Numbers {
     fn in_use_pages(&self) -> u64 {
-        self.in_use.get()
+        self.in_use.load()
     }
 
     fn page_ins(&self) -> u64 {
-        self.page_ins.get()
+        self.page_ins.load()
     }
 
     fn set_limit_pages(&self, pages: u64) {
-        self.limit.set(pages);
+        self.limit.store(pages);
     }
 }
 
 impl Numbers {
     /// Folds what is beyond the limit.
     fn fold(&self) {
-        self.in_use.set(self.in_use.get().min(self.limit.get()));
+        self.in_use.store(self.in_use.load().min(self.limit.load()));
     }
 }
 
 /// Grows a region that fills all that it gets, for so long.
-fn fill(split: &mut Split<Rc<Numbers>>, id: ShareId, region: &Numbers, start: Instant, steps: u32) {
+fn fill(split: &mut Split<Numbers>, id: ShareId, region: &Numbers, start: Instant, steps: u32) {
     for step in 0..steps {
-        region.in_use.set(region.limit.get());
+        region.in_use.store(region.limit.load());
         split.grow(id, start + HEAT_INTERVAL * step);
         split.parts.iter().for_each(|share| share.region.fold());
     }
@@ -52,68 +51,68 @@ fn fill(split: &mut Split<Rc<Numbers>>, id: ShareId, region: &Numbers, start: In
 #[test]
 fn one_region_gets_all() {
     let mut split = Split::new(10_000);
-    let region = Rc::new(Numbers::default());
+    let region = Arc::new(Numbers::default());
     let id = split.join(region.clone(), u64::MAX).unwrap();
-    assert_eq!(region.limit.get(), 5000);
+    assert_eq!(region.limit.load(), 5000);
     fill(&mut split, id, &region, Instant::now(), 3);
-    assert_eq!(region.limit.get(), 10_000);
+    assert_eq!(region.limit.load(), 10_000);
 }
 
 #[test]
 fn a_region_never_gets_more_than_its_most() {
     let mut split = Split::new(10_000);
-    let region = Rc::new(Numbers::default());
+    let region = Arc::new(Numbers::default());
     let id = split.join(region.clone(), 6000).unwrap();
     fill(&mut split, id, &region, Instant::now(), 5);
-    assert_eq!(region.limit.get(), 6000);
+    assert_eq!(region.limit.load(), 6000);
     split.set_max(id, 100);
-    assert_eq!(region.limit.get(), 100);
+    assert_eq!(region.limit.load(), 100);
 }
 
 #[test]
 fn a_region_gets_what_another_does_not_use() {
     let mut split = Split::new(10_000);
-    let [idle, busy] = [(); 2].map(|()| Rc::new(Numbers::default()));
+    let [idle, busy] = [(); 2].map(|()| Arc::new(Numbers::default()));
     let first = split.join(idle.clone(), u64::MAX).unwrap();
     fill(&mut split, first, &idle, Instant::now(), 5);
-    assert_eq!(idle.limit.get(), 10_000);
-    idle.in_use.set(10);
+    assert_eq!(idle.limit.load(), 10_000);
+    idle.in_use.store(10);
     let second = split.join(busy.clone(), u64::MAX).unwrap();
     fill(&mut split, second, &busy, Instant::now(), 20);
-    assert!(busy.limit.get() > 9000, "{}", busy.limit.get());
+    assert!(busy.limit.load() > 9000, "{}", busy.limit.load());
 }
 
 #[test]
 fn the_region_that_brings_back_more_takes_from_the_one_that_brings_back_less() {
     let mut split = Split::new(10_000);
-    let [cold, hot] = [(); 2].map(|()| Rc::new(Numbers::default()));
+    let [cold, hot] = [(); 2].map(|()| Arc::new(Numbers::default()));
     let first = split.join(cold.clone(), u64::MAX).unwrap();
     fill(&mut split, first, &cold, Instant::now(), 5);
     let second = split.join(hot.clone(), u64::MAX).unwrap();
-    assert_eq!(hot.limit.get(), MIN_PAGES);
+    assert_eq!(hot.limit.load(), MIN_PAGES);
     let start = Instant::now();
     for step in 0..200 {
-        hot.page_ins.set(hot.page_ins.get() + 1000);
-        cold.page_ins.set(cold.page_ins.get() + 10);
-        cold.in_use.set(cold.limit.get());
-        hot.in_use.set(hot.limit.get());
+        hot.page_ins.store(hot.page_ins.load() + 1000);
+        cold.page_ins.store(cold.page_ins.load() + 10);
+        cold.in_use.store(cold.limit.load());
+        hot.in_use.store(hot.limit.load());
         split.grow(second, start + HEAT_INTERVAL * step);
     }
-    assert!(hot.limit.get() > 8000, "{}", hot.limit.get());
+    assert!(hot.limit.load() > 8000, "{}", hot.limit.load());
     // Equal heat moves nothing.
-    let before = hot.limit.get();
+    let before = hot.limit.load();
     for step in 200..300 {
-        hot.page_ins.set(hot.page_ins.get() + hot.limit.get());
-        cold.page_ins.set(cold.page_ins.get() + cold.limit.get());
+        hot.page_ins.store(hot.page_ins.load() + hot.limit.load());
+        cold.page_ins.store(cold.page_ins.load() + cold.limit.load());
         split.grow(if step % 2 == 0 { first } else { second }, start + HEAT_INTERVAL * step);
     }
-    assert!(hot.limit.get().abs_diff(before) < 1000, "{before} {}", hot.limit.get());
+    assert!(hot.limit.load().abs_diff(before) < 1000, "{before} {}", hot.limit.load());
 }
 
 #[test]
 fn a_budget_takes_no_more_regions_than_it_has_least_limits() {
     let mut split = Split::new(2 * MIN_PAGES);
-    let join = |split: &mut Split<_>| split.join(Rc::new(Numbers::default()), u64::MAX);
+    let join = |split: &mut Split<_>| split.join(Arc::new(Numbers::default()), u64::MAX);
     assert!(join(&mut split).is_some());
     let second = join(&mut split).unwrap();
     assert!(join(&mut split).is_none());
@@ -123,21 +122,21 @@ fn a_budget_takes_no_more_regions_than_it_has_least_limits() {
 #[test]
 fn a_lower_total_takes_unused_pages_first() {
     let mut split = Split::new(10_000);
-    let [idle, busy] = [(); 2].map(|()| Rc::new(Numbers::default()));
+    let [idle, busy] = [(); 2].map(|()| Arc::new(Numbers::default()));
     let first = split.join(idle.clone(), u64::MAX).unwrap();
     let second = split.join(busy.clone(), u64::MAX).unwrap();
     fill(&mut split, second, &busy, Instant::now(), 2);
-    idle.in_use.set(100);
-    let (idle_before, busy_before) = (idle.limit.get(), busy.limit.get());
+    idle.in_use.store(100);
+    let (idle_before, busy_before) = (idle.limit.load(), busy.limit.load());
     assert!(idle_before > 2000 && busy_before > 2000, "{idle_before} {busy_before}");
     split.set_total_pages(idle_before + busy_before - 2000);
-    assert_eq!((idle.limit.get(), busy.limit.get()), (idle_before - 2000, busy_before));
+    assert_eq!((idle.limit.load(), busy.limit.load()), (idle_before - 2000, busy_before));
     // Now both must fold.
-    idle.in_use.set(idle.limit.get());
+    idle.in_use.store(idle.limit.load());
     split.set_total_pages(2000);
-    assert!(idle.limit.get() + busy.limit.get() <= 2000 && busy.limit.get() > idle.limit.get());
+    assert!(idle.limit.load() + busy.limit.load() <= 2000 && busy.limit.load() > idle.limit.load());
     split.set_max(first, 0);
-    assert_eq!(idle.limit.get(), MIN_PAGES);
+    assert_eq!(idle.limit.load(), MIN_PAGES);
 }
 
 #[derive(Debug, Clone)]
@@ -169,14 +168,14 @@ proptest! {
     #[test]
     fn all_limits_together_are_at_most_the_total(steps in proptest::collection::vec(step(), 1..200)) {
         let mut split = Split::new(10_000);
-        let mut regions: Vec<(ShareId, Rc<Numbers>)> = Vec::new();
+        let mut regions: Vec<(ShareId, Arc<Numbers>)> = Vec::new();
         let mut now = Instant::now();
         for step in steps {
             now += Duration::from_millis(60);
             let count = regions.len().max(1);
             match step {
                 Step::Join { max_pages } => {
-                    let region = Rc::new(Numbers::default());
+                    let region = Arc::new(Numbers::default());
                     match split.join(region.clone(), max_pages) {
                         Some(id) => regions.push((id, region)),
                         None => prop_assert!(split.total_pages() < MIN_PAGES * (regions.len() as u64 + 1)),
@@ -188,14 +187,14 @@ proptest! {
                 }
                 Step::Use { region, percent, page_ins } => {
                     if let Some((_, region)) = regions.get(region % count) {
-                        region.in_use.set(region.limit.get() * percent / 100);
-                        region.page_ins.set(region.page_ins.get() + page_ins);
+                        region.in_use.store(region.limit.load() * percent / 100);
+                        region.page_ins.store(region.page_ins.load() + page_ins);
                     }
                 }
                 Step::Grow(region) => {
                     if let Some((id, region)) = regions.get(region % count) {
-                        let before = region.limit.get();
-                        prop_assert_eq!(split.grow(*id, now), region.limit.get() > before);
+                        let before = region.limit.load();
+                        prop_assert_eq!(split.grow(*id, now), region.limit.load() > before);
                     }
                 }
                 Step::SetMost { region, max_pages } => {
@@ -206,7 +205,7 @@ proptest! {
                 Step::SetTotal(pages) => split.set_total_pages(pages),
                 Step::Remove(_) => {}
             }
-            let limits: Vec<u64> = regions.iter().map(|(_, region)| region.limit.get()).collect();
+            let limits: Vec<u64> = regions.iter().map(|(_, region)| region.limit.load()).collect();
             prop_assert!(limits.iter().all(|limit| *limit >= MIN_PAGES), "{limits:?}");
             prop_assert!(limits.iter().sum::<u64>() <= split.total_pages(), "{limits:?}");
         }

@@ -1,6 +1,6 @@
 //! Programs that go over parts of rows, and accesses that look like it by chance.
 
-use super::super::Readahead;
+use super::super::{Readahead, Window};
 use super::*;
 use std::collections::BTreeSet;
 
@@ -121,7 +121,7 @@ fn rows_at_the_ends_of_the_offsets_do_not_overflow() {
         for i in 0..60 {
             let offset = first.saturating_add_signed(step * i);
             let window = rows.follow(offset).map(|(window, _)| window).or_else(|| rows.detect(offset));
-            if let Some(Window::Rows(rows)) = window {
+            if let Some(rows) = window {
                 windows += 1;
                 assert!(rows.pages().all(|page| page.0 <= 1 << 44));
             }
