@@ -218,7 +218,8 @@ unsafe fn match_end(page: &Page, found: &Match) -> usize {
 }
 
 /// Returns the first position from `at` on that differs from its counterpart from `from` on, at most
-/// [`MATCH_END_MAX`].
+/// [`MATCH_END_MAX`]. With the checked [`common_prefix`](crate::load::common_prefix) in its place, pages take 1 to 2 %
+/// longer.
 ///
 /// # Safety
 /// `from` is before `at`.
