@@ -37,6 +37,9 @@ pub const KEEP: &str = "keep";
 pub const KEPT: &str = "kept";
 /// Its argument for a keeper that a server starts, because it has lost its own.
 pub const ADOPT: &str = "adopt";
+/// The line that a server with a keeper sends to a command in the foreground when it ends in an orderly way: the process
+/// that the command has started is the keeper, which may have been killed and replaced.
+pub const ENDED: &[u8] = b"\"ended\"";
 /// Time that a server has until its device is ready. That of a mounted image may wait for servers in addition.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// Longest line of the handshake, bytes: a dictionary of 1 MiB as JSON numbers, and some room.
@@ -298,8 +301,9 @@ impl StartedServer {
             signals.take();
             return Ok(None);
         }
+        let last_words = protocol::read_line(&mut BufReader::new(&self.stream), MAX_LINE).ok().flatten();
         let status = self.child.wait().map_err(|e| CliError::io("waiting for the server", &e))?;
-        Ok(Some(match status.success() {
+        Ok(Some(match status.success() || last_words.is_some_and(|line| line == ENDED) {
             true => Ok(()),
             false => Err(CliError::failed(format!("the server died ({status}){}", self.consequence))),
         }))

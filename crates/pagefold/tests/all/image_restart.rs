@@ -102,7 +102,7 @@ fn read_until(at: &Path, first: u64, stop: &AtomicBool) -> u64 {
 }
 
 /// Runs `disturb` while eight threads read all files and a ninth archives them, and compares everything.
-fn read_while(sandbox: &MountSandbox, disturb: impl Fn(u64)) {
+fn read_while(sandbox: &MountSandbox, times: u64, disturb: impl Fn(u64)) {
     let tree = large_image(sandbox);
     sandbox.ok(&sandbox.words("mount", "--memory 8M"));
     let stop = AtomicBool::new(false);
@@ -129,7 +129,7 @@ fn read_while(sandbox: &MountSandbox, disturb: impl Fn(u64)) {
         });
         // A disturbance that fails ends the readers too.
         let disturbed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            for n in 0..kills() {
+            for n in 0..times {
                 forget();
                 std::thread::sleep(Duration::from_millis(7 * (n * 13 % 17)));
                 disturb(n);
@@ -148,7 +148,7 @@ fn read_while(sandbox: &MountSandbox, disturb: impl Fn(u64)) {
 #[test]
 fn readers_notice_nothing_of_servers_that_are_killed() {
     let Some(sandbox) = sandbox("readers_notice_nothing_of_servers_that_are_killed") else { return };
-    read_while(&sandbox, |_| {
+    read_while(&sandbox, kills(), |_| {
         let former = server(&sandbox);
         kill(former);
         wait_for_another(&sandbox, former);
@@ -158,7 +158,7 @@ fn readers_notice_nothing_of_servers_that_are_killed() {
 #[test]
 fn readers_notice_nothing_of_keepers_that_are_killed() {
     let Some(sandbox) = sandbox("readers_notice_nothing_of_keepers_that_are_killed") else { return };
-    read_while(&sandbox, |n| {
+    read_while(&sandbox, kills(), |n| {
         let former = (keeper(&sandbox), server(&sandbox));
         if n % 3 == 2 {
             kill(former.1);
@@ -173,7 +173,7 @@ fn readers_notice_nothing_of_keepers_that_are_killed() {
 #[test]
 fn readers_notice_nothing_of_a_restart() {
     let Some(sandbox) = sandbox("readers_notice_nothing_of_a_restart") else { return };
-    read_while(&sandbox, |_| {
+    read_while(&sandbox, 20, |_| {
         let former = server(&sandbox);
         sandbox.ok(&sandbox.words("restart", ""));
         assert_ne!(server(&sandbox), former);
@@ -305,6 +305,35 @@ fn a_user_who_is_not_root_has_mounts_that_outlive_their_servers() {
     kill(former);
     wait_until(|| keeper(&sandbox) != former);
     sandbox.ok(&sandbox.words("unmount", ""));
+    sandbox.assert_nothing_left();
+}
+
+#[test]
+fn a_command_in_the_foreground_waits_for_the_last_server() {
+    let Some(sandbox) = sandbox("a_command_in_the_foreground_waits_for_the_last_server") else { return };
+    let start = || {
+        let child = sandbox.inner.quietly(&sandbox.words("mount", "--foreground")).spawn().unwrap();
+        wait_until(|| sandbox.run(&sandbox.words("stats", "")).0 == 0);
+        child
+    };
+    for kills_keeper in [false, true] {
+        let mut command = start();
+        let (keeper, former) = (keeper(&sandbox), server(&sandbox));
+        kill(if kills_keeper { keeper } else { former });
+        wait_until(|| match kills_keeper {
+            true => crate::image_mount::keeper(&sandbox) != keeper,
+            false => sandbox.run(&sandbox.words("stats", "")).0 == 0 && server(&sandbox) != former,
+        });
+        assert!(command.try_wait().unwrap().is_none());
+        sandbox.ok(&sandbox.words("unmount", ""));
+        assert!(command.wait().unwrap().success(), "after the death of the keeper: {kills_keeper}");
+    }
+    let mut command = start();
+    let former = server(&sandbox);
+    kill(former);
+    wait_for_another(&sandbox, former);
+    kill_process(Pid::from_child(&command), Signal::INT).unwrap();
+    assert!(command.wait().unwrap().success());
     sandbox.assert_nothing_left();
 }
 

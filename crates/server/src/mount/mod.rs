@@ -28,7 +28,7 @@ use pagefold_control::instance::{InstanceDir, RuntimeDir};
 use pagefold_control::media::Location;
 use pagefold_control::protocol::{Request, Response};
 use pagefold_control::report::writeback::PassProgress;
-use pagefold_control::startup::{Ready, StartRequest};
+use pagefold_control::startup::{ENDED, Ready, StartRequest};
 use pagefold_fuse::{Agreement, Keep};
 use pagefold_image::mount::{LEAST_REPLY_BYTES, Mount, MountError, MountOptions, Transport};
 use pagefold_image::startup::Recorder;
@@ -42,6 +42,7 @@ use pagefold_sys::signal::Termination;
 use pagefold_sys::{SysError, pidfd, ready, rundir};
 use report::MountSession;
 use std::fmt::Display;
+use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -393,7 +394,12 @@ impl Served {
         let recorded = self.recording.map_or(Ok(()), |recording| recording.finish());
         let runtime = RuntimeDir::containing(dir)?;
         let _locked = runtime.lock()?;
-        dir.remove().and(recorded)
+        dir.remove().and(recorded)?;
+        if let Some(mut command) = self.command {
+            // It may have gone.
+            let _ = command.write_all(&[ENDED, b"\n"].concat());
+        }
+        Ok(())
     }
 
     /// Waits until the image is unmounted, a signal comes, or the command in the foreground exits. Meanwhile it ends the
