@@ -1,8 +1,8 @@
 //! A measured process: the same program for both sides.
 //!
 //! It reads the pages, enters its cgroup, and only then allocates the measured memory, so that the memory of the pages
-//! is charged to another cgroup. It prints its values as JSON on standard output. The
-//! kernel kills it if the process that started it dies.
+//! is charged to another cgroup. It prints its values as JSON on standard output. The kernel kills it if the process that
+//! started it dies.
 
 use super::cgroup::Group;
 use super::plan::{MemoryPlan, PAGES_MAX, Subject, Task};
