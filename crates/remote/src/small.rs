@@ -53,8 +53,6 @@ impl Answer {
 /// A client for small answers.
 pub(crate) struct SmallClient {
     agents: Agents,
-    /// Whether proxies of the environment are used.
-    with_proxy: bool,
     /// The longest time to connect.
     connect: Duration,
     /// The longest time of a request.
@@ -70,7 +68,7 @@ impl SmallClient {
     pub(crate) fn far(timeout: Duration, is_https: bool, max_bytes: usize) -> Result<Self, RemoteError> {
         let agents = Agents::new(timeout, is_https, true)?;
         let is_present = AtomicBool::new(false);
-        Ok(SmallClient { agents, with_proxy: true, connect: timeout, limit: timeout, max_bytes, is_present })
+        Ok(SmallClient { agents, connect: timeout, limit: timeout, max_bytes, is_present })
     }
 
     /// A client for credentials of services of the machine or its network, which no proxy reaches.
@@ -78,7 +76,7 @@ impl SmallClient {
         let agents = Agents::new(timeout, is_https, false)?;
         let (connect, max_bytes) = (NEAR_CONNECT.min(timeout), MAX_CREDENTIALS_BYTES);
         let is_present = AtomicBool::new(false);
-        Ok(SmallClient { agents, with_proxy: false, connect, limit, max_bytes, is_present })
+        Ok(SmallClient { agents, connect, limit, max_bytes, is_present })
     }
 
     /// Sends one request. Redirects are answers.
@@ -123,7 +121,7 @@ impl SmallClient {
         let mut config =
             request.config().timeout_global(Some(limit)).timeout_connect(Some(limit.min(self.connect)));
         // A proxy would ask its own machine, and get the credentials in clear.
-        if !self.with_proxy || url.is_loopback() {
+        if url.is_loopback() {
             config = config.proxy(None);
         }
         let request = config.build().header("accept-encoding", "identity");

@@ -9,7 +9,6 @@
 //! | `store` | the engine against the kernel's zram |
 //! | `writeback` | the log against one page per block, on two media |
 //! | `memory` | compressed memory against the kernel's swap to zram |
-//! | `arena` | blocks of an arena of `libpagefold` against the system's malloc |
 //! | `zram` | the kernel's zram device, for `store` and `memory` |
 //! | `pages` | page sets: captured files, or a stand-in |
 //! | `report` | the engine: rounds of two sides, rows, the table and the JSON |
@@ -25,7 +24,6 @@
 // `println!` panics if it cannot write; `output` returns the error.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
-mod arena;
 mod memory;
 mod output;
 mod pages;
@@ -90,10 +88,6 @@ enum BenchCommand {
     /// missing requirements and measures the rest. All contents are checked. A missed target is printed and is
     /// no failure.
     Memory(memory::MemoryArgs),
-    /// Measure blocks of compressed memory, as C programs allocate them, against the system's malloc
-    ///
-    /// Uses no page files.
-    Arena,
 }
 
 fn main() -> ExitCode {
@@ -116,7 +110,6 @@ fn run(Cli { common, command }: &Cli) -> anyhow::Result<()> {
         BenchCommand::Writeback(args) => writeback::run(args, &common.pages, &mut report)?,
         BenchCommand::Memory(memory::MemoryArgs { role: Some(role), .. }) => return memory::play(role),
         BenchCommand::Memory(args) => memory::run(args, &common.pages, &mut report)?,
-        BenchCommand::Arena => arena::run(&mut report)?,
     }
     let text = if common.json { report.json()? } else { report.text() };
     Ok(output::text(&text)?)

@@ -107,7 +107,7 @@ fn a_quick_run_measures_every_row() {
     let report = json(&child.wait_with_output().unwrap());
     let rows = report["rows"].as_array().unwrap();
     let what: Vec<_> = rows.iter().map(|row| row["what"].as_str().unwrap()).collect();
-    for wanted in ["fill", "sequential read", "random read", "sort and group-by", "two threads"] {
+    for wanted in ["fill", "sequential read", "random read", "sort and group-by"] {
         assert!(what.iter().any(|what| what.starts_with(wanted)), "{wanted} is not in {what:?}");
     }
     for row in rows {

@@ -1,12 +1,12 @@
 //! A measured process: the same program for both sides.
 //!
-//! It reads the pages and prepares its work, enters its cgroup, and only then allocates the measured memory, so that
-//! the memory of the preparation is charged to another cgroup. It prints its values as JSON on standard output. The
-//! kernel kills it if the process that started it dies.
+//! It reads the pages, enters its cgroup, and only then allocates the measured memory, so that the memory of the pages
+//! is charged to another cgroup. It prints its values as JSON on standard output. The kernel kills it if the process that
+//! started it dies.
 
 use super::cgroup::Group;
 use super::plan::{MemoryPlan, PAGES_MAX, Subject, Task};
-use super::{job, passes, skewed};
+use super::{job, passes};
 use crate::pages::PageSet;
 use crate::stats::Clock;
 use crate::{output, zram};
@@ -45,11 +45,10 @@ pub type ChildReport = (Vec<Option<f64>>, u64);
 pub fn run(spec: &ChildSpec) -> anyhow::Result<()> {
     die_with_parent(spec.parent)?;
     let source = PageSet::read(spec.pages.as_deref(), PAGES_MAX)?;
-    let operations = (spec.task == Task::Zipf).then(|| skewed::operations(&spec.plan)).transpose()?;
     if let Some(group) = &spec.group {
         group.enter()?;
     }
-    let len_bytes = spec.plan.len_bytes(spec.task);
+    let len_bytes = spec.plan.size_bytes;
     let before_bytes = spec.charged_bytes(0)?;
     let mut region;
     let plain;
@@ -86,7 +85,6 @@ pub fn run(spec: &ChildSpec) -> anyhow::Result<()> {
             let checksum = job::run(memory, job::SEED, &mut |_, _| ())?.checksum;
             (clock.stop(1).map(|ns| ns / 1e9).to_vec(), checksum)
         }
-        Task::Zipf => skewed::run(&operations.unwrap_or_default(), &spec.plan, memory, &source)?,
     };
     Ok(output::deliver(&serde_json::to_string(&(values, checksum))?)?)
 }

@@ -12,7 +12,7 @@
 //! | `plan`, `role` | the works, their sizes and figures; the roles of processes |
 //! | `run` | starts the measured processes, one after the other |
 //! | `child` | a measured process |
-//! | `passes`, `skewed`, `job` | the work: over all pages; with a Zipf distribution; sort and group |
+//! | `passes`, `job` | the work: over all pages; sort and group |
 //!
 //! The path of a measurement: this file -> `run` -> (a new process) `child` and the work -> JSON on standard output ->
 //! `run`. If cgroups, swap or root are missing, a note names what is missing, and pagefold's side is measured alone.
@@ -24,7 +24,6 @@ mod passes;
 mod plan;
 mod role;
 mod run;
-mod skewed;
 mod swap;
 
 /// The job of the example `larger-than-memory`: make, sort and group a table.
@@ -78,7 +77,7 @@ pub fn run(args: &MemoryArgs, files: &[PathBuf], report: &mut Report) -> anyhow:
     let set = PageSet::read(file.as_deref(), PAGES_MAX)?.name;
     let rounds = args.rounds.map_or(report.pick(3, 1), usize::from);
     let [size, limit] = [plan.size_bytes, plan.limit_bytes].map(size::Human);
-    report.note(format!("{size} of data, or three times the limit with Zipf; limit {limit}"));
+    report.note(format!("{size} of data; limit {limit}"));
     let bench = run::Bench::new(plan, file, report)?;
     for task in report::chosen(&args.only) {
         let ours = Side::new("pagefold", |_| bench.round(Subject::Region, task));

@@ -8,12 +8,12 @@ use crate::stats::Clock;
 use pagefold_page::{PAGE_SIZE, Page};
 
 /// Words of 8 bytes in a page.
-pub const PAGE_WORDS: usize = PAGE_SIZE / 8;
+const PAGE_WORDS: usize = PAGE_SIZE / 8;
 /// Words in 64 bytes; the sequential read reads one of them.
 const LINE_WORDS: usize = 8;
 
 /// The page at this index of the data, which consists of the source's pages, repeated.
-pub fn source_page(source: &PageSet, index: usize) -> &Page {
+fn source_page(source: &PageSet, index: usize) -> &Page {
     &source.pages()[index % source.len()]
 }
 
@@ -52,7 +52,7 @@ pub fn compare(pages: &[Page], source: &PageSet) -> anyhow::Result<()> {
 }
 
 /// Adds the next word to a checksum that depends on the order of the words.
-pub fn combine(sum: u64, next: u64) -> u64 {
+fn combine(sum: u64, next: u64) -> u64 {
     sum.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(next)
 }
 

@@ -1,7 +1,7 @@
 //! The sides, the works and their sizes, and the figures of each work.
 
 use crate::report::Figure;
-use crate::report::Target::{AtLeast, AtMost};
+use crate::report::Target::AtMost;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
@@ -26,38 +26,20 @@ pub enum Task {
     Random,
     /// Sort and group-by of a table
     Job,
-    /// Two threads on pages chosen with a Zipf distribution
-    Zipf,
 }
 
 /// Sizes and repetitions.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct MemoryPlan {
-    /// Bytes of the data of all works except `zipf`.
+    /// Bytes of the data.
     pub size_bytes: u64,
     /// Limit of resident memory, or of the memory charged to the cgroup, bytes.
     pub limit_bytes: u64,
-    /// Operations of each thread of `zipf` before the measurement.
-    pub warm_up_ops: usize,
-    /// Measured operations of each thread of `zipf`.
-    pub ops: usize,
 }
 
 impl MemoryPlan {
-    pub const FULL: MemoryPlan =
-        MemoryPlan { size_bytes: 1 << 30, limit_bytes: 256 << 20, warm_up_ops: 500_000, ops: 1_000_000 };
-    pub const QUICK: MemoryPlan =
-        MemoryPlan { size_bytes: 64 << 20, limit_bytes: 16 << 20, warm_up_ops: 10_000, ops: 50_000 };
-
-    /// Bytes of the data of a work: with a Zipf distribution three times the limit.
-    pub fn len_bytes(&self, task: Task) -> u64 {
-        if task == Task::Zipf { 3 * self.limit_bytes } else { self.size_bytes }
-    }
-
-    /// Bytes of the largest data of any work.
-    pub fn largest_bytes(&self) -> u64 {
-        self.size_bytes.max(self.len_bytes(Task::Zipf))
-    }
+    pub const FULL: MemoryPlan = MemoryPlan { size_bytes: 1 << 30, limit_bytes: 256 << 20 };
+    pub const QUICK: MemoryPlan = MemoryPlan { size_bytes: 64 << 20, limit_bytes: 16 << 20 };
 }
 
 /// The figures of a work.
@@ -77,10 +59,6 @@ pub fn figures(task: Task) -> &'static [Figure] {
         Task::Job => &[
             Figure("sort and group-by", "s", AtMost(0.5)),
             Figure("sort and group-by, CPU time of all threads", "s", AtMost(1.0)),
-        ],
-        Task::Zipf => &[
-            Figure("two threads, Zipf 0.99", "/s", AtLeast(2.0)),
-            Figure("two threads, Zipf 0.99, CPU time of all threads per access", "ns", AtMost(1.0)),
         ],
     }
 }

@@ -45,7 +45,7 @@ impl Bench {
         });
         let groups = groups.map_err(|e| report.note(format!("no meter of memory: {e:#}"))).ok();
         // Twice the data, so that the device never becomes full.
-        let swap_bytes = 2 * plan.largest_bytes();
+        let swap_bytes = 2 * plan.size_bytes;
         let (guard, missing) =
             Guard::start(command(&Role::Guard(GuardSpec { groups: groups.clone(), swap_bytes }))?)?;
         let swaps = missing.is_none();
@@ -76,7 +76,7 @@ impl Bench {
     /// of a lack of memory: reclaim in a cgroup sometimes fails although there is free swap.
     fn measure(&self, subject: Subject, task: Task) -> anyhow::Result<Option<ChildReport>> {
         if self.touches {
-            touch(self.plan.largest_bytes())?;
+            touch(self.plan.size_bytes)?;
         }
         let limit = (subject == Subject::Swap).then_some(self.plan.limit_bytes);
         let path = self.groups.as_ref().map(|prefix| format!("{prefix}measured").into());
@@ -100,10 +100,10 @@ impl Bench {
     }
 }
 
-/// Touches as much memory as the largest work needs and 1 GiB more, and frees it: in a virtual machine, the first use of
+/// Touches as much memory as the data needs and 1 GiB more, and frees it: in a virtual machine, the first use of
 /// a physical page costs a fault on the host. Touches at most half of the available memory.
-fn touch(largest_bytes: u64) -> anyhow::Result<()> {
+fn touch(size_bytes: u64) -> anyhow::Result<()> {
     let available = pagefold_sys::swap::memory_available_bytes()? / 2;
-    let len_bytes = available.min(largest_bytes + (1 << 30)) as usize / PAGE_SIZE * PAGE_SIZE;
+    let len_bytes = available.min(size_bytes + (1 << 30)) as usize / PAGE_SIZE * PAGE_SIZE;
     Ok(Reservation::new(len_bytes)?.populate(0, len_bytes)?)
 }

@@ -1,13 +1,10 @@
 //! `pagefold-bench store`: the engine, called directly in the measuring thread, against the kernel's zram.
 //!
-//! `subject` makes the stores; `pages` compares pagefold's and the kernel's; `threads` two threads on one store; `recompress` reads beside
-//! recompression.
+//! `subject` makes the stores; `pages` compares pagefold's and the kernel's; `recompress` reads beside recompression.
 
 mod pages;
 mod recompress;
-mod same_filled;
 pub mod subject;
-mod threads;
 
 use crate::report::{self, Report};
 use clap::{Args, ValueEnum};
@@ -26,10 +23,6 @@ pub struct StoreArgs {
 enum Measurement {
     /// Store and load of each page set, and the memory that it takes, against the kernel's
     Pages,
-    /// Same-filled pages, against compressed pages
-    SameFilled,
-    /// Two threads on one store, against two threads with a store each
-    Threads,
     /// Reads during recompression, against reads while threads run the codecs alone
     Recompress,
 }
@@ -40,8 +33,6 @@ pub fn run(args: &StoreArgs, files: &[PathBuf], report: &mut Report) -> anyhow::
         for measurement in report::chosen(&args.only) {
             match measurement {
                 Measurement::Pages => pages::measure(set, report)?,
-                Measurement::SameFilled => same_filled::measure(set, report)?,
-                Measurement::Threads => threads::measure(set, report)?,
                 Measurement::Recompress => recompress::measure(set, report)?,
             }
         }
