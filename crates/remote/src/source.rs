@@ -156,6 +156,16 @@ impl RemoteSource {
         self.object.client.access().content_digest()
     }
 
+    /// The name of the version of the object: its digest, or the entity tag or time that its server sends. `None` if it was
+    /// opened without that.
+    pub fn version_name(&self) -> Option<String> {
+        let digest = self.content_digest().map(String::from);
+        digest.or_else(|| match &self.object.version.validator {
+            Validator::Etag(name) | Validator::LastModified(name) => Some(name.clone()),
+            Validator::None => None,
+        })
+    }
+
     /// Remembers the hash of each block that comes from now on, and of those that are in memory:
     /// [`verify_rest`](crate::whole::WholeHash::verify_rest) fails if one comes again with other bytes.
     pub fn remember(&self) {

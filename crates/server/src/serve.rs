@@ -80,14 +80,18 @@ fn serve_new(stream: UnixStream, mut keeper: Option<KeeperLink>) -> Result<u8> {
 /// Serves what another server has served.
 fn take_over(keeper: KeeperLink, fds: Vec<OwnedFd>, payload: Vec<u8>) -> Exit {
     let mut keeper = Some(keeper);
-    let served = mount::Kept::of(fds, payload).and_then(|kept| {
+    let kept = mount::Kept::of(fds, payload).inspect_err(|failure| {
+        keeper.take().iter().for_each(|keeper| keeper.report_failure(&failure.message));
+    });
+    let served = kept.and_then(|kept| {
         let (start, dir) = (kept.start.clone(), InstanceDir::at(kept.start.dir.clone())?);
         log::bound(&dir.log_path());
         match &start.config {
             ServerConfig::Image(config) => {
-                mount::run(config, &dir, mount::Origin::TakenOver(kept), &mut keeper)
+                mount::run(config, &dir, mount::Origin::TakenOver(Box::new(kept)), &mut keeper)
             }
-            ServerConfig::Disk(_) => Err(CliError::failed("this version cannot take a disk over")),
+            // Nothing hands a disk over.
+            ServerConfig::Disk(_) => Err(CliError::failed("a disk cannot be taken over")),
         }
     });
     // A failure is reported already: before this server served, to the keeper.

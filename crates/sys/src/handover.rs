@@ -90,6 +90,10 @@ pub fn recv_message(
             fds.extend(received);
         }
     }
+    if received.flags.contains(rustix::net::ReturnFlags::CTRUNC) {
+        // This process may open no more.
+        return Err(SysError::new("receiving descriptors", libc::EMFILE));
+    }
     match received.bytes {
         HEADER_BYTES => Ok(Some(header)),
         0 => Ok(None),

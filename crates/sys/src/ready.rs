@@ -35,6 +35,12 @@ pub fn wait_for<const N: usize>(
     }
 }
 
+/// Whether a write to the descriptor would not wait.
+pub fn is_writable(fd: BorrowedFd<'_>) -> bool {
+    let mut polled = [PollFd::from_borrowed_fd(fd, PollFlags::OUT)];
+    poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(1)
+}
+
 /// Whether the peer of a stream socket has closed it, or shut down the half to which it writes. Bytes that it wrote
 /// before may still be unread. Does not wait.
 pub fn is_at_end(stream: BorrowedFd<'_>) -> Result<bool, SysError> {

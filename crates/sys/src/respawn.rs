@@ -82,7 +82,12 @@ impl Program {
             pid
         };
         let started = Pid::from_raw(pid).filter(|_| pid > 0);
-        Started::open(started.ok_or_else(|| SysError::last("starting a process (fork)"))?)
+        let pid = started.ok_or_else(|| SysError::last("starting a process (fork)"))?;
+        Started::open(pid).inspect_err(|_| {
+            // It is a child that nobody has waited for, so the id is its own.
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            let _ = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty());
+        })
     }
 }
 

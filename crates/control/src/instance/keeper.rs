@@ -107,6 +107,10 @@ impl InstanceDir {
                 format!("{title} has no keeper, so its server cannot be replaced"),
             )
         };
+        let folder =
+            std::fs::File::open(self.path()).map_err(|e| CliError::io("opening the instance", &e))?;
+        // One command at a time: the answers do not say to whom.
+        folder.lock().map_err(|e| CliError::io("locking the instance", &e))?;
         let before = self.keeper().ok_or_else(none)?;
         let keeper = Process::open(&Identity::from(before.keeper.as_ref()))?.ok_or_else(none)?;
         let link = self.path().join(PROGRAM);

@@ -1,7 +1,7 @@
 //! Sessions whose kernel is this test: a pair of sockets that keep the borders of messages stands for `/dev/fuse`.
 
 use super::*;
-use crate::abi::{InHeader, OpenOut, OutHeader, opcode};
+use crate::abi::{InHeader, NOTIFY_RESEND, OpenOut, OutHeader, opcode};
 use crate::request::Range;
 use crate::types::{Attr, CachedAttr, FileType, Handle, Inode};
 use pagefold_sys::fusering::Exchange;
@@ -302,4 +302,53 @@ fn an_entry_of_a_ring_has_the_data_of_reads_and_writes_without_a_copy() {
         assert_eq!(reply, OutHeader { len: 16 + len as u32, error: 0, unique: 5 });
     }
     assert_eq!(*session.file_system.0.lock().unwrap(), [place, place]);
+}
+
+#[test]
+fn a_mount_is_kept_before_its_first_request_and_taken_over_with_a_notification() {
+    let offer_all = |kernel: &mut Kernel| {
+        let flags2 = (1u32 << 7).to_ne_bytes();
+        let flags = 1u32 | abi::INIT_EXT as u32;
+        let offer = [[7u32, 45, 131_072, flags].as_bytes(), &flags2, &[0; 44]].concat();
+        kernel.send(1, opcode::INIT, 0, &offer);
+    };
+    let waiting = || {
+        let (sender, receiver) = channel();
+        (Waiting(Mutex::new(receiver)), sender)
+    };
+    let (mut kernel, channel_end) = pair();
+    offer_all(&mut kernel);
+    let mut kept = None;
+    let keep: Keep<'_> = Box::new(|channels, agreement| {
+        kept = Some((channels.len(), *agreement));
+        Ok(())
+    });
+    let threads = start(waiting().0, channel_end, Access::Anybody, 1.into(), Some(keep)).unwrap();
+    assert_eq!(threads.kept(), Some(&Ok(())));
+    let reply = InitOut::read_from_bytes(&kernel.receive().2).unwrap();
+    assert_eq!(reply.flags2, 1 << 7);
+    let (channels, agreement) = kept.unwrap();
+    assert_eq!((channels, agreement.settings.read_bytes), (1, READ_BYTES));
+    // The number of a request that is sent again has another bit, which the answer must have.
+    let (mut kernel, channel_end) = pair();
+    let (file_system, sender) = waiting();
+    let threads = take_over(file_system, vec![channel_end], Access::Anybody, &agreement).unwrap();
+    assert_eq!(kernel.receive(), (0, -NOTIFY_RESEND, Vec::new()));
+    kernel.send(1 << 63 | 2, opcode::READ, 0, &range(0, 1));
+    sender.send(42).unwrap();
+    assert_eq!(kernel.receive(), (1 << 63 | 2, 0, vec![42]));
+    assert_eq!(threads.kept(), Some(&Ok(())));
+}
+
+#[test]
+fn without_resending_a_mount_is_served_and_not_kept() {
+    let (mut kernel, channel_end) = pair();
+    kernel.offer(1, 7, 45);
+    let (_sender, receiver) = channel();
+    let keep: Keep<'_> = Box::new(|_, _| panic!("nothing can be kept"));
+    let file_system = Waiting(Mutex::new(receiver));
+    let threads = start(file_system, channel_end, Access::Anybody, 1.into(), Some(keep)).unwrap();
+    assert!(threads.kept().unwrap().as_ref().unwrap_err().contains("Linux 6.9"));
+    let (_, error, _) = kernel.receive();
+    assert_eq!(error, 0);
 }

@@ -137,9 +137,10 @@ impl Mount {
         let Taken { channels, agreement, device, is_by_helper } = taken;
         let (threads, read_bytes) = (channels.len(), agreement.settings.read_bytes);
         let memory = ReplyMemory::reserve(&image, threads as u64, read_bytes as u64)?;
-        let mounted = Mounted::taken_over(mount_point.into(), device, is_by_helper);
         let mounter = if is_by_helper { Mounter::Helper } else { Mounter::ThisProcess };
         Self::serve(image, options, memory, |fs| {
+            // Not before: dropping it unmounts.
+            let mounted = Mounted::taken_over(mount_point.into(), device, is_by_helper);
             FuseMount::take_over(fs, mounted, mounter, options.allow_other, channels, &agreement)
         })
         .map(|mount| mount.served_by(threads, None))

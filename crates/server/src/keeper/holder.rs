@@ -20,11 +20,13 @@ use std::fs::File;
 use std::io::{Cursor, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The place of the instance's folder, and of a channel of FUSE, among the descriptors of a state.
 const FOLDER: usize = 1;
 const CHANNEL: usize = 2;
+/// The pause before another attempt to start a server.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// A server, and the connection to it.
 struct Server {
@@ -65,6 +67,14 @@ struct Keeper {
     is_disconnected: bool,
     /// Whether a signal asked for the end.
     is_ending: bool,
+    /// Whether a server has begun to serve. Until then its death is reported by the command that has started it.
+    has_served: bool,
+    /// Whether the server that serves was requested by a command that waits for it.
+    is_requested: bool,
+    /// Whether the server is about to end in an orderly way.
+    is_done: bool,
+    /// When to try again to start a server, if that was impossible.
+    retry_at: Option<Instant>,
 }
 
 /// Keeps the mount of a new server, which it starts, and which gets `command`, the socket to the command. Returns the
@@ -92,6 +102,7 @@ pub fn adopt(name: &str, stream: UnixStream) -> Result<u8> {
     };
     let process = process.ok_or_else(|| CliError::failed("a server did not say which process it is"))?;
     keeper.serving = Some(Server { process, link, arriving: Vec::new(), payload });
+    keeper.has_served = true;
     Ok(keeper.run())
 }
 
@@ -143,6 +154,10 @@ impl Keeper {
             status: Status::new(),
             is_disconnected: false,
             is_ending: false,
+            has_served: false,
+            is_requested: false,
+            is_done: false,
+            retry_at: None,
         })
     }
 
@@ -173,7 +188,10 @@ impl Keeper {
             self.candidate_failed(Some(ServerEnd::TimedOut), None)?;
         }
         if sent || ended {
-            self.server_event()?;
+            self.server_event(sent)?;
+        }
+        if self.retry_at.is_some_and(|at| Instant::now() >= at) {
+            self.retry();
         }
         Ok(())
     }
@@ -189,12 +207,13 @@ impl Keeper {
         let fds = [
             (self.signals.as_fd(), true),
             channel,
-            serving.map_or(none, |server| (server.link.as_fd(), true)),
+            serving.filter(|_| !self.is_done).map_or(none, |server| (server.link.as_fd(), true)),
             serving.map_or(none, |server| (server.process.fd().as_fd(), true)),
             preparing.map_or(none, |server| (server.link.as_fd(), true)),
             preparing.map_or(none, |server| (server.process.fd().as_fd(), true)),
         ];
-        let limit = candidate.map(|candidate| candidate.deadline.saturating_duration_since(Instant::now()));
+        let next = candidate.map(|candidate| candidate.deadline).or(self.retry_at);
+        let limit = next.map(|at| at.saturating_duration_since(Instant::now()));
         ready::wait_for(fds, limit).unwrap_or_default()
     }
 
@@ -220,6 +239,7 @@ impl Keeper {
     fn request(&mut self) {
         let refused = match () {
             () if self.state.is_none() => Some("it has not started yet"),
+            () if self.is_ending || self.is_disconnected || self.is_done => Some("it is about to end"),
             () if self.candidate.is_some() => Some("another server is being started"),
             () => None,
         };
@@ -256,7 +276,9 @@ impl Keeper {
         let mut fds = [self.signals.as_fd(); FDS_MAX];
         let fds = &mut fds[..state.fds.len()];
         fds.iter_mut().zip(&state.fds).for_each(|(place, fd)| *place = fd.as_fd());
-        if let Err(e) = server.link.send_state(fds, &state.payload) {
+        let alone = self.serving.is_none().then(|| server.link.send(Message::Alone, &[], &[]));
+        let sent = alone.unwrap_or(Ok(())).and_then(|()| server.link.send_state(fds, &state.payload));
+        if let Err(e) = sent {
             server.kill();
             return Err(e);
         }
@@ -285,10 +307,7 @@ impl Keeper {
         let end = end.unwrap_or(killed);
         log(format_args!("another server did not start: {end}"));
         if candidate.is_requested {
-            let mut text = Cursor::new([0u8; 128]);
-            let _ = write!(text, "{end}");
-            let len = text.position() as usize;
-            self.status.note_request(Some(reason.unwrap_or(&text.get_ref()[..len])));
+            self.note_failed_request(reason, end);
         }
         match self.serving {
             None if !self.status.is_held => self.start_after_death(end)?,
@@ -298,10 +317,25 @@ impl Keeper {
         Ok(())
     }
 
+    /// Notes why a request failed: for a reason of the server, or else because of its end.
+    fn note_failed_request(&mut self, reason: Option<&[u8]>, end: ServerEnd) {
+        let mut text = Cursor::new([0u8; 128]);
+        let _ = write!(text, "{end}");
+        let len = text.position() as usize;
+        self.status.note_request(Some(reason.unwrap_or(&text.get_ref()[..len])));
+    }
+
     /// Reads a message of the server, or notices its end.
-    fn server_event(&mut self) -> Step {
+    fn server_event(&mut self, is_sent: bool) -> Step {
         let Some(server) = &mut self.serving else { return Ok(()) };
-        match server.receive() {
+        if self.is_done {
+            return Err(match server.process.wait() {
+                End::Code(code) => code as u8,
+                End::Signal(_) | End::Unknown => 0,
+            });
+        }
+        // Without a message, the process has ended, and perhaps given its end of the connection to another.
+        match is_sent.then(|| server.receive()).flatten() {
             Some(Message::Descriptors) => Ok(()),
             Some(Message::State) => {
                 let (fds, payload) =
@@ -320,10 +354,18 @@ impl Keeper {
                 self.serving.iter().for_each(|server| _ = server.link.send(Message::Accepted, &[], &[]));
                 Ok(())
             }
-            Some(Message::Done) => Err(match server.process.wait() {
-                End::Code(code) => code as u8,
-                End::Signal(_) | End::Unknown => 0,
-            }),
+            Some(Message::Serving) => {
+                self.has_served = true;
+                if std::mem::take(&mut self.is_requested) {
+                    self.status.note_request(None);
+                    self.write_status();
+                }
+                Ok(())
+            }
+            Some(Message::Done) => {
+                self.is_done = true;
+                Ok(())
+            }
             _ => self.server_died(),
         }
     }
@@ -332,8 +374,12 @@ impl Keeper {
         let Some(server) = self.serving.take() else { return Ok(()) };
         let pid = server.process.pid();
         let end = server.kill();
+        if std::mem::take(&mut self.is_requested) {
+            self.note_failed_request(None, end);
+        }
         match (&self.state, &self.candidate) {
             (None, _) => Err(exit_as(end)),
+            _ if !self.has_served => Err(exit_as(end)),
             _ if self.is_disconnected || self.is_ending => Err(0),
             (_, candidate) => {
                 log(format_args!("the server (process {pid}) has died: {end}"));
@@ -362,37 +408,42 @@ impl Keeper {
         }
         self.restarts.rotate_left(1);
         self.restarts[RESTARTS_MAX - 1] = Some(now);
-        if let Err(e) = self.start_candidate(None, false) {
-            log(format_args!("another server cannot be started: {e}"));
-            self.status.is_held = true;
-        }
+        self.retry();
         Ok(())
+    }
+
+    /// Starts a server where none is; tries again later if that is impossible, for lack of memory for example.
+    fn retry(&mut self) {
+        self.retry_at = None;
+        if self.serving.is_some() || self.candidate.is_some() {
+            return;
+        }
+        if let Err(e) = self.start_candidate(None, false) {
+            log(format_args!("another server cannot be started yet: {e}"));
+            self.retry_at = Some(Instant::now() + RETRY_PAUSE);
+        }
     }
 
     /// Lets the prepared candidate serve. Requests that the living server has not answered come to it.
     fn let_serve(&mut self) -> Step {
+        let Some(candidate) = &self.candidate else { return Ok(()) };
+        let fd = self.serving.as_ref().map(|former| former.process.fd().as_fd());
+        // The candidate kills the former server too, and waits for its end: this process may be killed just now.
+        if let Err(e) = candidate.server.link.send(Message::Go, fd.as_slice(), &[]) {
+            log(format_args!("{e}"));
+            return self.candidate_failed(None, None);
+        }
+        self.serving.take().into_iter().for_each(|former| _ = former.kill());
         let Some(candidate) = self.candidate.take() else { return Ok(()) };
         let Candidate { server, program, is_requested, .. } = candidate;
-        let former = self.serving.take();
-        let fd = former.as_ref().map(|former| former.process.fd().as_fd());
-        // The candidate kills it too, and waits for its end: this process may be killed just now.
-        let sent = server.link.send(Message::Go, fd.as_slice(), &[]);
-        former.into_iter().for_each(|former| _ = former.kill());
-        if let Err(e) = sent {
-            log(format_args!("{e}"));
-            let end = server.kill();
-            return self.start_after_death(end);
-        }
         log(format_args!("process {} serves", server.process.pid()));
         self.serving = Some(server);
+        self.is_requested = is_requested;
         if let Some(program) = program {
             self.program = program;
         }
         self.status.is_held = false;
-        match is_requested {
-            true => self.status.note_request(None),
-            false => self.status.restarts += 1,
-        }
+        self.status.restarts += u64::from(!is_requested);
         self.write_status();
         Ok(())
     }

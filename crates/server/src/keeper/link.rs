@@ -11,17 +11,19 @@
 //! | `Accepted` | keeper | | |
 //! | `Prepared` | server | | |
 //! | `Go` | keeper | the former server, if it lives | |
+//! | `Alone` | keeper, before `State` | | : no other server lives |
+//! | `Serving` | server | | : it serves what it has taken over |
 //! | `Failed` | server | | the reason, for people |
 //! | `Done` | server | | |
 //! | `Server` | server, to a keeper that it starts | its own process | its process id, `i32`, little-endian |
 
 use pagefold_control::error::{CliError, Result};
-use pagefold_sys::SysError;
 use pagefold_sys::handover::{self, HEADER_BYTES};
+use pagefold_sys::{SysError, ready};
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Longest payload, bytes: a request to start, in JSON, and some more.
 const PAYLOAD_BYTES_MAX: u32 = 16 << 20;
@@ -42,6 +44,8 @@ pub enum Message {
     Accepted = b'A',
     Prepared = b'P',
     Go = b'G',
+    Alone = b'O',
+    Serving = b'R',
     Failed = b'E',
     Done = b'D',
     Server = b'S',
@@ -50,7 +54,7 @@ pub enum Message {
 impl Message {
     fn of(byte: u8) -> Option<Self> {
         use Message::*;
-        let all = [New, Descriptors, State, Accepted, Prepared, Go, Failed, Done, Server];
+        let all = [New, Descriptors, State, Accepted, Prepared, Go, Alone, Serving, Failed, Done, Server];
         all.into_iter().find(|message| *message as u8 == byte)
     }
 }
@@ -66,9 +70,11 @@ impl Link {
         Ok((Link::over(ours)?, theirs.into()))
     }
 
-    /// The connection over a connected socket. Limits the time of each call: the peer may be stopped, or hostile.
+    /// The connection over a connected socket. Limits the time of a message that has begun: the peer may be stopped, or
+    /// hostile.
     pub fn over(stream: UnixStream) -> Result<Self> {
-        stream.set_write_timeout(Some(TIMEOUT)).map_err(|e| failed(&e))?;
+        let limited = stream.set_write_timeout(Some(TIMEOUT));
+        limited.and_then(|()| stream.set_read_timeout(Some(TIMEOUT))).map_err(|e| failed(&e))?;
         Ok(Link(stream))
     }
 
@@ -93,7 +99,7 @@ impl Link {
     /// Waits for the next message. Adds its descriptors to `fds`, and puts its payload into `payload`. `None` if the peer
     /// has closed the connection.
     pub fn receive(&self, fds: &mut Vec<OwnedFd>, payload: &mut Vec<u8>) -> Result<Option<Message>> {
-        self.0.set_read_timeout(None).map_err(|e| failed(&e))?;
+        ready::wait([self.0.as_fd()], None)?;
         let Some(header) = handover::recv_message(&self.0, fds)? else { return Ok(None) };
         let [kind, _, _, _, len @ ..]: [u8; HEADER_BYTES] = header;
         let len = u32::from_le_bytes(len);
@@ -101,11 +107,25 @@ impl Link {
         if len > PAYLOAD_BYTES_MAX || fds.len() > FDS_MAX {
             return Err(malformed());
         }
-        self.0.set_read_timeout(Some(TIMEOUT)).map_err(|e| failed(&e))?;
         payload.clear();
         payload.resize(len as usize, 0);
-        (&self.0).read_exact(payload).map_err(|e| failed(&e))?;
+        self.read_exact(payload).map_err(|e| failed(&e))?;
         Message::of(kind).map(Some).ok_or_else(malformed)
+    }
+}
+
+impl Link {
+    /// Reads the payload of a message, within one deadline.
+    fn read_exact(&self, mut rest: &mut [u8]) -> std::io::Result<()> {
+        let deadline = Instant::now() + TIMEOUT;
+        while !rest.is_empty() {
+            match (&self.0).read(rest)? {
+                0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+                _ if Instant::now() >= deadline => return Err(std::io::ErrorKind::TimedOut.into()),
+                read => rest = &mut rest[read..],
+            }
+        }
+        Ok(())
     }
 }
 

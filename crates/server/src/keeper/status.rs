@@ -68,6 +68,7 @@ impl Status {
         self.failed = failure.is_some();
         self.failure.clear();
         for c in failure.unwrap_or_default().utf8_chunks().flat_map(|chunk| chunk.valid().chars()) {
+            let c = if c.is_control() { ' ' } else { c };
             if self.failure.len() + c.len_utf8() > FAILURE_BYTES_MAX {
                 break;
             }
@@ -101,7 +102,7 @@ impl Status {
     }
 }
 
-/// Adds a line to the log, which is standard error.
+/// Adds a line to the log, which is standard error, unless that would block: it may be a terminal that is stopped.
 pub fn log(text: Arguments<'_>) {
     let DateTime { year, month, day, hour, minute, second } =
         DateTime::of_unix(i64::try_from(now_unix_s()).unwrap_or(i64::MAX));
@@ -109,7 +110,9 @@ pub fn log(text: Arguments<'_>) {
     // A line that is too long is cut.
     let _ = writeln!(line, "{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} keeper: {text}");
     let len = line.position() as usize;
-    let _ = rustix::io::write(rustix::stdio::stderr(), &line.get_ref()[..len]);
+    if pagefold_sys::ready::is_writable(rustix::stdio::stderr()) {
+        let _ = rustix::io::write(rustix::stdio::stderr(), &line.get_ref()[..len]);
+    }
 }
 
 fn now_unix_s() -> u64 {

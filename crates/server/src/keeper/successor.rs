@@ -3,12 +3,17 @@
 use super::link::{Link, Message};
 use pagefold_control::error::{CliError, Result};
 use pagefold_control::startup::{ADOPT, SERVE};
+use pagefold_sys::ready;
 use pagefold_sys::respawn::Started;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// How long a new keeper may take to begin.
+const ACCEPT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The beginning of a server that has a keeper.
 pub enum Beginning {
@@ -22,6 +27,8 @@ pub enum Beginning {
 pub struct KeeperLink {
     link: Link,
     name: String,
+    /// Whether there was no other server when the keeper started this one.
+    is_only_server: bool,
     /// The keeper, if this process has started it.
     child: Option<Child>,
     handed_over: Option<(Vec<OwnedFd>, Vec<u8>)>,
@@ -33,6 +40,7 @@ impl KeeperLink {
     pub fn begin(name: &str, stream: UnixStream) -> Result<(Self, Beginning)> {
         let link = Link::over(stream)?;
         let (mut fds, mut payload) = (Vec::new(), Vec::new());
+        let mut is_only_server = false;
         let beginning = loop {
             match link.receive(&mut fds, &mut payload)? {
                 Some(Message::Descriptors) => {}
@@ -41,10 +49,12 @@ impl KeeperLink {
                     break Beginning::New(UnixStream::from(fds.remove(0)));
                 }
                 Some(Message::State) => break Beginning::TakeOver(fds, payload),
+                Some(Message::Alone) => is_only_server = true,
                 _ => return Err(unexpected()),
             }
         };
-        Ok((KeeperLink { link, name: name.into(), child: None, handed_over: None }, beginning))
+        let (name, child, handed_over) = (name.into(), None, None);
+        Ok((KeeperLink { link, name, is_only_server, child, handed_over }, beginning))
     }
 
     /// From now on the server goes on if its keeper dies.
@@ -68,14 +78,26 @@ impl KeeperLink {
 
     /// Reports that this server can serve, and waits until it may. The former one has ended then: this one kills it, so that
     /// nothing depends on the life of the keeper.
+    ///
+    /// If the keeper dies meanwhile and no former server lives, this one goes on.
     pub fn wait_for_turn(&self) -> Result<()> {
-        self.link.send(Message::Prepared, &[], &[])?;
-        for former in self.expect(Message::Go)? {
+        let sent = self.link.send(Message::Prepared, &[], &[]);
+        let turn = sent.and_then(|()| self.expect(Message::Go));
+        let former = match turn {
+            Err(_) if self.is_only_server && ready::is_at_end(self.link.as_fd())? => Vec::new(),
+            turn => turn?,
+        };
+        for former in former {
             let former = Started::of_another(1, former).ok_or_else(unexpected)?;
             former.signal(libc::SIGKILL)?;
             former.wait();
         }
         Ok(())
+    }
+
+    /// Reports that this server serves what it has taken over.
+    pub fn report_serving(&self) {
+        let _ = self.link.send(Message::Serving, &[], &[]);
     }
 
     /// Reports why this server cannot take over.
@@ -100,15 +122,17 @@ impl KeeperLink {
 
     /// Starts another keeper after the death of the former one, and hands everything over to it. It inherits the rights of
     /// the calling thread.
-    pub fn start_keeper(&mut self) -> Result<()> {
+    ///
+    /// Returns false if there is nothing to keep: the mount ends with this server.
+    pub fn start_keeper(&mut self) -> Result<bool> {
         if let Some(mut former) = self.child.take() {
             let _ = former.kill();
             let _ = former.wait();
         }
-        let Some((fds, payload)) = self.handed_over.take() else { return Ok(()) };
+        let Some((fds, payload)) = self.handed_over.take() else { return Ok(false) };
         let started = self.start_and_hand_over(&fds, &payload);
         self.handed_over = Some((fds, payload));
-        started
+        started.map(|()| true)
     }
 
     fn start_and_hand_over(&mut self, fds: &[OwnedFd], payload: &[u8]) -> Result<()> {
@@ -124,7 +148,11 @@ impl KeeperLink {
         let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
         link.send_state(&fds, payload)?;
         self.link = link;
-        self.expect(Message::Accepted).map(drop)
+        let [is_there] = ready::wait([self.link.as_fd()], Some(ACCEPT_TIMEOUT))?;
+        match is_there {
+            true => self.expect(Message::Accepted).map(drop),
+            false => Err(CliError::failed("the new keeper does not answer")),
+        }
     }
 }
 

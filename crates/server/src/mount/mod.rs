@@ -17,8 +17,8 @@ use crate::keeper::KeeperLink;
 use crate::socket::{ControlSocket, RequestHandler};
 use crate::startup::StartupChannel;
 use cache::OpenedCache;
-use kept::Handover;
 pub use kept::Kept;
+use kept::{Handover, Version};
 use lists::{ListFile, Prefetch, Recording};
 use media::{Media, OpenFiles, Sources};
 use pagefold_control::config::{FuseUring, MountConfig, ReadAheadConfig};
@@ -48,8 +48,10 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The exit code of a server of which a thread has failed: that of a panic.
-const FAILED_THREAD: i32 = 101;
+/// The exit code of a server that has failed, and is followed by another one: that of a panic.
+const FAILED: i32 = 101;
+/// How long a server waits before it tries again to start a keeper.
+const KEEPER_PAUSE: Duration = Duration::from_secs(1);
 /// How long a server whose first thread has ended waits before it looks for other events.
 const FIRST_END_PAUSE: Duration = Duration::from_millis(100);
 
@@ -65,7 +67,7 @@ pub enum Origin<'a> {
         lock: &'a OwnedFd,
     },
     /// A former server has mounted it.
-    TakenOver(Kept),
+    TakenOver(Box<Kept>),
 }
 
 /// Serves a mounted image until it is unmounted or a signal ends it. A keeper, if there is one, starts another server when
@@ -93,11 +95,14 @@ pub fn run(
             keeper.take().iter().for_each(|keeper| keeper.report_failure(&failure.message));
         }
     })?;
-    served.until_end(dir, &signals, keeper)
+    let ended = served.wait_for_end(&signals, keeper);
+    served.end(dir, ended)
 }
 
 /// A mount that is served.
 struct Served {
+    /// Dropped before the mount.
+    guard: Option<ExitOnFailure>,
     mount: Mount,
     recording: Option<Arc<Recording>>,
     /// The socket to a command in the foreground.
@@ -141,6 +146,10 @@ fn serve(
     warnings.extend(prefetch.as_ref().and_then(Prefetch::warning));
     let recorder = recording.as_ref().map(|recording| recording.recorder());
     let options = options(config, recorder, !remote.is_empty(), keeper.is_some());
+    let versions = Version::of(&remote);
+    if let Origin::TakenOver(kept) = &origin {
+        kept.check_versions(&versions)?;
+    }
     let (mount, control, startup, command) = match origin {
         Origin::New { channel, start, lock } => {
             let control = ControlSocket::bind(&dir.control_path())?;
@@ -151,25 +160,32 @@ fn serve(
                 control: control.as_fd(),
                 command: command.as_ref().map(AsFd::as_fd),
                 files: &files,
+                versions,
             };
             let image = image.clone();
             let mount = run_in_thread(|| mount(config, image, &options, &handover, keeper.as_mut()))?;
             (mount, control, Some(channel), command)
         }
-        Origin::TakenOver(Kept { taken, control, command, packed: (fds, payload), .. }) => {
+        Origin::TakenOver(kept) => {
+            let Kept { taken, control, command, packed: (fds, payload), .. } = *kept;
             let lost = || CliError::failed("there is no keeper");
             let keeper = keeper.as_mut().ok_or_else(lost)?;
             keeper.wait_for_turn()?;
             keeper.note_taken_over(fds, payload);
             write_state(config, dir)?;
+            // Before the mount: an error after it would unmount.
+            let control = ControlSocket::taken_over(control)?;
             let mount = run_in_thread(|| {
                 privileges::drop_capabilities()?;
                 Mount::take_over(image.clone(), &config.mount_point, &options, taken)
                     .map_err(|e| mount_failure(config, e))
             })?;
-            (mount, ControlSocket::taken_over(control)?, None, command)
+            (mount, control, None, command)
         }
     };
+    let is_kept = mount.kept() == Some(&Ok(())) && keeper.is_some();
+    // If a new server fails before the command confirms it, nothing stays mounted.
+    let mut guard = (is_kept && startup.is_none()).then(|| ExitOnFailure);
     keeper.iter().for_each(KeeperLink::become_independent);
     if config.media.remote.authorization.is_some() || config.media.remote.stores.is_some() {
         // Not before: the helper that mounts for users looks at this process.
@@ -207,8 +223,10 @@ fn serve(
             swap_warning: None,
             warnings,
         })?;
+        guard = is_kept.then(|| ExitOnFailure);
     }
-    Ok(Served { mount, recording, command })
+    keeper.iter().for_each(KeeperLink::report_serving);
+    Ok(Served { guard, mount, recording, command })
 }
 
 impl Origin<'_> {
@@ -380,15 +398,27 @@ fn failure(error: &MountError) -> CliError {
     CliError::new(exit, what)
 }
 
+/// A guard of a mount that outlives this process: an error or a panic before the end of the mount exits without
+/// unmounting, and the keeper starts another server.
+struct ExitOnFailure;
+
+impl Drop for ExitOnFailure {
+    fn drop(&mut self) {
+        std::process::exit(FAILED);
+    }
+}
+
 impl Served {
-    /// Waits for the end, unmounts, and cleans up.
-    fn until_end(
-        mut self,
-        dir: &InstanceDir,
-        signals: &Termination,
-        keeper: &mut Option<KeeperLink>,
-    ) -> Result<()> {
-        self.wait_for_end(signals, keeper)?;
+    /// Unmounts, and cleans up.
+    fn end(mut self, dir: &InstanceDir, ended: Result<()>) -> Result<()> {
+        match (ended, self.guard.take()) {
+            (Ok(()), guard) => std::mem::forget(guard),
+            (Err(e), guard) => {
+                crate::log::error(format_args!("{e}"));
+                drop(guard);
+                return Err(e);
+            }
+        }
         self.mount.stop().map_err(|e| failure(&e))?;
         // After the last read. An error must not leave the folder behind.
         let recorded = self.recording.map_or(Ok(()), |recording| recording.finish());
@@ -405,7 +435,7 @@ impl Served {
     /// Waits until the image is unmounted, a signal comes, or the command in the foreground exits. Meanwhile it ends the
     /// recording when its time is over, and replaces a dead keeper.
     fn wait_for_end(&self, signals: &Termination, keeper: &mut Option<KeeperLink>) -> Result<()> {
-        let Served { mount, recording, command } = self;
+        let Served { mount, recording, command, .. } = self;
         loop {
             let remaining = recording.as_ref().and_then(|recording| recording.remaining());
             // A descriptor that is polled anyway stands for one that is missing.
@@ -431,16 +461,18 @@ impl Served {
                 // The next server has all its threads.
                 crate::log::error(format_args!("{why}"));
                 crate::log::finish();
-                std::process::exit(FAILED_THREAD);
+                std::process::exit(FAILED);
             }
             if ended || exited || (signalled && signals.take().is_some()) {
                 return Ok(());
             }
-            if keeper_ended && let Some(mut lost) = keeper.take() {
+            if keeper_ended && let Some(lost) = keeper {
                 match lost.start_keeper() {
-                    Ok(()) => *keeper = Some(lost),
+                    Ok(true) => {}
+                    Ok(false) => *keeper = None,
                     Err(e) => {
-                        crate::log::warning(format_args!("the mount does not outlive this server: {e}"))
+                        crate::log::warning(format_args!("no keeper could be started yet: {e}"));
+                        ready::wait([signals.as_fd(), mount.ended()], Some(KEEPER_PAUSE))?;
                     }
                 }
             } else if first_ended {
