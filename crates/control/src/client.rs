@@ -315,6 +315,10 @@ impl Client {
         if is_disconnect(e.kind()) {
             return disconnected(&self.title);
         }
+        // The signal may have come after this client had connected.
+        if is_timeout(e.kind()) && pidfd::is_stopped(self.pid) {
+            return self.is_stopped();
+        }
         let why = match is_timeout(e.kind()) {
             true => format!("no response within {} s", timeout.as_secs()),
             false => e.to_string(),

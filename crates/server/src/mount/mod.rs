@@ -145,7 +145,7 @@ fn serve(
     warnings.extend(cache.iter().filter_map(OpenedCache::warning).map(String::from));
     warnings.extend(prefetch.as_ref().and_then(Prefetch::warning));
     let recorder = recording.as_ref().map(|recording| recording.recorder());
-    let options = options(config, recorder, !remote.is_empty(), keeper.is_some());
+    let options = options(config, recorder, !remote.is_empty());
     let versions = Version::of(&remote);
     if let Origin::TakenOver(kept) = &origin {
         kept.check_versions(&versions)?;
@@ -311,22 +311,11 @@ fn read_ahead(config: ReadAheadConfig) -> pagefold_image::ReadAhead {
     }
 }
 
-fn options(
-    config: &MountConfig,
-    recorder: Option<Arc<Recorder>>,
-    is_remote: bool,
-    has_keeper: bool,
-) -> MountOptions {
-    let uring = match config.fuse_uring {
-        // Each CPU has few threads: those that wait for a server would keep all requests of their CPU waiting. And what a
-        // dead server has read from a ring does not come again.
-        FuseUring::Auto => !is_remote && !has_keeper,
-        FuseUring::On => true,
-        FuseUring::Off => false,
-    };
+fn options(config: &MountConfig, recorder: Option<Arc<Recorder>>, is_remote: bool) -> MountOptions {
     MountOptions {
         threads: config.threads,
-        uring,
+        // A dead server's requests do not come again from a ring: only if the user insists.
+        uring: config.fuse_uring == FuseUring::On,
         allow_other: config.allow_other,
         suid: config.suid,
         devices: config.device_nodes,
