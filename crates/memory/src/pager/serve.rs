@@ -98,7 +98,12 @@ impl Pager {
         match word.claim_fault() {
             // SAFETY: this thread has just made the page loading, to recheck it.
             FaultClaim::Resident if word.begin_recheck() => unsafe { self.recheck(page) },
-            FaultClaim::Resident => Served::Again,
+            FaultClaim::Resident => {
+                // An evictor has taken the page meanwhile. The kernel has the thread that made the access wait until
+                // somebody wakes it, and sends no other message.
+                self.wake(page);
+                Served::Again
+            }
             FaultClaim::Unregistered => {
                 // Another thread is changing the chunk.
                 std::thread::yield_now();
