@@ -29,14 +29,11 @@ pub fn serve_from_stdin() -> Result<u8> {
     detach::new_session();
     detach::set_name(c"pagefold");
     let name = std::env::args().nth(2).ok_or_else(not_started_by_command)?;
-    match std::env::args().nth(3).as_deref() {
-        Some(KEEP) => return keeper::keep(&name, stream),
-        Some(ADOPT) => return keeper::adopt(&name, stream),
-        _ => {}
-    }
     // Otherwise writeback's buffers, of some MiB, would stay in the heap of each thread that freed one.
     malloc::return_large_blocks();
     match std::env::args().nth(3).as_deref() {
+        Some(KEEP) => keeper::keep(&name, stream),
+        Some(ADOPT) => keeper::adopt(&name, stream),
         Some(KEPT) => match KeeperLink::begin(&name, stream)? {
             (keeper, Beginning::New(command)) => serve_new(command, Some(keeper)),
             (keeper, Beginning::TakeOver(fds, payload)) => Ok(take_over(keeper, fds, payload) as u8),

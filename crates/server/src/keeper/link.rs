@@ -1,21 +1,6 @@
 //! The messages between a keeper and a server, over a pair of stream sockets.
 //!
-//! A message is a header of eight bytes with descriptors attached, and a payload. The header: the [`Message`] as one
-//! byte, three bytes of zero, and the length of the payload as a little-endian `u32`.
-//!
-//! | message | from | descriptors | payload |
-//! |---|---|---|---|
-//! | `New` | keeper | the command's socket | |
-//! | `Descriptors` | both | a part of those of the next `State` | |
-//! | `State` | both | the last of them: together the lock, the folder of the instance, a channel of FUSE, and others | for the next server only |
-//! | `Accepted` | keeper | | |
-//! | `Prepared` | server | | |
-//! | `Go` | keeper | the former server, if it lives | |
-//! | `Alone` | keeper, before `State` | | : no other server lives |
-//! | `Serving` | server | | : it serves what it has taken over |
-//! | `Failed` | server | | the reason, for people |
-//! | `Done` | server | | |
-//! | `Server` | server, to a keeper that it starts | its own process | its process id, `i32`, little-endian |
+//! `docs/keeper.md` has the table of messages and their bytes.
 
 use pagefold_control::error::{CliError, Result};
 use pagefold_sys::handover::{self, HEADER_BYTES};
@@ -34,7 +19,7 @@ pub const FDS_MAX: usize = 1024;
 /// How long a peer may take to send or to receive the rest of a message.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The meaning of a message. See the table of this module.
+/// The meaning of a message: the letter of `docs/keeper.md`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Message {

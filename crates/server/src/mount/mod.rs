@@ -216,6 +216,8 @@ fn serve(
         privileges::drop_capabilities()?;
         control.serve(Arc::new(session))
     })?;
+    // Before the command can kill this server: from now on its death is not that of the mount.
+    keeper.iter().for_each(KeeperLink::report_serving);
     if let Some(channel) = startup {
         channel.ready(&Ready {
             device: config.mount_point.display().to_string(),
@@ -225,7 +227,6 @@ fn serve(
         })?;
         guard = is_kept.then(|| ExitOnFailure);
     }
-    keeper.iter().for_each(KeeperLink::report_serving);
     Ok(Served { guard, mount, recording, command })
 }
 
