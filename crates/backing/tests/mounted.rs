@@ -2,22 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+#[path = "support/devices.rs"]
+mod devices;
+
+use devices::{Mounted, run};
 use pagefold_backing::{Backing, Buffers, Demand, FileBacking, FileOptions, Operation, Request, Uring};
 use pagefold_testkit::skipped;
 use std::fs::File;
-
-fn run(program: &str, arguments: &[&str]) -> bool {
-    std::process::Command::new(program).args(arguments).output().is_ok_and(|o| o.status.success())
-}
-
-/// A mount, unmounted on drop.
-struct Mounted<'a>(&'a str);
-
-impl Drop for Mounted<'_> {
-    fn drop(&mut self) {
-        assert!(run("umount", &[self.0]) || std::thread::panicking());
-    }
-}
 
 /// A sparse file can be larger than its file system: a write then fails when the file system is full.
 #[test]

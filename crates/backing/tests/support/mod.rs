@@ -2,11 +2,13 @@
 
 #![allow(dead_code, reason = "each test file uses a part of this module")]
 
+mod devices;
+
+pub use devices::{LoopDevice, sparse_file};
 use pagefold_backing::layer::{
     DelayLayer, DelayOptions, ErrorLayer, ManualClock, StatsLayer, TornLayer, TraceLayer,
 };
 use pagefold_backing::{Backing, Direct, FileBacking, FileOptions, MemoryBacking, Uring};
-use pagefold_sys::loopdev::{self, AttachedLoop, Detach};
 use pagefold_testkit::skipped;
 use std::fs::File;
 use std::sync::Arc;
@@ -22,13 +24,6 @@ pub struct Medium {
     _loop: Option<LoopDevice>,
 }
 
-/// An unnamed file of zeroes, on a disk rather than in memory.
-pub fn sparse_file(len_bytes: u64) -> File {
-    let file = tempfile::tempfile_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    file.set_len(len_bytes).unwrap();
-    file
-}
-
 /// A file as a medium; `None` if the options require direct I/O or io_uring and they are not available here.
 pub fn file(direct: Direct, uring: Uring) -> Option<FileBacking> {
     match FileBacking::new(sparse_file(LEN_BYTES as u64), FileOptions { direct, uring }) {
@@ -37,27 +32,6 @@ pub fn file(direct: Direct, uring: Uring) -> Option<FileBacking> {
             skipped!("contract_of_files: {direct:?} and {uring:?}: {e}");
             None
         }
-    }
-}
-
-/// A loop device on a file, detached on drop.
-pub struct LoopDevice(pub AttachedLoop);
-
-impl LoopDevice {
-    pub fn attach(test: &str, file: &File) -> Option<Self> {
-        match loopdev::attach(file, 512) {
-            Ok(attached) => Some(LoopDevice(attached)),
-            Err(e) => {
-                skipped!("{test}: {e}");
-                None
-            }
-        }
-    }
-}
-
-impl Drop for LoopDevice {
-    fn drop(&mut self) {
-        let _ = loopdev::detach_if(&self.0.path, self.0.identity, Detach::WhenLastUserCloses);
     }
 }
 

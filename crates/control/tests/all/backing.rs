@@ -1,6 +1,6 @@
 //! `open_backing`: which files and devices it accepts, and how it refuses others.
 
-use crate::support::LoopDevice;
+use crate::devices::{LoopDevice, sparse_file};
 use pagefold_backing::{Backing, Buffers, Demand, FileBacking, Operation, Request};
 use pagefold_control::backing::{OpenError, OpenOptions, Opened, open_backing};
 use rustix::fs::{FileType, Mode};
@@ -153,7 +153,7 @@ fn other_file_types_are_refused_and_the_error_names_the_type() {
 fn a_link_to_a_block_device_is_followed() {
     let folder = folder();
     const NAME: &str = "a_link_to_a_block_device_is_followed";
-    let Some(device) = LoopDevice::attach(NAME, &crate::support::sparse_file(2 << 20)) else { return };
+    let Some(device) = LoopDevice::attach(NAME, &sparse_file(2 << 20)) else { return };
     let (link, second) = (folder.path().join("by-id"), folder.path().join("by-label"));
     symlink(&device.0.path, &link).unwrap();
     symlink("by-id", &second).unwrap();
@@ -236,7 +236,7 @@ fn is_root() -> bool {
 #[test]
 fn a_block_device_is_opened_exclusively() {
     const NAME: &str = "a_block_device_is_opened_exclusively";
-    let Some(device) = LoopDevice::attach(NAME, &crate::support::sparse_file(2 << 20)) else { return };
+    let Some(device) = LoopDevice::attach(NAME, &sparse_file(2 << 20)) else { return };
     let path = &device.0.path;
     let opened = open_backing(path, &OPTIONS).unwrap();
     assert_eq!((opened.created, opened.is_block_device, opened.len_bytes), (false, true, 2 << 20));

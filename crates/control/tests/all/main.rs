@@ -2,5 +2,5 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod backing;
-#[path = "../support/mod.rs"]
-mod support;
+#[path = "../../../backing/tests/support/devices.rs"]
+mod devices;

@@ -1,4 +1,6 @@
-//! Files and loop devices for the tests of `open_backing`.
+//! Files, loop devices and mounts for tests of media, in this crate and in `pagefold-control`.
+
+#![allow(dead_code, reason = "each test program uses a part of this module")]
 
 use pagefold_sys::loopdev::{self, AttachedLoop, Detach};
 use pagefold_testkit::skipped;
@@ -29,5 +31,19 @@ impl LoopDevice {
 impl Drop for LoopDevice {
     fn drop(&mut self) {
         let _ = loopdev::detach_if(&self.0.path, self.0.identity, Detach::WhenLastUserCloses);
+    }
+}
+
+/// Whether a program ran and succeeded.
+pub fn run(program: &str, arguments: &[&str]) -> bool {
+    std::process::Command::new(program).args(arguments).output().is_ok_and(|o| o.status.success())
+}
+
+/// A mount, unmounted on drop.
+pub struct Mounted<'a>(pub &'a str);
+
+impl Drop for Mounted<'_> {
+    fn drop(&mut self) {
+        assert!(run("umount", &[self.0]) || std::thread::panicking());
     }
 }
