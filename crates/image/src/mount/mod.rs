@@ -77,22 +77,14 @@ impl Mount {
     ///
     /// On failure, nothing stays mounted.
     pub fn new(image: Image, mount_point: &Path, options: &MountOptions) -> Result<Self, MountError> {
-        Self::new_then(image, mount_point, options, || Ok(()))
+        Self::new_kept(image, mount_point, options, || Ok(()), |_| None)
     }
 
-    /// As [`Mount::new`], and calls `then` on this thread between the mount, which needs a privilege, and the start of
-    /// the serving threads, which inherit this thread's privileges and need none: `then` can drop them.
-    pub fn new_then(
-        image: Image,
-        mount_point: &Path,
-        options: &MountOptions,
-        then: impl FnOnce() -> Result<(), SysError>,
-    ) -> Result<Self, MountError> {
-        Self::new_kept(image, mount_point, options, then, |_| None)
-    }
-
-    /// As [`Mount::new_then`], for a mount that outlives this process if possible ([`Mount::kept`]): `keep` returns what hands
-    /// it to somebody who lives on, and gives it to the next process, which can [take it over](Mount::take_over).
+    /// As [`Mount::new`], for a mount that outlives this process if possible ([`Mount::kept`]): `keep` returns what hands it
+    /// to somebody who lives on, and gives it to the next process, which can [take it over](Mount::take_over).
+    ///
+    /// Calls `then` on this thread between the mount, which needs a privilege, and the start of the serving threads, which
+    /// inherit this thread's privileges and need none: `then` can drop them.
     pub fn new_kept<'k>(
         image: Image,
         mount_point: &Path,
