@@ -7,8 +7,8 @@ use super::{Frame, State};
 /// The result of a fault's attempt to own a page: what the faulting thread has to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FaultClaim {
-    /// The page is resident already.
-    Resident,
+    /// The page was resident already. The caller owns it, and it is loading only to be looked at again.
+    Recheck,
     /// The caller owns the page, which is loading: fill it with zeroes, or with the bytes of the region's file.
     Zero,
     /// The caller owns the page, which is loading: fill it with zeroes, even if the region's file has bytes for it.

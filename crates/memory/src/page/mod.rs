@@ -170,20 +170,25 @@ impl PageWord {
         }
     }
 
-    /// Transition of a fault: untouched or folded to loading, staged to returning. Other states do not change.
+    /// Transition of a fault: untouched or folded to loading, staged to returning, and resident to loading for a recheck.
+    /// Other states do not change.
+    ///
+    /// One change decides: between two looks, an evictor could take the page, and nobody would wake the thread that has
+    /// faulted.
     pub fn claim_fault(&self) -> FaultClaim {
         let taken = self.change(|word| match word.state() {
             State::Untouched | State::Folded => Some(word.with_state(State::Loading)),
             State::Staged => Some(word.with_state(State::Returning)),
+            State::Resident => Some(word.with_state(State::Loading).with(Word::RECHECK)),
             _ => None,
         });
         match taken {
             Ok(old) => match old.state() {
                 State::Untouched => zero_claim(old),
                 State::Folded => FaultClaim::Load,
+                State::Resident => FaultClaim::Recheck,
                 _ => FaultClaim::Return { frame: old.frame(), is_folding: old.has(Word::FOLDING) },
             },
-            Err(word) if word.state() == State::Resident => FaultClaim::Resident,
             Err(word) if word.state() == State::Unregistered => FaultClaim::Unregistered,
             Err(word) => FaultClaim::Busy(ObservedWord(word.0)),
         }
@@ -241,14 +246,7 @@ impl PageWord {
         self.change_owned(|word| word.with_state(State::Staged));
     }
 
-    /// Transition: resident to loading, for a fault on a page that should be mapped. False if the page is not
-    /// resident.
-    pub fn begin_recheck(&self) -> bool {
-        let begin = |word: Word| word.with_state(State::Loading).with(Word::RECHECK);
-        self.change(|word| (word.state() == State::Resident).then(|| begin(word))).is_ok()
-    }
-
-    /// Transition: loading, after [`PageWord::begin_recheck`], back to resident, and no longer protected: the caller has
+    /// Transition: loading, after [`FaultClaim::Recheck`], back to resident, and no longer protected: the caller has
     /// removed the protection, if there was any.
     pub fn end_recheck(&self) {
         self.change_owned(|word| word.with_state(State::Resident).without(Word::RECHECK));

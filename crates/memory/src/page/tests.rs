@@ -166,7 +166,11 @@ fn waiting_ends_with_any_change() {
     });
     // A wait for a state that is over returns at once.
     word.wait(seen);
-    assert_eq!(word.claim_fault(), FaultClaim::Resident);
+    assert_eq!(word.claim_fault(), FaultClaim::Recheck);
+    // Until the recheck ends, no evictor takes the page, and other faults wait.
+    assert!(!word.take() && matches!(word.claim_fault(), FaultClaim::Busy(_)));
+    word.end_recheck();
+    assert!(word.take());
 }
 
 #[test]
@@ -305,7 +309,7 @@ fn an_unregistered_page_becomes_resident_if_it_has_memory_or_pins() {
         assert!(word.unregister() && !word.unregister());
         assert_eq!((word.state(), word.claim_fault()), (State::Unregistered, FaultClaim::Unregistered));
         assert_eq!((word.claim_readahead(), word.claim_drop()), (None, DropClaim::Unregistered));
-        assert!(!word.take() && !word.pin() && !word.begin_recheck());
+        assert!(!word.take() && !word.pin());
         (0..pins).for_each(|_| assert!(word.pin_unregistered()));
         assert_eq!(word.register(is_populated), state == State::Resident);
         assert_eq!((word.state(), word.pins()), (state, pins));

@@ -96,14 +96,8 @@ impl Pager {
             return Served::Again;
         }
         match word.claim_fault() {
-            // SAFETY: this thread has just made the page loading, to recheck it.
-            FaultClaim::Resident if word.begin_recheck() => unsafe { self.recheck(page) },
-            FaultClaim::Resident => {
-                // An evictor has taken the page meanwhile. The kernel has the thread that made the access wait until
-                // somebody wakes it, and sends no other message.
-                self.wake(page);
-                Served::Again
-            }
+            // SAFETY: the claim has made the page loading, to recheck it, owned by this thread.
+            FaultClaim::Recheck => unsafe { self.recheck(page) },
             FaultClaim::Unregistered => {
                 // Another thread is changing the chunk.
                 std::thread::yield_now();
@@ -141,8 +135,7 @@ impl Pager {
     /// is zero.
     ///
     /// # Safety
-    /// The caller owns the page, which is loading after
-    /// [`PageWord::begin_recheck`](crate::page::PageWord::begin_recheck).
+    /// The caller owns the page, by [`FaultClaim::Recheck`].
     unsafe fn recheck(&self, page: PageIndex) -> Served {
         self.counters.add(Counter::FaultsResident, 1);
         // SAFETY: the caller owns the page, which is loading.

@@ -206,7 +206,7 @@ impl RegionModel {
             return;
         }
         match word.claim_fault() {
-            FaultClaim::Resident => self.recheck(page),
+            FaultClaim::Recheck => self.recheck(page),
             // Another thread is changing the chunk.
             FaultClaim::Unregistered => loom::thread::yield_now(),
             FaultClaim::Busy(seen) => word.wait(seen),
@@ -222,14 +222,12 @@ impl RegionModel {
 
     /// `Pager::recheck`.
     fn recheck(&self, page: &Page) {
-        if page.word.begin_recheck() {
-            let was_missing = page.put(ZERO);
-            assert!(self.has_madvise || !was_missing, "resident, but not in the range");
-            if self.method == Method::Drop {
-                page.range.fetch_and(!PROTECTED, Relaxed);
-            }
-            page.word.end_recheck();
+        let was_missing = page.put(ZERO);
+        assert!(self.has_madvise || !was_missing, "resident, but not in the range");
+        if self.method == Method::Drop {
+            page.range.fetch_and(!PROTECTED, Relaxed);
         }
+        page.word.end_recheck();
     }
 
     /// `Pager::bring_back`.

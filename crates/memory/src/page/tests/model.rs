@@ -47,7 +47,6 @@ enum Step {
     ClaimOverwrite(bool),
     FinishOverwrite,
     AbandonOverwrite,
-    BeginRecheck,
     EndRecheck,
     Visit(Candidates),
     Take,
@@ -93,7 +92,6 @@ fn step() -> impl Strategy<Value = Step> {
         Just(Step::FinishReturn),
         Just(Step::FinishRefusal),
         Just(Step::AbandonReturn),
-        Just(Step::BeginRecheck),
         Just(Step::EndRecheck),
     ];
     let whole = prop_oneof![
@@ -221,13 +219,6 @@ impl Model {
                 word.abandon_return();
                 self.is = ModelState::Staged { frame };
             }
-            (Step::BeginRecheck, ModelState::Resident { pins }) => {
-                assert!(word.begin_recheck());
-                self.is = ModelState::Rechecking { pins };
-                // Until the recheck ends, nobody asks.
-                self.is_protected = false;
-            }
-            (Step::BeginRecheck, _) => assert!(!word.begin_recheck()),
             (Step::EndRecheck, ModelState::Rechecking { pins }) => {
                 word.end_recheck();
                 self.is = ModelState::Resident { pins };
@@ -310,7 +301,7 @@ impl Model {
         let expected = match is {
             ModelState::Untouched => FaultClaim::Zero,
             ModelState::Folded => FaultClaim::Load,
-            ModelState::Resident { .. } => FaultClaim::Resident,
+            ModelState::Resident { .. } => FaultClaim::Recheck,
             ModelState::Staged { frame } => {
                 FaultClaim::Return { frame: Frame(frame), is_folding: self.folding.is_some() }
             }
@@ -320,6 +311,11 @@ impl Model {
         self.is = match is {
             ModelState::Untouched | ModelState::Folded => ModelState::Loading,
             ModelState::Staged { frame } => ModelState::Returning { frame },
+            ModelState::Resident { pins } => {
+                // Until the recheck ends, nobody asks.
+                self.is_protected = false;
+                ModelState::Rechecking { pins }
+            }
             is => is,
         };
     }
