@@ -76,6 +76,13 @@ impl Process {
         Ok((Identity::of(identity.pid).as_ref() == Some(identity)).then_some(Process { fd }))
     }
 
+    /// The child with this id, which nobody has waited for, or the calling process.
+    pub(crate) fn of_pid(pid: Pid) -> Result<Self, SysError> {
+        let fd =
+            rustix::process::pidfd_open(pid, PidfdFlags::empty()).map_err(failed("opening a process"))?;
+        Ok(Process { fd })
+    }
+
     /// Sends SIGTERM. Succeeds if the process has ended.
     pub fn terminate(&self) -> Result<(), SysError> {
         self.send_signal(Signal::TERM)
@@ -112,6 +119,13 @@ impl Process {
                 Err(e) => return Err(failed("waiting for a process")(e)),
             }
         }
+    }
+}
+
+/// A descriptor that another process has opened, and handed over.
+impl From<OwnedFd> for Process {
+    fn from(fd: OwnedFd) -> Self {
+        Process { fd }
     }
 }
 

@@ -4,11 +4,12 @@
 //! [`Program::new`] prepares the arguments; [`Program::start`] only makes system calls: fork(2), execveat(2),
 //! pidfd_open(2). The program is that of the open file, whatever lies at its path by now.
 
-use crate::{SysError, failed};
-use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions};
+use crate::SysError;
+use crate::pidfd::Process;
+use rustix::process::{Pid, WaitId, WaitIdOptions};
 use std::ffi::{CString, c_char};
 use std::fs::{File, OpenOptions};
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
@@ -19,10 +20,12 @@ pub struct Program {
     pointers: Vec<*const c_char>,
 }
 
-/// A process that was started, or that another process has started.
+/// A process that was started, by this process or another one.
 pub struct Started {
-    pid: Pid,
-    fd: OwnedFd,
+    /// Its id, for messages.
+    pub pid: i32,
+    /// Its descriptor.
+    pub process: Process,
 }
 
 /// How a process ended.
@@ -83,58 +86,27 @@ impl Program {
         };
         let started = Pid::from_raw(pid).filter(|_| pid > 0);
         let pid = started.ok_or_else(|| SysError::last("starting a process (fork)"))?;
-        Started::open(pid).inspect_err(|_| {
+        let process = Process::of_pid(pid).inspect_err(|_| {
             // It is a child that nobody has waited for, so the id is its own.
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
             let _ = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty());
-        })
+        })?;
+        Ok(Started { pid: pid.as_raw_nonzero().get(), process })
     }
 }
 
 impl Started {
-    fn open(pid: Pid) -> Result<Self, SysError> {
-        // Nobody else waits for it, so its id is not used again.
-        let fd =
-            rustix::process::pidfd_open(pid, PidfdFlags::empty()).map_err(failed("opening a process"))?;
-        Ok(Started { pid, fd })
-    }
-
-    /// The process with this descriptor, which another process has started.
-    pub fn of_another(pid: i32, fd: OwnedFd) -> Option<Self> {
-        Some(Started { pid: Pid::from_raw(pid).filter(|_| pid > 0)?, fd })
-    }
-
-    /// A descriptor of this process.
+    /// The calling process.
     pub fn this() -> Result<Self, SysError> {
-        Self::open(rustix::process::getpid())
-    }
-
-    /// Its id.
-    pub fn pid(&self) -> i32 {
-        self.pid.as_raw_nonzero().get()
-    }
-
-    /// Its descriptor, which is readable when it has ended.
-    pub fn fd(&self) -> &OwnedFd {
-        &self.fd
-    }
-
-    /// Sends a signal. Succeeds if the process has ended.
-    pub fn signal(&self, number: i32) -> Result<(), SysError> {
-        let failed = failed("signalling a process");
-        let signal = rustix::process::Signal::from_named_raw(number).ok_or(rustix::io::Errno::INVAL);
-        match signal.and_then(|signal| rustix::process::pidfd_send_signal(&self.fd, signal)) {
-            Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
-            Err(e) => Err(failed(e)),
-        }
+        let pid = rustix::process::getpid();
+        Ok(Started { pid: pid.as_raw_nonzero().get(), process: Process::of_pid(pid)? })
     }
 
     /// How it ended; waits for that.
     pub fn wait(&self) -> End {
+        let fd = self.process.as_fd();
         loop {
-            use std::os::fd::AsFd;
-            let status = rustix::process::waitid(WaitId::PidFd(self.fd.as_fd()), WaitIdOptions::EXITED);
-            match status {
+            match rustix::process::waitid(WaitId::PidFd(fd), WaitIdOptions::EXITED) {
                 Err(rustix::io::Errno::INTR) => {}
                 Ok(Some(status)) => {
                     let by_signal = status.terminating_signal().map(End::Signal);
@@ -143,7 +115,7 @@ impl Started {
                 }
                 Ok(None) | Err(_) => {
                     // Of another parent: only its end can be seen.
-                    let _ = crate::ready::wait([self.fd.as_fd()], None);
+                    let _ = crate::ready::wait([fd], None);
                     return End::Unknown;
                 }
             }
@@ -155,7 +127,6 @@ impl Started {
 mod tests {
     use super::*;
     use std::io::{Read, Write};
-    use std::os::fd::AsFd;
     use std::os::unix::net::UnixStream;
 
     #[test]
@@ -175,7 +146,7 @@ mod tests {
             ours.read_exact(&mut answer).unwrap();
             assert_eq!(answer, line.as_bytes());
             assert_eq!(started.wait(), end);
-            started.signal(libc::SIGTERM).unwrap();
+            started.process.terminate().unwrap();
         }
         assert!(open_program(&path).is_err() && Program::new(&["a\0b"]).is_err());
         let started = program.start(&File::open("/dev/null").unwrap(), theirs.as_fd()).unwrap();

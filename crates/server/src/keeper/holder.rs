@@ -30,7 +30,7 @@ const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// A server, and the connection to it.
 struct Server {
-    process: Started,
+    started: Started,
     link: Link,
     /// Descriptors that came before their state.
     arriving: Vec<OwnedFd>,
@@ -96,12 +96,12 @@ pub fn adopt(name: &str, stream: UnixStream) -> Result<u8> {
     let (mut fds, mut payload) = (Vec::new(), Vec::new());
     let message = link.receive(&mut fds, &mut payload)?;
     let pid = <[u8; 4]>::try_from(payload.as_slice()).map(i32::from_le_bytes);
-    let process = match (message, pid, fds.pop()) {
-        (Some(Message::Server), Ok(pid), Some(fd)) => Started::of_another(pid, fd),
+    let started = match (message, pid, fds.pop()) {
+        (Some(Message::Server), Ok(pid), Some(fd)) => Some(Started { pid, process: fd.into() }),
         _ => None,
     };
-    let process = process.ok_or_else(|| CliError::failed("a server did not say which process it is"))?;
-    keeper.serving = Some(Server { process, link, arriving: Vec::new(), payload });
+    let started = started.ok_or_else(|| CliError::failed("a server did not say which process it is"))?;
+    keeper.serving = Some(Server { started, link, arriving: Vec::new(), payload });
     keeper.has_served = true;
     Ok(keeper.run())
 }
@@ -109,8 +109,8 @@ pub fn adopt(name: &str, stream: UnixStream) -> Result<u8> {
 impl Server {
     fn start(arguments: &Program, program: &File) -> Result<Self> {
         let (link, theirs) = Link::pair()?;
-        let process = arguments.start(program, theirs.as_fd())?;
-        Ok(Server { process, link, arriving: Vec::new(), payload: Vec::new() })
+        let started = arguments.start(program, theirs.as_fd())?;
+        Ok(Server { started, link, arriving: Vec::new(), payload: Vec::new() })
     }
 
     /// Receives a message. `None` if there will be none: the server has ended, or is not one of ours.
@@ -118,8 +118,8 @@ impl Server {
         match self.link.receive(&mut self.arriving, &mut self.payload) {
             Ok(message) => message,
             Err(e) => {
-                log(format_args!("killing process {}: {e}", self.process.pid()));
-                let _ = self.process.signal(libc::SIGKILL);
+                log(format_args!("killing process {}: {e}", self.started.pid));
+                let _ = self.started.process.kill();
                 None
             }
         }
@@ -127,8 +127,8 @@ impl Server {
 
     /// Kills it, unless it has ended, and returns how it ended.
     fn kill(self) -> ServerEnd {
-        let _ = self.process.signal(libc::SIGKILL);
-        match self.process.wait() {
+        let _ = self.started.process.kill();
+        match self.started.wait() {
             End::Code(code) => ServerEnd::Code(code),
             End::Signal(number) => ServerEnd::Signal(number),
             End::Unknown => ServerEnd::Unknown,
@@ -208,9 +208,9 @@ impl Keeper {
             (self.signals.as_fd(), true),
             channel,
             serving.filter(|_| !self.is_done).map_or(none, |server| (server.link.as_fd(), true)),
-            serving.map_or(none, |server| (server.process.fd().as_fd(), true)),
+            serving.map_or(none, |server| (server.started.process.as_fd(), true)),
             preparing.map_or(none, |server| (server.link.as_fd(), true)),
-            preparing.map_or(none, |server| (server.process.fd().as_fd(), true)),
+            preparing.map_or(none, |server| (server.started.process.as_fd(), true)),
         ];
         let next = candidate.map(|candidate| candidate.deadline).or(self.retry_at);
         let limit = next.map(|at| at.saturating_duration_since(Instant::now()));
@@ -224,7 +224,7 @@ impl Keeper {
                 self.is_ending = true;
                 let candidate = self.candidate.as_ref().map(|candidate| &candidate.server);
                 for server in self.serving.iter().chain(candidate) {
-                    let _ = server.process.signal(number);
+                    let _ = server.started.process.send(number);
                 }
                 if self.serving.is_none() && self.candidate.is_none() {
                     return Err(0);
@@ -329,7 +329,7 @@ impl Keeper {
     fn server_event(&mut self, is_sent: bool) -> Step {
         let Some(server) = &mut self.serving else { return Ok(()) };
         if self.is_done {
-            return Err(match server.process.wait() {
+            return Err(match server.started.wait() {
                 End::Code(code) => code as u8,
                 End::Signal(_) | End::Unknown => 0,
             });
@@ -372,7 +372,7 @@ impl Keeper {
 
     fn server_died(&mut self) -> Step {
         let Some(server) = self.serving.take() else { return Ok(()) };
-        let pid = server.process.pid();
+        let pid = server.started.pid;
         let end = server.kill();
         if std::mem::take(&mut self.is_requested) {
             self.note_failed_request(None, end);
@@ -427,7 +427,7 @@ impl Keeper {
     /// Lets the prepared candidate serve. Requests that the living server has not answered come to it.
     fn let_serve(&mut self) -> Step {
         let Some(candidate) = &self.candidate else { return Ok(()) };
-        let fd = self.serving.as_ref().map(|former| former.process.fd().as_fd());
+        let fd = self.serving.as_ref().map(|former| former.started.process.as_fd());
         // The candidate kills the former server too, and waits for its end: this process may be killed just now.
         if let Err(e) = candidate.server.link.send(Message::Go, fd.as_slice(), &[]) {
             log(format_args!("{e}"));
@@ -436,7 +436,7 @@ impl Keeper {
         self.serving.take().into_iter().for_each(|former| _ = former.kill());
         let Some(candidate) = self.candidate.take() else { return Ok(()) };
         let Candidate { server, program, is_requested, .. } = candidate;
-        log(format_args!("process {} serves", server.process.pid()));
+        log(format_args!("process {} serves", server.started.pid));
         self.serving = Some(server);
         self.is_requested = is_requested;
         if let Some(program) = program {
@@ -460,7 +460,7 @@ fn exit_as(end: ServerEnd) -> u8 {
     match end {
         ServerEnd::Code(code) => code as u8,
         ServerEnd::Signal(number) => {
-            let _ = Started::this().and_then(|this| this.signal(number));
+            let _ = Started::this().and_then(|this| this.process.send(number));
             Exit::Failed as u8
         }
         ServerEnd::Unknown | ServerEnd::TimedOut => Exit::Failed as u8,

@@ -3,6 +3,7 @@
 use super::link::{Link, Message};
 use pagefold_control::error::{CliError, Result};
 use pagefold_control::startup::{ADOPT, SERVE};
+use pagefold_sys::pidfd::Process;
 use pagefold_sys::ready;
 use pagefold_sys::respawn::Started;
 use rustix::process::{Signal, set_parent_process_death_signal};
@@ -87,10 +88,9 @@ impl KeeperLink {
             Err(_) if self.is_only_server && ready::is_at_end(self.link.as_fd())? => Vec::new(),
             turn => turn?,
         };
-        for former in former {
-            let former = Started::of_another(1, former).ok_or_else(unexpected)?;
-            former.signal(libc::SIGKILL)?;
-            former.wait();
+        for former in former.into_iter().map(Process::from) {
+            former.kill()?;
+            former.wait(Duration::MAX)?;
         }
         Ok(())
     }
@@ -144,7 +144,7 @@ impl KeeperLink {
         // This process keeps no end of the keeper's socket, so that it notices the end of the keeper.
         drop(command);
         let this = Started::this()?;
-        link.send(Message::Server, &[this.fd().as_fd()], &this.pid().to_le_bytes())?;
+        link.send(Message::Server, &[this.process.as_fd()], &this.pid.to_le_bytes())?;
         let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
         link.send_state(&fds, payload)?;
         self.link = link;
