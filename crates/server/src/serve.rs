@@ -3,7 +3,7 @@
 //!
 //! [`pagefold_control::startup`] describes the handshake.
 
-use crate::keeper::{self, Beginning, KeeperLink};
+use crate::keeper::{self, Beginning, KeeperLink, State};
 use crate::startup::StartupChannel;
 use crate::{disk_server, log, mount};
 use pagefold_control::config::ServerConfig;
@@ -36,7 +36,7 @@ pub fn serve_from_stdin() -> Result<u8> {
         Some(ADOPT) => keeper::adopt(&name, stream),
         Some(KEPT) => match KeeperLink::begin(&name, stream)? {
             (keeper, Beginning::New(command)) => serve_new(command, Some(keeper)),
-            (keeper, Beginning::TakeOver(fds, payload)) => Ok(take_over(keeper, fds, payload) as u8),
+            (keeper, Beginning::TakeOver(state)) => Ok(take_over(keeper, state) as u8),
         },
         _ => serve_new(stream, None),
     }
@@ -75,9 +75,9 @@ fn serve_new(stream: UnixStream, mut keeper: Option<KeeperLink>) -> Result<u8> {
 }
 
 /// Serves what another server has served.
-fn take_over(keeper: KeeperLink, fds: Vec<OwnedFd>, payload: Vec<u8>) -> Exit {
+fn take_over(keeper: KeeperLink, state: State) -> Exit {
     let mut keeper = Some(keeper);
-    let kept = mount::Kept::of(fds, payload).inspect_err(|failure| {
+    let kept = mount::Kept::of(state).inspect_err(|failure| {
         keeper.take().iter().for_each(|keeper| keeper.report_failure(&failure.message));
     });
     let served = kept.and_then(|kept| {

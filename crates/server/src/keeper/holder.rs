@@ -4,7 +4,7 @@
 //! prepares, reports that, and waits. Then the keeper lets it serve, and both kill the living one, if there is one. Until
 //! then that one serves, so that a program that cannot take over harms nothing.
 
-use super::link::{FDS_MAX, Link, Message};
+use super::link::{Link, Message, State};
 use super::status::{Status, log};
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::instance::keeper::{
@@ -45,12 +45,6 @@ struct Candidate {
     /// Whether a command wants it.
     is_requested: bool,
     deadline: Instant,
-}
-
-/// A state that a server has handed over, for the next one.
-struct State {
-    fds: Vec<OwnedFd>,
-    payload: Vec<u8>,
 }
 
 struct Keeper {
@@ -273,11 +267,8 @@ impl Keeper {
     fn start_candidate(&mut self, program: Option<File>, is_requested: bool) -> Result<()> {
         let Some(state) = &self.state else { return Err(CliError::failed("there is nothing to serve")) };
         let server = Server::start(&self.arguments, program.as_ref().unwrap_or(&self.program))?;
-        let mut fds = [self.signals.as_fd(); FDS_MAX];
-        let fds = &mut fds[..state.fds.len()];
-        fds.iter_mut().zip(&state.fds).for_each(|(place, fd)| *place = fd.as_fd());
         let alone = self.serving.is_none().then(|| server.link.send(Message::Alone, &[], &[]));
-        let sent = alone.unwrap_or(Ok(())).and_then(|()| server.link.send_state(fds, &state.payload));
+        let sent = alone.unwrap_or(Ok(())).and_then(|()| server.link.send_state(state));
         if let Err(e) = sent {
             server.kill();
             return Err(e);

@@ -15,7 +15,7 @@ const PAYLOAD_BYTES_MAX: u32 = 16 << 20;
 /// Descriptors in one message. The kernel takes a few more.
 const FDS_IN_MESSAGE: usize = 250;
 /// Most descriptors of a state: 256 channels, and the devices of an image.
-pub const FDS_MAX: usize = 1024;
+const FDS_MAX: usize = 1024;
 /// How long a peer may take to send or to receive the rest of a message.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -42,6 +42,14 @@ impl Message {
         let all = [New, Descriptors, State, Accepted, Prepared, Go, Alone, Serving, Failed, Done, Server];
         all.into_iter().find(|message| *message as u8 == byte)
     }
+}
+
+/// A state: the things of a server that the next one needs. The keeper holds it, and does not look at the bytes.
+pub struct State {
+    /// The descriptors: the lock, the folder of the instance, a channel of FUSE, and others.
+    pub fds: Vec<OwnedFd>,
+    /// For the next server.
+    pub payload: Vec<u8>,
 }
 
 /// One end of the connection between a keeper and a server.
@@ -71,14 +79,20 @@ impl Link {
         (&self.0).write_all(payload).map_err(|e| failed(&e))
     }
 
-    /// Sends a state.
-    pub fn send_state(&self, fds: &[BorrowedFd<'_>], payload: &[u8]) -> Result<()> {
-        let mut rest = fds;
-        while let Some((part, further)) = rest.split_at_checked(FDS_IN_MESSAGE) {
-            self.send(Message::Descriptors, part, &[])?;
+    /// Sends a state. Allocates nothing.
+    pub fn send_state(&self, state: &State) -> Result<()> {
+        let mut borrowed = [self.as_fd(); FDS_IN_MESSAGE];
+        let mut rest = state.fds.as_slice();
+        loop {
+            let (part, further) = rest.split_at(rest.len().min(FDS_IN_MESSAGE));
+            borrowed.iter_mut().zip(part).for_each(|(place, fd)| *place = fd.as_fd());
+            let fds = &borrowed[..part.len()];
+            if further.is_empty() {
+                return self.send(Message::State, fds, &state.payload);
+            }
+            self.send(Message::Descriptors, fds, &[])?;
             rest = further;
         }
-        self.send(Message::State, rest, payload)
     }
 
     /// Waits for the next message. Adds its descriptors to `fds`, and puts its payload into `payload`. `None` if the peer
@@ -97,9 +111,7 @@ impl Link {
         self.read_exact(payload).map_err(|e| failed(&e))?;
         Message::of(kind).map(Some).ok_or_else(malformed)
     }
-}
 
-impl Link {
     /// Reads the payload of a message, within one deadline.
     fn read_exact(&self, mut rest: &mut [u8]) -> std::io::Result<()> {
         let deadline = Instant::now() + TIMEOUT;
@@ -133,8 +145,9 @@ mod tests {
         let (a, b) = Link::pair().unwrap();
         let b = Link::over(b.into()).unwrap();
         for count in [0, 3, 250, 600] {
-            let null = std::fs::File::open("/dev/null").unwrap();
-            a.send_state(&vec![null.as_fd(); count], b"for the next").unwrap();
+            let null = || std::fs::File::open("/dev/null").unwrap().into();
+            let fds = std::iter::repeat_with(null).take(count).collect();
+            a.send_state(&State { fds, payload: b"for the next".to_vec() }).unwrap();
             let (mut fds, mut payload) = (Vec::new(), Vec::new());
             while b.receive(&mut fds, &mut payload).unwrap() == Some(Message::Descriptors) {}
             assert_eq!((fds.len(), payload.as_slice()), (count, &b"for the next"[..]));

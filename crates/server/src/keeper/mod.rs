@@ -21,4 +21,5 @@ mod status;
 mod successor;
 
 pub use holder::{adopt, keep};
+pub use link::State;
 pub use successor::{Beginning, KeeperLink};

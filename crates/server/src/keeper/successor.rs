@@ -1,6 +1,6 @@
 //! [`KeeperLink`]: a server's side of the connection to its keeper.
 
-use super::link::{Link, Message};
+use super::link::{Link, Message, State};
 use pagefold_control::error::{CliError, Result};
 use pagefold_control::startup::{ADOPT, SERVE};
 use pagefold_sys::pidfd::Process;
@@ -20,8 +20,8 @@ const ACCEPT_TIMEOUT: Duration = Duration::from_secs(10);
 pub enum Beginning {
     /// It is the first one, and talks to the command.
     New(UnixStream),
-    /// It takes over what a former server has handed over: these descriptors and bytes.
-    TakeOver(Vec<OwnedFd>, Vec<u8>),
+    /// It takes over what a former server has handed over.
+    TakeOver(State),
 }
 
 /// The connection to the keeper.
@@ -32,7 +32,7 @@ pub struct KeeperLink {
     is_only_server: bool,
     /// The keeper, if this process has started it.
     child: Option<Child>,
-    handed_over: Option<(Vec<OwnedFd>, Vec<u8>)>,
+    handed_over: Option<State>,
 }
 
 impl KeeperLink {
@@ -49,7 +49,7 @@ impl KeeperLink {
                     let _ = set_parent_process_death_signal(Some(Signal::KILL));
                     break Beginning::New(UnixStream::from(fds.remove(0)));
                 }
-                Some(Message::State) => break Beginning::TakeOver(fds, payload),
+                Some(Message::State) => break Beginning::TakeOver(State { fds, payload }),
                 Some(Message::Alone) => is_only_server = true,
                 _ => return Err(unexpected()),
             }
@@ -64,17 +64,16 @@ impl KeeperLink {
     }
 
     /// Hands over what the next server needs, and waits until the keeper holds it.
-    pub fn hand_over(&mut self, fds: Vec<OwnedFd>, payload: Vec<u8>) -> Result<()> {
-        let sent: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
-        self.link.send_state(&sent, &payload)?;
+    pub fn hand_over(&mut self, state: State) -> Result<()> {
+        self.link.send_state(&state)?;
         self.expect(Message::Accepted)?;
-        self.handed_over = Some((fds, payload));
+        self.handed_over = Some(state);
         Ok(())
     }
 
     /// Notes what this server has taken over, for a keeper that it may have to start.
-    pub fn note_taken_over(&mut self, fds: Vec<OwnedFd>, payload: Vec<u8>) {
-        self.handed_over = Some((fds, payload));
+    pub fn note_taken_over(&mut self, state: State) {
+        self.handed_over = Some(state);
     }
 
     /// Reports that this server can serve, and waits until it may. The former one has ended then: this one kills it, so that
@@ -129,13 +128,7 @@ impl KeeperLink {
             let _ = former.kill();
             let _ = former.wait();
         }
-        let Some((fds, payload)) = self.handed_over.take() else { return Ok(false) };
-        let started = self.start_and_hand_over(&fds, &payload);
-        self.handed_over = Some((fds, payload));
-        started.map(|()| true)
-    }
-
-    fn start_and_hand_over(&mut self, fds: &[OwnedFd], payload: &[u8]) -> Result<()> {
+        let Some(state) = &self.handed_over else { return Ok(false) };
         let (link, theirs) = Link::pair()?;
         let mut command = Command::new("/proc/self/exe");
         command.arg0("pagefold").args([SERVE, &self.name, ADOPT]);
@@ -145,12 +138,11 @@ impl KeeperLink {
         drop(command);
         let this = Started::this()?;
         link.send(Message::Server, &[this.process.as_fd()], &this.pid.to_le_bytes())?;
-        let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
-        link.send_state(&fds, payload)?;
+        link.send_state(state)?;
         self.link = link;
         let [is_there] = ready::wait([self.link.as_fd()], Some(ACCEPT_TIMEOUT))?;
         match is_there {
-            true => self.expect(Message::Accepted).map(drop),
+            true => self.expect(Message::Accepted).map(|_| true),
             false => Err(CliError::failed("the new keeper does not answer")),
         }
     }

@@ -5,6 +5,7 @@
 //! another version takes over if it understands it. `docs/keeper.md` names the fields.
 
 use super::media::OpenFiles;
+use crate::keeper::State;
 use pagefold_backing::ByteSource;
 use pagefold_control::error::{CliError, Result};
 use pagefold_control::startup::StartRequest;
@@ -87,14 +88,14 @@ impl Version {
 }
 
 impl Handover<'_> {
-    /// The descriptors, duplicated, and the bytes.
+    /// The state, with duplicates of the descriptors.
     pub fn pack(
         &self,
         device: DeviceNumber,
         is_by_helper: bool,
         channels: &[BorrowedFd<'_>],
         agreement: &Agreement,
-    ) -> Result<(Vec<OwnedFd>, Vec<u8>)> {
+    ) -> Result<State> {
         let Agreement { offer, settings } = *agreement;
         let record = Record {
             version: VERSION,
@@ -120,7 +121,7 @@ impl Handover<'_> {
             .chain([self.control].into_iter().chain(self.command).map(duplicate))
             .chain(self.files.fds().map(duplicate));
         let payload = serde_json::to_vec(&record).map_err(|e| CliError::failed(e.to_string()))?;
-        Ok((fds.collect::<Result<_>>()?, payload))
+        Ok(State { fds: fds.collect::<Result<_>>()?, payload })
     }
 }
 
@@ -137,13 +138,13 @@ pub struct Kept {
     /// The files of the image.
     pub files: OpenFiles,
     versions: Vec<Version>,
-    /// Duplicates of all, and the bytes, for a further keeper.
-    pub packed: (Vec<OwnedFd>, Vec<u8>),
+    /// The state again, with duplicates of the descriptors, for a further keeper.
+    pub packed: State,
 }
 
 impl Kept {
     /// Unpacks it.
-    pub fn of(fds: Vec<OwnedFd>, payload: Vec<u8>) -> Result<Self> {
+    pub fn of(State { fds, payload }: State) -> Result<Self> {
         let malformed = |why: &str| CliError::failed(format!("what the former server handed over: {why}"));
         let record: Record = serde_json::from_slice(&payload).map_err(|e| malformed(&e.to_string()))?;
         if record.version > VERSION {
@@ -174,7 +175,7 @@ impl Kept {
             is_by_helper: record.is_by_helper,
         };
         let Record { start, versions, .. } = record;
-        Ok(Kept { start, taken, control, command, files, versions, packed: (copies, payload) })
+        Ok(Kept { start, taken, control, command, files, versions, packed: State { fds: copies, payload } })
     }
 
     /// Fails if servers have other versions of the objects than those that were mounted: the kernel has cached parts of
@@ -245,12 +246,12 @@ mod tests {
         };
         let device = DeviceNumber { major: 0, minor: 77 };
         let channels = [first.1.as_fd(), second.1.as_fd()];
-        let (fds, payload) = handover.pack(device, true, &channels, &agreement).unwrap();
+        let State { fds, payload } = handover.pack(device, true, &channels, &agreement).unwrap();
         assert_eq!(fds.len(), 6);
         let copies = || fds.iter().map(|fd| fd.try_clone().unwrap()).collect::<Vec<_>>();
-        let kept = Kept::of(copies(), payload.clone()).unwrap();
+        let kept = Kept::of(State { fds: copies(), payload: payload.clone() }).unwrap();
         assert_eq!((kept.taken.agreement, kept.taken.device), (agreement, device));
-        assert!(kept.taken.is_by_helper && kept.command.is_none() && kept.packed.0.len() == 6);
+        assert!(kept.taken.is_by_helper && kept.command.is_none() && kept.packed.fds.len() == 6);
         assert_eq!((kept.start.dir.as_path(), &kept.start.config), (dir.path(), &start.config));
         assert_eq!(kept.taken.channels.iter().map(inode).collect::<Vec<_>>(), inodes[..2]);
         assert_eq!(
@@ -269,14 +270,15 @@ mod tests {
             assert_eq!(kept.check_versions(&found).is_ok(), is_same, "{found:?}");
         }
         let text = String::from_utf8(payload).unwrap();
+        let unpack = |fds, payload: &[u8]| Kept::of(State { fds, payload: payload.to_vec() });
         let newer = text.replace("\"version\":1", "\"version\":2");
         let unknown = text.replace("\"version\":1", "\"later\":[1],\"version\":1");
-        assert!(Kept::of(copies(), unknown.into_bytes()).is_ok());
+        assert!(unpack(copies(), unknown.as_bytes()).is_ok());
         for bytes in [newer.as_bytes(), b"", b"{}", &text.as_bytes()[..text.len() - 1]] {
-            assert!(Kept::of(copies(), bytes.to_vec()).is_err());
+            assert!(unpack(copies(), bytes).is_err());
         }
         for count in 0..6 {
-            assert!(Kept::of(copies().into_iter().take(count).collect(), text.clone().into()).is_err());
+            assert!(unpack(copies().into_iter().take(count).collect(), text.as_bytes()).is_err());
         }
     }
 }

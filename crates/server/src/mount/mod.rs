@@ -138,12 +138,7 @@ fn serve(
     })?;
     let root = image.superblock().root_nid;
     let recording = origin.optional(list_file.map(|file| file.start(root)))?;
-    let warnings = image.short_devices();
-    let mut warnings: Vec<_> =
-        warnings.iter().map(|short| format!("{short}; reads of the missing part fail")).collect();
-    warnings.extend(notes);
-    warnings.extend(cache.iter().filter_map(OpenedCache::warning).map(String::from));
-    warnings.extend(prefetch.as_ref().and_then(Prefetch::warning));
+    let mut warnings = warnings(&image, notes, cache.as_ref(), prefetch.as_ref());
     let recorder = recording.as_ref().map(|recording| recording.recorder());
     let options = options(config, recorder, !remote.is_empty());
     let versions = Version::of(&remote);
@@ -166,22 +161,7 @@ fn serve(
             let mount = run_in_thread(|| mount(config, image, &options, &handover, keeper.as_mut()))?;
             (mount, control, Some(channel), command)
         }
-        Origin::TakenOver(kept) => {
-            let Kept { taken, control, command, packed: (fds, payload), .. } = *kept;
-            let lost = || CliError::failed("there is no keeper");
-            let keeper = keeper.as_mut().ok_or_else(lost)?;
-            keeper.wait_for_turn()?;
-            keeper.note_taken_over(fds, payload);
-            write_state(config, dir)?;
-            // Before the mount: an error after it would unmount.
-            let control = ControlSocket::taken_over(control)?;
-            let mount = run_in_thread(|| {
-                privileges::drop_capabilities()?;
-                Mount::take_over(image.clone(), &config.mount_point, &options, taken)
-                    .map_err(|e| mount_failure(config, e))
-            })?;
-            (mount, control, None, command)
-        }
+        Origin::TakenOver(kept) => take_over(config, dir, &image, &options, *kept, keeper.as_mut())?,
     };
     let is_kept = mount.kept() == Some(&Ok(())) && keeper.is_some();
     // If a new server fails before the command confirms it, nothing stays mounted.
@@ -228,6 +208,44 @@ fn serve(
         guard = is_kept.then(|| ExitOnFailure);
     }
     Ok(Served { guard, mount, recording, command })
+}
+
+/// Waits until this server may take the mount over, and serves it. Returns what a new mount has too; no command waits for
+/// it.
+fn take_over(
+    config: &MountConfig,
+    dir: &InstanceDir,
+    image: &Image,
+    options: &MountOptions,
+    kept: Kept,
+    keeper: Option<&mut KeeperLink>,
+) -> Result<(Mount, ControlSocket, Option<StartupChannel>, Option<UnixStream>)> {
+    let Kept { taken, control, command, packed, .. } = kept;
+    let keeper = keeper.ok_or_else(|| CliError::failed("there is no keeper"))?;
+    keeper.wait_for_turn()?;
+    keeper.note_taken_over(packed);
+    write_state(config, dir)?;
+    // Before the mount: an error after it would unmount.
+    let control = ControlSocket::taken_over(control)?;
+    let mount = run_in_thread(|| {
+        privileges::drop_capabilities()?;
+        Mount::take_over(image.clone(), &config.mount_point, options, taken)
+            .map_err(|e| mount_failure(config, e))
+    })?;
+    Ok((mount, control, None, command))
+}
+
+/// The warnings of a new mount, each a clause.
+fn warnings(
+    image: &Image,
+    notes: Vec<String>,
+    cache: Option<&OpenedCache>,
+    prefetch: Option<&Prefetch>,
+) -> Vec<String> {
+    let short = image.short_devices();
+    let short = short.iter().map(|short| format!("{short}; reads of the missing part fail"));
+    let of_cache = cache.and_then(OpenedCache::warning).map(String::from);
+    short.chain(notes).chain(of_cache).chain(prefetch.and_then(Prefetch::warning)).collect()
 }
 
 impl Origin<'_> {
@@ -341,7 +359,7 @@ fn mount(
         let keeper = keeper?;
         Some(Box::new(move |channels: &[BorrowedFd<'_>], agreement: &Agreement| {
             let packed = handover.pack(device, is_by_helper, channels, agreement);
-            packed.and_then(|(fds, payload)| keeper.hand_over(fds, payload)).map_err(|e| e.to_string())
+            packed.and_then(|state| keeper.hand_over(state)).map_err(|e| e.to_string())
         }) as Keep<'_>)
     };
     Mount::new_kept(image, &config.mount_point, options, drop_all, keep).map_err(|e| mount_failure(config, e))
