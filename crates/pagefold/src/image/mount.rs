@@ -35,8 +35,8 @@ pub struct MountArgs {
     /// possible CPU has one or two
     #[arg(long, short = 'j', value_name = "N", conflicts_with = "kernel", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: Option<u16>,
-    /// Whether requests come through io_uring instead of /dev/fuse: only with 'on', because such a mount fails when its server
-    /// dies. The buffers of the rings are part of --memory, and take at most a fourth of it
+    /// Whether requests come through io_uring instead of /dev/fuse. 'auto' means off, because a mount with io_uring fails
+    /// when its server dies. The buffers of the rings are part of --memory, and take at most a fourth of it
     #[arg(long, value_parser = fuse_uring(), value_name = "auto|on|off", default_value = "auto", conflicts_with = "kernel")]
     pub fuse_uring: FuseUring,
     /// Let all users access the files, not only the user who mounts. The modes, owners and access lists in the image
