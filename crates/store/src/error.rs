@@ -70,6 +70,9 @@ pub enum StoreError {
     /// The codec cannot be set up.
     #[error(transparent)]
     Codec(CodecError),
+    /// The memory of a store whose process has died cannot be used.
+    #[error("the memory of the former process cannot be used: {0}")]
+    Unrecoverable(String),
     /// The store's memory cannot be set up.
     #[error("setting up the store's memory: {0}")]
     SetUp(SourceError),

@@ -67,6 +67,7 @@ pub mod ready;
 pub mod resolver;
 pub mod respawn;
 pub mod rundir;
+pub mod sharedmem;
 pub mod sigbus;
 pub mod signal;
 pub mod source_tree;

@@ -11,6 +11,7 @@
 //! | `load`, `prefetch` | reading one page from a signal handler, and prefetch hints for it |
 //! | `slot_state` | the state of each slot, as zram's `block_state` shows it |
 //! | `passes` | writeback and recompression on request |
+//! | `kept` | a store in memory that outlives its process, and its recovery |
 //! | `thread`, `recompress` | the threads of automatic writeback and of automatic recompression |
 //!
 //! A write runs `io` -> `fold` -> `pages`; a read runs `io` -> `read` -> `pages` or `writeback/fetch`. Everything but
@@ -22,6 +23,7 @@
 mod config;
 mod fold;
 mod io;
+mod kept;
 mod load;
 mod overwrite;
 mod passes;
@@ -35,6 +37,7 @@ mod thread;
 
 pub use crate::error::StoreError;
 pub use config::{MemLimit, StoreConfig};
+pub use kept::Recovered;
 pub use load::{LoadError, Loaded, Loader};
 pub use recompress::{AutoRecompress, RecompressRule, RecompressThread};
 pub use slot_state::SlotState;
