@@ -33,6 +33,7 @@ impl From<StoreError> for BlockError {
             // Reads and writes never return errors of set-up. If one did, report an invalid request.
             StoreError::BadLength(_)
             | StoreError::Codec(_)
+            | StoreError::Unrecoverable(_)
             | StoreError::SetUp(_)
             | StoreError::Attach(_) => BlockError::OutOfRange { offset: 0, len: 0, device_len: 0 },
         }
