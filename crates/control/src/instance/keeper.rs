@@ -1,4 +1,5 @@
-//! The state of a keeper: the process that holds what must outlive the server of a mount, and starts the next server.
+//! The state of a keeper: the process that holds what must outlive the server of a disk or a mount, and starts the next
+//! server.
 //!
 //! The keeper writes it as the file `keeper` in the folder of the instance, and commands read it. A command that wants
 //! another program to serve makes the link `program` in that folder and sends SIGUSR1 to the keeper. `docs/keeper.md`
@@ -76,6 +77,17 @@ pub struct KeeperState<'a> {
 }
 
 impl InstanceDir {
+    /// Whether servers have died too often, so that the keeper waits for a command.
+    pub fn is_held(&self) -> bool {
+        self.keeper().is_some_and(|state| state.is_held)
+    }
+
+    /// The process of the keeper; `None` if none lives.
+    pub fn keeper_process(&self) -> Result<Option<Process>> {
+        let keeper = self.keeper().map(|state| Identity::from(state.keeper.as_ref()));
+        Ok(keeper.map(|keeper| Process::open(&keeper)).transpose()?.flatten())
+    }
+
     /// The state of the keeper; `None` if the instance has none.
     pub fn keeper(&self) -> Option<KeeperState<'static>> {
         let text = std::fs::read(self.path().join(STATE)).ok()?;
@@ -88,9 +100,13 @@ impl InstanceDir {
             Some(KeeperState { is_held: true, end, .. }) => {
                 let (title, end) = (self.title(), end.unwrap_or(ServerEnd::Unknown));
                 let (times, log) = (RESTARTS_MAX + 1, self.log_path());
+                let [restart, give_up] = match self.is_mount() {
+                    true => ["image restart", "image unmount --force"],
+                    false => ["disk restart", "disk remove"],
+                };
                 Err(CliError::failed(format!(
                     "the server of {title} has died {times} times within a minute, at last because {end}; its users wait. \
-                     See '{}'. 'image restart' starts it again, and 'image unmount --force' gives up",
+                     See '{}'. '{restart}' starts it again, and '{give_up}' gives up",
                     log.display()
                 )))
             }
