@@ -11,7 +11,6 @@ use crate::error::{CliError, Exit, Result};
 use pagefold_sys::pidfd::{Identity, Process};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// The name of the state file.
@@ -114,8 +113,10 @@ impl InstanceDir {
         }
     }
 
-    /// Lets the keeper replace the server by one of the program at the path `program`, and waits until the new one serves.
-    pub fn restart(&self, program: &Path) -> Result<()> {
+    /// Lets the keeper replace the server by one of this program, as it is installed now, and waits until the new one serves.
+    pub fn restart(&self) -> Result<()> {
+        // Not the link to the running file, which is an older one if the program was replaced meanwhile.
+        let program = std::env::current_exe().map_err(|e| CliError::io("finding this program", &e))?;
         let title = self.title();
         let none = || {
             CliError::new(
@@ -142,8 +143,12 @@ impl InstanceDir {
             let now = self.keeper().ok_or_else(|| CliError::failed(format!("{title} has ended")))?;
             if now.requests != before.requests {
                 return now.failure.map_or(Ok(()), |why| {
-                    let serving =
-                        if now.is_held { "it is still held" } else { "the former server serves on" };
+                    let serving = match () {
+                        () if now.is_held => "it is still held",
+                        // It died after the former one had been killed.
+                        () if now.died_unix_s != before.died_unix_s => "another one is started",
+                        () => "the former server serves on",
+                    };
                     Err(CliError::failed(format!(
                         "the new server of {title} did not start: {why}; {serving}"
                     )))

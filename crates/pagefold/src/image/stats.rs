@@ -50,7 +50,7 @@ pub fn run(args: &StatsArgs) -> Result<()> {
         }
         return watch::run(dir, Duration::from_secs(interval_s), args.json);
     }
-    let report = Client::connect(dir)?.show_mount()?;
+    let report = Client::ask(dir, Client::show_mount)?;
     match args.json {
         true => output::json(&report),
         false => output::text(&text(&report)),
