@@ -3,9 +3,9 @@
 //!
 //! [`pagefold_control::startup`] describes the handshake.
 
+use crate::disk_server::{self, KeptServer};
 use crate::keeper::{self, Beginning, KeeperLink, State};
 use crate::startup::StartupChannel;
-use crate::disk_server::{self, KeptServer};
 use crate::{log, mount};
 use pagefold_control::config::ServerConfig;
 use pagefold_control::error::{CliError, Exit, Result};
@@ -60,8 +60,8 @@ fn serve_new(stream: UnixStream, mut keeper: Option<KeeperLink>) -> Result<u8> {
     let channel = StartupChannel { stream, foreground: start.foreground };
     let served = match &start.config {
         ServerConfig::Disk(config) => {
-            let origin = disk_server::Origin::New { channel, start: &start, lock: &lock, backing };
-            disk_server::run(config, &dir, origin, &mut keeper)
+            let new = disk_server::New { channel, start: &start, lock: &lock, backing };
+            disk_server::run(config, &dir, disk_server::Origin::New(new), &mut keeper)
         }
         ServerConfig::Image(config) => {
             mount::run(config, &dir, mount::Origin::New { channel, start: &start, lock: &lock }, &mut keeper)

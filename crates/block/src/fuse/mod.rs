@@ -18,7 +18,8 @@ use crate::export_error::{ExportError, Unavailable};
 use fs::OneFile;
 pub use fs::{FILE_NAME, MAX_IO_BYTES};
 use pagefold_fuse::{
-    FuseError, FuseMount, Keep, KeptMount, MOUNT_NAME, Mounter, Serving, SessionEnd, Transport, free_directory,
+    FuseError, FuseMount, Keep, KeptMount, MOUNT_NAME, Mounter, Serving, SessionEnd, Transport,
+    free_directory,
 };
 use pagefold_sys::{SysError, entropy, fusedev};
 use std::fs::OpenOptions;

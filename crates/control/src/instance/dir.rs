@@ -2,8 +2,8 @@
 
 use super::keeper;
 use super::location::IMAGES;
-use super::processes::Processes;
 use super::name::InstanceName;
+use super::processes::Processes;
 use super::state::{self, Server, State};
 use crate::error::{CliError, Result};
 use pagefold_sys::pidfd::{Identity, Process};

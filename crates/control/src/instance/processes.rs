@@ -29,7 +29,6 @@ impl Processes {
     pub fn kill(&self) -> Result<()> {
         // Stopped first, so that it starts no other keeper. The keeper then dies before it can start another server.
         self.server.iter().try_for_each(|server| server.send(libc::SIGSTOP))?;
-        let all = self.keeper.iter().chain(&self.server);
-        Ok(all.map(Process::kill).collect::<std::result::Result<_, _>>()?)
+        Ok(self.keeper.iter().chain(&self.server).try_for_each(Process::kill)?)
     }
 }

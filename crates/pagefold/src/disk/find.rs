@@ -78,8 +78,8 @@ fn with_dir<T>(text: &str, request: impl FnOnce(&InstanceDir) -> Result<T>) -> R
     match find(text)? {
         // A note was printed about it.
         Found::Dead => Err(gone("")),
-        Found::Running(runtime, dir) => request(&dir)
-            .map_err(|e| match wait_and_clean_up(&runtime, &dir, &e) {
+        Found::Running(runtime, dir) => {
+            request(&dir).map_err(|e| match wait_and_clean_up(&runtime, &dir, &e) {
                 Some(CleanupReport { result: Ok(()), reason, message }) => {
                     if reason != EndReason::Removed {
                         output::note(&message);
@@ -91,7 +91,8 @@ fn with_dir<T>(text: &str, request: impl FnOnce(&InstanceDir) -> Result<T>) -> R
                     CliError::failed(format!("{e}; whether it did what was requested is not known"))
                 }
                 None => e,
-            }),
+            })
+        }
     }
 }
 

@@ -10,8 +10,8 @@ use crate::cli::output;
 use clap::{Args, ValueHint};
 use pagefold_control::client::Client;
 use pagefold_control::error::{CliError, Exit, Result};
-use pagefold_control::instance::{InstanceDir, Processes};
 use pagefold_control::instance::loop_device::{describe_use, in_use, refuse_if_open};
+use pagefold_control::instance::{InstanceDir, Processes};
 use pagefold_control::removal;
 use pagefold_sys::blockuse::{self, BlockUse};
 use std::time::Duration;
@@ -180,11 +180,7 @@ fn wait_for_exit(
 /// Kills a server that could not close its device, and returns the uses of its device that are left. Fails as busy if the
 /// device is in use and the server answers, because then it still serves its users, or if the device is swap: its
 /// processes would be killed.
-fn kill_unless_served(
-    dir: &InstanceDir,
-    processes: &Processes,
-    reason: &CliError,
-) -> Result<Vec<BlockUse>> {
+fn kill_unless_served(dir: &InstanceDir, processes: &Processes, reason: &CliError) -> Result<Vec<BlockUse>> {
     let device = dir.read_state().and_then(|s| s.loop_device());
     let uses = device.as_deref().map(blockuse::claims).transpose()?.unwrap_or_default();
     let is_swap = uses.iter().any(|claim| matches!(claim, BlockUse::Swap { .. }));

@@ -59,7 +59,9 @@ fn render(r: &Report, colours: bool) -> String {
     let size = Human(r.size_bytes);
     let contents = match r.writeback {
         None => "volatile: lost when the disk is removed or the machine restarts",
-        Some(_) => "volatile: lost when the disk is removed or the machine restarts, including written-back pages",
+        Some(_) => {
+            "volatile: lost when the disk is removed or the machine restarts, including written-back pages"
+        }
     };
     let device = if r.device.is_empty() { "no device" } else { &r.device };
     page.heading(&format!("{}  {size}  {device}", r.name));

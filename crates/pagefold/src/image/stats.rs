@@ -8,9 +8,7 @@ use pagefold_control::client::Client;
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::instance::mounts;
 use pagefold_control::report::LatencyReport;
-use pagefold_control::report::mount::{
-    MountReport, PrefetchReport, RecordReport, RecordState, RemoteReport,
-};
+use pagefold_control::report::mount::{MountReport, PrefetchReport, RecordReport, RecordState, RemoteReport};
 use pagefold_control::text;
 use pagefold_image::mount::MOUNT_NAME;
 use pagefold_page::size::Human;

@@ -242,7 +242,8 @@ fn read_dictionaries(
 /// A file in memory with these bytes.
 fn file_with(bytes: &[u8]) -> Result<File> {
     let file = file_of(&SharedMemory::new()?)?;
-    file.write_all_at(bytes, 0).map_err(|e| CliError::io("writing the dictionaries for the next server", &e))?;
+    file.write_all_at(bytes, 0)
+        .map_err(|e| CliError::io("writing the dictionaries for the next server", &e))?;
     Ok(file)
 }
 

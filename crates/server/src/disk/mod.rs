@@ -152,7 +152,8 @@ impl Disk {
         let deadline = Instant::now() + FORMER_STORE_TIMEOUT;
         while former.strong_count() > 0 {
             if Instant::now() >= deadline {
-                let what = "the former contents of the disk are still in use by another command (EBUSY); try again";
+                let what =
+                    "the former contents of the disk are still in use by another command (EBUSY); try again";
                 return Err(CliError::new(Exit::Busy, what).with_errno(libc::EBUSY));
             }
             std::thread::sleep(Duration::from_millis(1));

@@ -67,18 +67,21 @@ const KEEPER_PAUSE: Duration = Duration::from_secs(1);
 /// How the server of a disk begins.
 pub enum Origin<'a> {
     /// It makes the disk.
-    New {
-        /// The socket to the command.
-        channel: StartupChannel,
-        /// The request of the command.
-        start: &'a StartRequest,
-        /// The lock of the instance.
-        lock: &'a OwnedFd,
-        /// The open file of the backing in the configuration.
-        backing: Option<File>,
-    },
+    New(New<'a>),
     /// A former server has made it.
     TakenOver(Box<KeptServer>),
+}
+
+/// The things that a command gives to the server of a new disk.
+pub struct New<'a> {
+    /// The socket to the command.
+    pub channel: StartupChannel,
+    /// Its request.
+    pub start: &'a StartRequest,
+    /// The lock of the instance.
+    pub lock: &'a OwnedFd,
+    /// The open file of the backing in the configuration.
+    pub backing: Option<File>,
 }
 
 /// Serves a disk until it is removed or a signal ends it. A keeper, if there is one, starts another server when this one
@@ -94,9 +97,7 @@ pub fn run(
     privileges::set_no_new_privs()?;
     let signals = Termination::listen()?;
     let Served { server, wake_receiver } = match origin {
-        Origin::New { channel, start, lock, backing } => {
-            serve_new(config, dir, channel, start, lock, backing, keeper)?
-        }
+        Origin::New(new) => serve_new(config, dir, new, keeper)?,
         Origin::TakenOver(kept) => take_over::take_over(config, dir, *kept, keeper)?,
     };
     log::info(format_args!("serving {} as {}", dir.name(), server.state().device()));
@@ -131,19 +132,17 @@ struct Served {
 fn serve_new(
     config: &DiskConfig,
     dir: &InstanceDir,
-    channel: StartupChannel,
-    start: &StartRequest,
-    lock: &OwnedFd,
-    backing: Option<File>,
+    mut new: New<'_>,
     keeper: &mut Option<KeeperLink>,
 ) -> Result<Served> {
-    let (server, wake_receiver) = set_up(config, dir, &channel, start, lock, backing, keeper)?;
+    let backing = new.backing.take();
+    let (server, wake_receiver) = set_up(config, dir, &new, backing, keeper)?;
     for keeper in server.lock_keeper().iter() {
         keeper.become_independent();
         // Before the command can kill this server: from now on its death is not that of the disk.
         keeper.report_serving();
     }
-    channel.ready(&Ready {
+    new.channel.ready(&Ready {
         device: server.state().device(),
         export: server.export.kind().facts().name.to_string(),
         swap_warning: server.swap_warning.clone(),
@@ -158,9 +157,7 @@ fn serve_new(
 fn set_up(
     config: &DiskConfig,
     dir: &InstanceDir,
-    channel: &StartupChannel,
-    start: &StartRequest,
-    lock: &OwnedFd,
+    new: &New<'_>,
     backing: Option<File>,
     keeper: &mut Option<KeeperLink>,
 ) -> Result<(Arc<Server>, UnixStream)> {
@@ -188,12 +185,14 @@ fn set_up(
         false if config.uncompressed => Some("its pages are in plain memory (--uncompressed)".to_string()),
         false => Some("it has no keeper".to_string()),
     };
-    let keeping = not_kept.is_none().then(|| Keeping::new(start, lock.as_fd(), control.as_fd())).transpose()?;
+    let keeping =
+        not_kept.is_none().then(|| Keeping::new(new.start, new.lock.as_fd(), control.as_fd())).transpose()?;
     let warnings = export.warnings();
     let swap_warning = warning.or(swappable.flatten());
     let parts = Parts { disk, export, swap_warning, warnings, created };
     let (wake_sender, wake_receiver) = wake_pair()?;
-    let server = Server::new(dir, parts, keeping, not_kept, channel.foreground_socket()?, wake_sender);
+    let command = new.channel.foreground_socket()?;
+    let server = Server::new(dir, parts, keeping, not_kept, command, wake_sender);
     if let (Some(keeping), Some(keeper)) = (&server.keeping, keeper.as_mut()) {
         keeper.hand_over(keeping.pack(&server, server.disk.running().as_deref())?)?;
     }
@@ -209,7 +208,8 @@ fn memory(export: ExportKind) -> Result<(SharedMemory, Option<String>)> {
     match SharedMemory::new_unswappable() {
         Ok(memory) => Ok((memory, None)),
         Err(e) => {
-            let warning = format!("swapping to this disk is not safe here: its pages may be swapped out: {e}");
+            let warning =
+                format!("swapping to this disk is not safe here: its pages may be swapped out: {e}");
             log::warning(format_args!("{warning}"));
             Ok((SharedMemory::new()?, Some(warning)))
         }

@@ -4,8 +4,8 @@
 //! its turn on, this process alone has the disk. An error then exits without closing the device, and the keeper tries again,
 //! with a new server.
 
-use super::kept::{Keeping, KeptServer};
 use super::Served;
+use super::kept::{Keeping, KeptServer};
 use super::server::{Parts, Server, state, wake_pair};
 use crate::disk::{self, Disk};
 use crate::export::{self, Prepared};

@@ -90,7 +90,8 @@ impl Loop {
         dir: &InstanceDir,
         taken: TakenOver,
     ) -> Result<Self> {
-        let ExportState::Loop { device: Some(path), backing: Some(backing), mount_point } = taken.state else {
+        let ExportState::Loop { device: Some(path), backing: Some(backing), mount_point } = taken.state
+        else {
             return Err(CliError::failed("the former server handed over no loop device"));
         };
         let mount = taken.mount;

@@ -37,7 +37,9 @@ pub fn take_over(
     prepared: Prepared,
 ) -> Result<Box<dyn Export>> {
     Ok(match (config.export, prepared) {
-        (ExportKind::Loop, Prepared::Loop) => Box::new(loop_device::Loop::take_over(config, disk, dir, taken)?),
+        (ExportKind::Loop, Prepared::Loop) => {
+            Box::new(loop_device::Loop::take_over(config, disk, dir, taken)?)
+        }
         (ExportKind::Nbd, Prepared::Nbd { tls }) => Box::new(nbd::Nbd::take_over(disk, taken, tls)?),
         _ => return Err(CliError::failed("the export that was prepared is another")),
     })
@@ -48,9 +50,7 @@ pub enum Prepared {
     /// There are none.
     Loop,
     /// The files of TLS.
-    Nbd {
-        tls: Option<TlsConfig>,
-    },
+    Nbd { tls: Option<TlsConfig> },
 }
 
 /// Opens these things, so that an error leaves the former server.

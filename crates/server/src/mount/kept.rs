@@ -144,12 +144,8 @@ mod tests {
         let start = start(dir.path().into());
         let settings = Settings::for_requests_of(1 << 20, 64);
         let agreement = Agreement { offer: Offer { features: Features::from_bits(1 << 39 | 5) }, settings };
-        let handover = Handover {
-            start: &start,
-            lock: lock.1.as_fd(),
-            control: control.as_fd(),
-            command: None,
-        };
+        let handover =
+            Handover { start: &start, lock: lock.1.as_fd(), control: control.as_fd(), command: None };
         let device = DeviceNumber { major: 0, minor: 77 };
         let channels = vec![first.1, second.1];
         let mount = KeptMount { channels, agreement, device, is_by_helper: true };
