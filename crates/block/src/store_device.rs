@@ -28,7 +28,7 @@ impl From<StoreError> for BlockError {
             StoreError::Compress { index, .. } => BlockError::Compress { index },
             StoreError::Corrupt { index, .. }
             | StoreError::CorruptRecord { index, .. }
-            | StoreError::Lost { index, .. } => BlockError::Corrupt { index },
+            | StoreError::Lost { index } => BlockError::Corrupt { index },
             StoreError::ReadBack { index, .. } => BlockError::Unreadable { index },
             // Reads and writes never return errors of set-up. If one did, report an invalid request.
             StoreError::BadLength(_)
