@@ -87,7 +87,7 @@ fn with_dir<T>(text: &str, request: impl FnOnce(&InstanceDir) -> Result<T>) -> R
                     gone(&format!(": {}", reason.in_words()))
                 }
                 Some(CleanupReport { result: Err(error), message, .. }) => CliError::new(error.exit, message),
-                None if e.exit == Exit::NotFound => {
+                None if is_gone(&e) => {
                     CliError::failed(format!("{e}; whether it did what was requested is not known"))
                 }
                 None => e,
@@ -96,11 +96,16 @@ fn with_dir<T>(text: &str, request: impl FnOnce(&InstanceDir) -> Result<T>) -> R
     }
 }
 
+/// Whether a request failed because the server has gone. A server that misses something says so with an error number.
+fn is_gone(e: &CliError) -> bool {
+    e.exit == Exit::NotFound && e.errno.is_none()
+}
+
 /// After a request failed because the server has gone: waits until its process has exited, and cleans up after it.
 /// `None` if the error is another, the server does not exit, or another one follows it.
 pub fn wait_and_clean_up(runtime: &RuntimeDir, dir: &InstanceDir, e: &CliError) -> Option<CleanupReport> {
     let begin = Instant::now();
-    while e.exit == Exit::NotFound && begin.elapsed() < EXIT_TIMEOUT {
+    while is_gone(e) && begin.elapsed() < EXIT_TIMEOUT {
         let locked = runtime.lock().ok()?;
         if !dir.is_alive() {
             return Some(locked.clean_up(dir));

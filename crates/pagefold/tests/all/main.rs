@@ -14,6 +14,7 @@ mod disk_nbd;
 mod disk_output;
 mod disk_pairs;
 mod disk_recompress;
+mod disk_restart;
 mod disk_run;
 mod disk_writeback;
 mod docs;

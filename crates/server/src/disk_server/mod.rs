@@ -137,17 +137,19 @@ fn serve_new(
 ) -> Result<Served> {
     let backing = new.backing.take();
     let (server, wake_receiver) = set_up(config, dir, &new, backing, keeper)?;
-    for keeper in server.lock_keeper().iter() {
-        keeper.become_independent();
+    for link in server.lock_keeper().iter() {
+        link.become_independent();
         // Before the command can kill this server: from now on its death is not that of the disk.
-        keeper.report_serving();
+        link.report_serving();
     }
-    new.channel.ready(&Ready {
+    let confirmed = new.channel.ready(&Ready {
         device: server.state().device(),
         export: server.export.kind().facts().name.to_string(),
         swap_warning: server.swap_warning.clone(),
         warnings: server.warnings.clone(),
-    })?;
+    });
+    // Nothing is left to keep: the caller says so to the keeper.
+    confirmed.inspect_err(|_| *keeper = server.lock_keeper().take())?;
     for warning in &server.warnings {
         log::warning(format_args!("{warning}"));
     }

@@ -106,7 +106,7 @@ impl Server {
         begun.inspect_err(|e| log::error(format_args!("{e}")))?;
         *self.lock_keeper() = keeper.take();
         let server = Arc::new(self);
-        control.serve(server.clone())?;
+        control.serve(server.clone()).inspect_err(|_| *keeper = server.lock_keeper().take())?;
         Ok(server)
     }
 
