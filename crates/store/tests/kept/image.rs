@@ -1,0 +1,124 @@
+//! Copies of files in memory: their pages, without the holes.
+
+use crate::child::file_of;
+use pagefold_backing::{Backing, MemoryBacking};
+use pagefold_sys::sharedmem::SharedMemory;
+use std::fmt::Write as _;
+use std::fs::File;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+const PAGE: usize = 4096;
+
+/// The bytes of a file at one moment.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Image {
+    len_bytes: u64,
+    /// The pages that use memory: offset and bytes. Images of similar files share pages.
+    pub pages: Vec<(u64, Arc<[u8; PAGE]>)>,
+}
+
+impl Image {
+    /// Copies a file.
+    pub fn of(file: &File) -> Self {
+        Image { len_bytes: 0, pages: Vec::new() }.next(file)
+    }
+
+    /// Copies the file again.
+    pub fn next(&self, file: &File) -> Self {
+        let len_bytes = file.metadata().unwrap().len();
+        let mut pages = Vec::with_capacity(self.pages.len());
+        let mut at = 0;
+        while let Some(from) = seek(file, at, libc::SEEK_DATA).filter(|from| *from < len_bytes) {
+            at = seek(file, from, libc::SEEK_HOLE).unwrap();
+            for offset in (from / PAGE as u64 * PAGE as u64..at).step_by(PAGE) {
+                let mut bytes = [0; PAGE];
+                let len = PAGE.min((len_bytes - offset) as usize);
+                file.read_exact_at(&mut bytes[..len], offset).unwrap();
+                let same = self.page(offset).filter(|before| ***before == bytes);
+                pages.push((offset, same.cloned().unwrap_or_else(|| Arc::new(bytes))));
+            }
+        }
+        Image { len_bytes, pages }
+    }
+
+    /// Whether it is the same as an image from which it was copied again.
+    pub fn is_unchanged_since(&self, before: &Image) -> bool {
+        let is_same = |((offset, page), (offset_before, page_before)): (&(u64, Arc<_>), &(u64, Arc<_>))| {
+            offset == offset_before && Arc::ptr_eq(page, page_before)
+        };
+        let len = (self.len_bytes, self.pages.len());
+        len == (before.len_bytes, before.pages.len()) && self.pages.iter().zip(&before.pages).all(is_same)
+    }
+
+    /// Writes the bytes to a file in the folder for files of tests, and returns its path.
+    pub fn save(&self, name: &str) -> PathBuf {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        let file = File::create(&path).unwrap();
+        file.set_len(self.len_bytes).unwrap();
+        self.pages.iter().for_each(|(offset, bytes)| file.write_all_at(&bytes[..], *offset).unwrap());
+        path
+    }
+
+    /// New memory with the same bytes and the same holes.
+    pub fn to_memory(&self) -> SharedMemory {
+        let memory = SharedMemory::new().unwrap();
+        memory.set_len(self.len_bytes).unwrap();
+        let file = file_of(&memory);
+        self.pages.iter().for_each(|(offset, bytes)| file.write_all_at(&bytes[..], *offset).unwrap());
+        memory
+    }
+
+    /// A new medium with the same bytes; none if there are no bytes.
+    pub fn to_backing(&self) -> Option<Arc<dyn Backing>> {
+        let backing = MemoryBacking::new(self.len_bytes as usize);
+        self.pages.iter().for_each(|(offset, bytes)| {
+            let len = PAGE.min((self.len_bytes - offset) as usize);
+            backing.write_at(*offset, &bytes[..len]).unwrap();
+        });
+        (self.len_bytes > 0).then(|| Arc::new(backing) as Arc<dyn Backing>)
+    }
+
+    pub fn hash_value(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.hash(&mut hasher);
+        hasher.finish()
+    }
+
+    fn page(&self, offset: u64) -> Option<&Arc<[u8; PAGE]>> {
+        self.pages.binary_search_by_key(&offset, |page| page.0).ok().map(|at| &self.pages[at].1)
+    }
+
+    /// The words that differ from those of `before`, for messages.
+    pub fn changes_since(&self, before: &Image) -> String {
+        let offsets = self.pages.iter().chain(&before.pages).map(|page| page.0);
+        let offsets: std::collections::BTreeSet<u64> = offsets.collect();
+        let mut text = String::new();
+        for offset in offsets {
+            match (before.page(offset), self.page(offset)) {
+                (Some(old), Some(new)) => {
+                    let words = (0..PAGE).step_by(8).filter(|at| old[*at..*at + 8] != new[*at..*at + 8]);
+                    for at in words.take(16) {
+                        let word = |page: &[u8; PAGE]| u64::from_le_bytes(page[at..at + 8].try_into().unwrap());
+                        let (old, new) = (word(old), word(new));
+                        writeln!(text, "  {:#x}: {old:#018x} -> {new:#018x}", offset + at as u64).unwrap();
+                    }
+                }
+                (None, Some(_)) => writeln!(text, "  {offset:#x}: a page more").unwrap(),
+                (Some(_), None) => writeln!(text, "  {offset:#x}: a page fewer").unwrap(),
+                (None, None) => {}
+            }
+        }
+        text
+    }
+}
+
+/// The next data or hole at or after `offset`.
+fn seek(file: &File, offset: u64, whence: i32) -> Option<u64> {
+    // SAFETY: the call takes an open descriptor and numbers. It moves the position of the file, which nothing uses.
+    let found = unsafe { libc::lseek(file.as_raw_fd(), offset as i64, whence) };
+    u64::try_from(found).ok()
+}
