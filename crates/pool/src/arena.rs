@@ -20,6 +20,7 @@ use crate::error::SourceError;
 use crate::frame::{FRAME_LEN, Frame, FrameId, Frames};
 #[cfg(miri)]
 use crate::heap::{DiscardBatch, Reservation};
+use crate::source::Purpose;
 #[cfg(not(miri))]
 use pagefold_sys::mem::{DiscardBatch, Reservation};
 use parking_lot::{Condvar, FairMutex, Mutex, MutexGuard};
@@ -37,7 +38,8 @@ const READY_MAX: u32 = 1024;
 const RETURN_BATCH: usize = 512;
 const _: () = assert!(READY_MAX > BATCH && READY_MAX as usize > RETURN_BATCH);
 /// Bytes of links per frame.
-const LINK_LEN: usize = 8;
+pub const LINK_LEN: usize = 8;
+const LINKS_IN_PAGE: u64 = (FRAME_LEN / LINK_LEN) as u64;
 /// The value of `limit` that means no limit.
 const NO_LIMIT: u64 = u64::MAX / FRAME_LEN as u64;
 /// How long a write waits for an empty reserve to which no frame is added, before it fails.
@@ -135,17 +137,38 @@ fn bytes(frames: u64) -> u64 {
 impl Arena {
     /// Creates an arena for up to `len_bytes` bytes of frames, none of which is backed by memory yet.
     pub fn new(len_bytes: u64) -> Result<Self, SourceError> {
+        let capacity = Self::frames_for(len_bytes);
+        let frames = Reservation::new(capacity as usize * FRAME_LEN)?;
+        let links = Reservation::new(capacity as usize * LINK_LEN)?;
+        Self::over(frames, links, capacity)
+    }
+
+    /// The number of frames of an arena for up to `len_bytes` bytes of them.
+    pub fn frames_for(len_bytes: u64) -> u32 {
         // Links are populated a page at a time, so their number is a multiple of a page; and no frame has the number
         // NIL.
-        let step = (FRAME_LEN / LINK_LEN) as u64;
-        let capacity = (len_bytes / FRAME_LEN as u64 + 1).next_multiple_of(step);
-        let capacity = capacity.min(u64::from(u32::MAX) / step * step) as u32;
+        let capacity = (len_bytes / FRAME_LEN as u64 + 1).next_multiple_of(LINKS_IN_PAGE);
+        capacity.min(u64::from(u32::MAX) / LINKS_IN_PAGE * LINKS_IN_PAGE) as u32
+    }
+
+    /// Creates an arena of this many frames, as [`Arena::frames_for`] returns it, in memory that outlives the process:
+    /// `links` of [`LINK_LEN`] bytes and `frames` of [`FRAME_LEN`] bytes for each. They are new, or those of a former
+    /// process, whose objects [`Recovery`](crate::Recovery) finds.
+    #[cfg(not(miri))]
+    pub fn in_shared(frames: Reservation, links: Reservation, capacity: u32) -> Result<Self, SourceError> {
+        let is_long_enough = |range: &Reservation, len| range.len_bytes() >= capacity as usize * len;
+        assert!(is_long_enough(&frames, FRAME_LEN) && is_long_enough(&links, LINK_LEN));
+        assert!(u64::from(capacity).is_multiple_of(LINKS_IN_PAGE) && capacity != u32::MAX);
+        Self::over(frames, links, capacity)
+    }
+
+    fn over(frames: Reservation, links: Reservation, capacity: u32) -> Result<Self, SourceError> {
         Ok(Arena {
             number: NEXT_NUMBER.fetch_add(1, Relaxed),
             #[cfg(debug_assertions)]
             taken: Reservation::new(capacity as usize)?,
-            frames: Reservation::new(capacity as usize * FRAME_LEN)?,
-            links: Reservation::new(capacity as usize * LINK_LEN)?,
+            frames,
+            links,
             capacity,
             free: Mutex::new(Free {
                 ready: FrameId::NIL,
@@ -233,6 +256,11 @@ impl Arena {
         self.frames.base().as_ptr().wrapping_add(frame.0 as usize * FRAME_LEN)
     }
 
+    /// The first byte of the first frame.
+    pub fn first_frame(&self) -> *mut u8 {
+        self.frames.base().as_ptr()
+    }
+
     /// The number of this arena among all of the process.
     pub(crate) fn number(&self) -> u32 {
         self.number
@@ -303,6 +331,60 @@ impl Arena {
 
     pub(crate) fn free(&self) -> MutexGuard<'_, Free> {
         self.free.lock()
+    }
+
+    /// Makes the frames for which `uses` returns a purpose taken ones, in an arena in which none is taken, and all others
+    /// free ones without memory. `uses` knows the frames of numbers below `end`.
+    ///
+    /// # Safety
+    /// Only the frames with a purpose contain anything, and the caller owns them from now on.
+    pub(crate) unsafe fn take_used(
+        &self,
+        end: u32,
+        uses: impl Fn(FrameId) -> Option<Purpose>,
+    ) -> Result<(), SourceError> {
+        let fresh = u64::from(end).next_multiple_of(LINKS_IN_PAGE).min(u64::from(self.capacity)) as u32;
+        self.links.populate(0, fresh as usize * LINK_LEN)?;
+        let mut free = self.free.lock();
+        free.fresh = fresh;
+        let mut run_end = self.capacity;
+        for frame in (0..fresh).rev().map(FrameId) {
+            match uses(frame) {
+                Some(purpose) => {
+                    self.set_taken(frame, true);
+                    // Beyond a limit, as it may have been lowered.
+                    match purpose {
+                        Purpose::Slots => &self.slots_in_use,
+                        Purpose::Objects | Purpose::Replacements { .. } => &self.in_use,
+                    }
+                    .fetch_add(1, Relaxed);
+                    // SAFETY: nothing is in the frames of the run (the caller's duty).
+                    unsafe { self.discard_run(frame.0 + 1, run_end) }?;
+                    run_end = frame.0;
+                }
+                None => {
+                    self.set_next(frame, free.returned);
+                    free.returned = frame;
+                }
+            }
+        }
+        // SAFETY: as above.
+        unsafe { self.discard_run(0, run_end) }?;
+        let links_from = fresh as usize * LINK_LEN;
+        // SAFETY: links of frames that nothing uses.
+        unsafe { self.links.discard(links_from, self.capacity as usize * LINK_LEN - links_from) }?;
+        self.in_use_max.store(self.in_use.load(Relaxed), Relaxed);
+        Ok(())
+    }
+
+    /// Returns the frames from `first` to before `end` to the kernel.
+    ///
+    /// # Safety
+    /// Nothing is in them.
+    unsafe fn discard_run(&self, first: u32, end: u32) -> Result<(), SourceError> {
+        let (at, len) = (first as usize * FRAME_LEN, end.saturating_sub(first) as usize * FRAME_LEN);
+        // SAFETY: the caller's duty.
+        if len > 0 { Ok(unsafe { self.frames.discard(at, len) }?) } else { Ok(()) }
     }
 
     /// Takes `count` frames off the ready list, which contains at least as many.

@@ -49,6 +49,41 @@ impl Class {
         Class { stride, tail: FrameId::NIL, tail_end: 0, frames: 0, live: 0, holes: 0, first_hole: Pos::NIL }
     }
 
+    /// A class whose objects are known, in an arena in which nothing else uses their frames: `chain` are its frames in
+    /// their order, and `is_live` says whether the place of a number is an object. The last place, of number `last`, is one.
+    /// It needs all of the frames. All other places become holes.
+    ///
+    /// Writes to holes and links only, so that it can be repeated if the process dies.
+    pub(crate) fn recovered(
+        stride: usize,
+        arena: &Arena,
+        chain: &[FrameId],
+        last: u64,
+        is_live: impl Fn(u64) -> bool,
+    ) -> Self {
+        let mut class = Class::new(stride);
+        for pair in chain.windows(2) {
+            arena.set_next(pair[0], pair[1]);
+        }
+        let Some(tail) = chain.last() else { return class };
+        arena.set_next(*tail, FrameId::NIL);
+        class.tail = *tail;
+        class.tail_end = (((last + 1) * stride as u64 - 1) % FRAME_LEN as u64) as usize + 1;
+        class.frames = chain.len() as u64;
+        // Holes are used from the front.
+        for place in (0..=last).rev() {
+            match is_live(place) {
+                true => class.live += 1,
+                false => {
+                    let at = place * stride as u64;
+                    let (frame, offset) = (at / FRAME_LEN as u64, at % FRAME_LEN as u64);
+                    class.link_hole(arena, Pos::new(chain[frame as usize], offset as usize));
+                }
+            }
+        }
+        class
+    }
+
     pub(crate) fn live(&self) -> u64 {
         self.live
     }

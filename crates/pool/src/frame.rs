@@ -16,6 +16,11 @@ impl FrameId {
     pub(crate) fn is_nil(self) -> bool {
         self == Self::NIL
     }
+
+    /// The number, below that of frames in the arena.
+    pub fn number(self) -> u32 {
+        self.0
+    }
 }
 
 /// A frame that the holder of the value owns: no other value stands for it until it was released.

@@ -68,6 +68,7 @@
 //! | `arena`, `frame` | [`Arena`], the real source: one range of address space; frames and their numbers, positions, handles |
 //! | `heap` | the memory of an arena under Miri |
 //! | `backed_frames` | frames that a writer takes before it stores an object |
+//! | `recovery` | finding the objects in the memory of a process that has died |
 //! | `reserve` | the threads that keep locked frames ready for devices used as swap |
 //!
 //! *Threads and locks.* All operations run in the caller's thread; only a [`Reserve`] has threads. Each size class has
@@ -96,11 +97,13 @@ mod heap;
 mod layer;
 mod owner;
 mod pool;
+#[cfg(not(miri))]
+mod recovery;
 mod reserve;
 mod size_class;
 mod source;
 
-pub use arena::{Arena, ArenaStats};
+pub use arena::{Arena, ArenaStats, LINK_LEN};
 pub use backed_frames::BackedFrames;
 pub use error::SourceError;
 pub use frame::{FRAME_LEN, FRAMES_MAX, Frame, FrameId, Frames, Handle};
@@ -108,6 +111,8 @@ pub use frame::{FRAME_LEN, FRAMES_MAX, Frame, FrameId, Frames, Handle};
 pub use layer::RefuseNth;
 pub use owner::Owner;
 pub use pool::{ClassStats, Compaction, ObjectFit, Pool, PutError, Relocate};
+#[cfg(not(miri))]
+pub use recovery::Recovery;
 pub use reserve::Reserve;
 pub use size_class::{OBJECT_LEN_MAX, is_smaller_class};
 pub use source::{FrameSource, Purpose, REPLACEMENT_FRAMES_MAX, Take};

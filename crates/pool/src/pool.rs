@@ -98,7 +98,12 @@ pub struct Pool {
 impl Pool {
     /// Creates an empty pool that takes its frames from `source`.
     pub fn new(source: Arc<dyn FrameSource>) -> Self {
-        let classes = (0..CLASS_COUNT).map(|i| Mutex::new(Class::new(stride(i)))).collect();
+        Self::of((0..CLASS_COUNT).map(|i| Class::new(stride(i))), source)
+    }
+
+    /// A pool of these classes, one of each, by size.
+    pub(crate) fn of(classes: impl Iterator<Item = Class>, source: Arc<dyn FrameSource>) -> Self {
+        let classes = classes.map(Mutex::new).collect();
         Pool { classes, source, moved: AtomicU64::new(0), frames_compacted: AtomicU64::new(0) }
     }
 

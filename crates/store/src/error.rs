@@ -70,6 +70,12 @@ pub enum StoreError {
     /// The codec cannot be set up.
     #[error(transparent)]
     Codec(CodecError),
+    /// What a dead process left of the page is inconsistent. The contents are lost; the page can be written again.
+    #[error("page {index} is lost: what the former process left of it is inconsistent")]
+    Lost {
+        /// The page.
+        index: PageIndex,
+    },
     /// The memory of a store whose process has died cannot be used.
     #[error("the memory of the former process cannot be used: {0}")]
     Unrecoverable(String),
@@ -183,6 +189,9 @@ pub enum AttachError {
     /// The store has a backing already, and pages may lie on it.
     #[error("the store has a backing already; make a new store for another")]
     HasOne,
+    /// It is not the one of the process that has died.
+    #[error("this is not the backing of the former process, or another process has changed its size")]
+    OtherBacking,
     /// It cannot be written.
     #[error("preparing the backing: {0}")]
     Io(#[from] BackingError),

@@ -91,6 +91,7 @@
 //! | folder | contains |
 //! |---|---|
 //! | `slot` | the state of one page, and its lock |
+//! | `kept` | the memory of a store that outlives its process, and what describes it |
 //! | `pages` | the slots and objects in memory |
 //! | `layout` | where written-back pages lie on the backing, and which places are free |
 //! | `policy` | when automatic writeback writes which pages; the throttle of writers at the limit |
@@ -111,7 +112,8 @@
 //!   |    |
 //! layout | pages    places on the backing; slots and objects in memory (neither uses the other)
 //!   \    |  /
-//!     slot          states of one page, and their lock          (error, report, sync: plain types that all use)
+//!  kept, slot       where memory that outlives the process lies;
+//!                   states of one page, and their lock          (error, report, sync: plain types that all use)
 //! ```
 //!
 //! *Paths.* A write goes through `engine/io.rs` (cuts the range into pages), `engine/fold.rs` (compresses the page and
@@ -151,6 +153,8 @@ pub mod throttle;
 mod engine;
 #[cfg(not(loom))]
 mod error;
+#[cfg(not(loom))]
+mod kept;
 #[cfg(not(loom))]
 mod layout;
 #[cfg(not(loom))]

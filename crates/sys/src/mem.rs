@@ -1,6 +1,8 @@
-//! Reserving, populating and discarding anonymous memory; the machine's total and available memory.
+//! Reserving, populating and discarding anonymous and shared memory; the machine's total and available memory.
 
+use crate::sharedmem::SharedMemory;
 use crate::{SysError, done};
+use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::NonNull;
 
 /// Keeps the pages of `bytes` in memory, as far as the limit of locked memory allows (mlock(2)).
@@ -9,7 +11,8 @@ pub fn lock(bytes: &[u8]) -> Result<(), SysError> {
     done(unsafe { libc::mlock(bytes.as_ptr().cast(), bytes.len()) }, || "locking memory (mlock)")
 }
 
-/// A range of private anonymous memory: reserved address space without memory at first.
+/// A range of private anonymous memory: reserved address space without memory at first. Or the same range of a
+/// [`SharedMemory`], for each process that maps it.
 ///
 /// The kernel backs a page with memory when it is first accessed; it reads as zeroes then. Dropping the value unmaps
 /// the range.
@@ -20,6 +23,14 @@ pub fn lock(bytes: &[u8]) -> Result<(), SysError> {
 pub struct Reservation {
     base: NonNull<u8>,
     len_bytes: usize,
+    shared: Option<Shared>,
+}
+
+/// The file of a shared range, and where the range begins there.
+#[derive(Debug)]
+struct Shared {
+    memory: SharedMemory,
+    offset: u64,
 }
 
 // SAFETY: the value only holds the address and length of a mapping, which are not bound to a thread; every access to
@@ -36,24 +47,38 @@ impl Reservation {
         Self::with_locks(len_bytes, true)
     }
 
+    /// Maps `len_bytes` bytes at `offset` of shared memory, a multiple of the page size. The file is long enough.
+    pub fn shared(memory: &SharedMemory, offset: u64, len_bytes: usize) -> Result<Self, SysError> {
+        let shared = Shared { memory: memory.try_clone()?, offset };
+        Self::map(len_bytes, !memory.is_unswappable(), Some(shared))
+    }
+
     fn with_locks(len_bytes: usize, may_lock: bool) -> Result<Self, SysError> {
+        Self::map(len_bytes, may_lock, None)
+    }
+
+    fn map(len_bytes: usize, may_lock: bool, shared: Option<Shared>) -> Result<Self, SysError> {
         let len_bytes = len_bytes.max(1);
+        let (kind, fd, offset) = match &shared {
+            None => (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0),
+            Some(Shared { memory, offset }) => (libc::MAP_SHARED, memory.as_fd().as_raw_fd(), *offset),
+        };
         let error = || SysError::last(format!("reserving {len_bytes} bytes of address space"));
-        // SAFETY: a new private anonymous mapping at an address that the kernel chooses overlaps no other.
+        // SAFETY: a new mapping at an address that the kernel chooses overlaps no other.
         let addr = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
                 len_bytes,
                 // The kernel backs memory that may not be accessed with nothing, even if it is locked.
                 libc::PROT_NONE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-                -1,
-                0,
+                kind | libc::MAP_NORESERVE,
+                fd,
+                offset as libc::off_t,
             )
         };
         match NonNull::new(addr.cast::<u8>()) {
             Some(base) if addr != libc::MAP_FAILED => {
-                let range = Reservation { base, len_bytes };
+                let range = Reservation { base, len_bytes, shared };
                 range.advise(0, len_bytes, libc::MADV_NOHUGEPAGE);
                 range.advise(0, len_bytes, libc::MADV_DONTDUMP);
                 range.allow_access(may_lock).then_some(range).ok_or_else(error)
@@ -111,7 +136,7 @@ impl Reservation {
         // SAFETY: inside the mapping, which is longer than `before`.
         let base = unsafe { wide.base.add(before) };
         wide.forget();
-        Reservation { base, len_bytes: len_bytes.max(1) }
+        Reservation { base, len_bytes: len_bytes.max(1), shared: None }
     }
 
     /// Says whether the kernel may back `len` bytes at `offset` with huge pages. A kernel without them ignores it.
@@ -185,6 +210,9 @@ impl Reservation {
     /// No live object or reference lies in the range: its contents are lost.
     pub unsafe fn discard(&self, offset: usize, len: usize) -> Result<(), SysError> {
         assert!(offset.checked_add(len).is_some_and(|end| end <= self.len_bytes));
+        if let Some(Shared { memory, offset: start }) = &self.shared {
+            return memory.punch(start + offset as u64, len as u64);
+        }
         // The kernel refuses MADV_DONTNEED on locked memory; MADV_DONTNEED_LOCKED works for both, but only since Linux
         // 5.18.
         // SAFETY: the range is inside this mapping (asserted), and no live object lies in it (the caller's duty).
@@ -273,7 +301,7 @@ impl Reservation {
     pub unsafe fn discard_batch(&self, parts: &DiscardBatch) -> usize {
         let len_bytes = parts.filled().iter().map(|part| part.iov_len).sum();
         // SAFETY: the parts are of this mapping, and no live object lies in them (the caller's duty).
-        if parts.len > 1 && unsafe { discard_at_once(parts.filled(), len_bytes) } {
+        if parts.len > 1 && self.shared.is_none() && unsafe { discard_at_once(parts.filled(), len_bytes) } {
             return len_bytes;
         }
         let mut done = 0;
@@ -387,6 +415,7 @@ fn free_bytes() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
     #[test]
     fn available_memory_is_read_from_meminfo() {
@@ -416,6 +445,28 @@ mod tests {
         // SAFETY: the only reference into the range is to an atomic byte, valid for any contents.
         unsafe { range.discard(4096, 4096) }.unwrap();
         assert_eq!(byte.load(std::sync::atomic::Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn shared_memory_is_the_same_in_two_ranges_and_is_freed_by_a_discard() {
+        let memory = SharedMemory::new().unwrap();
+        memory.set_len(1 << 30).unwrap();
+        let ranges = [4096, 8192].map(|offset| Reservation::shared(&memory, offset, 1 << 20).unwrap());
+        assert_eq!(memory.used_bytes().unwrap(), 0);
+        let byte = |range: &Reservation, at: usize| {
+            // SAFETY: the byte lies in the mapping, which only this test uses, and is always valid.
+            unsafe { AtomicU8::from_ptr(range.base().as_ptr().add(at)) }.load(Relaxed)
+        };
+        ranges[0].populate(4096, 8192).unwrap();
+        assert_eq!(memory.used_bytes().unwrap(), 8192);
+        // SAFETY: as above.
+        unsafe { AtomicU8::from_ptr(ranges[0].base().as_ptr().add(4096 + 7)) }.store(9, Relaxed);
+        assert_eq!(byte(&ranges[1], 7), 9);
+        let mut parts = DiscardBatch::new(2);
+        parts.push(&ranges[1], 0, 4096);
+        // SAFETY: there are no references into the range.
+        assert_eq!(unsafe { ranges[1].discard_batch(&parts) }, 4096);
+        assert_eq!((byte(&ranges[0], 4096 + 7), memory.used_bytes().unwrap()), (0, 8192));
     }
 
     #[test]

@@ -16,6 +16,11 @@ pub fn since_boot() -> Duration {
     Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap_or_default()
 }
 
+/// The time of the clock of [`Instant`], which is the same for all processes of the machine.
+pub fn monotonic() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::Monotonic)).unwrap_or_default()
+}
+
 /// Returns the time that is `after` later than `from`, or a century if `after` is longer: the type of the clock ends
 /// somewhere, and its addition panics there. For durations that a caller chooses, who may mean "never".
 pub fn deadline(from: Instant, after: Duration) -> Instant {

@@ -169,12 +169,22 @@ impl Store {
     /// Puts written contents into a locked slot, counts them, and returns the old contents. Records the time as the slot's
     /// last access, from which writeback computes the page's age.
     pub(crate) fn exchange(&self, cpu: usize, mut guard: SlotGuard, new: Content) -> Content {
+        self.time_access(&mut guard);
+        let old = guard.publish(new, &self.pages.intents);
+        self.count_written(cpu, old, new);
+        old
+    }
+
+    /// Records the present time as the slot's last access, if the store keeps these.
+    pub(crate) fn time_access(&self, guard: &mut SlotGuard) {
         if self.access_times {
             guard.set_last_access(self.pages.clock.now());
         }
-        let old = guard.publish(new);
+    }
+
+    /// Counts contents that were written, and replaced others.
+    pub(crate) fn count_written(&self, cpu: usize, old: Content, new: Content) {
         self.pages.account(cpu, old, new);
         self.pages.account_written(cpu, new);
-        old
     }
 }

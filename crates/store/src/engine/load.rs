@@ -213,6 +213,8 @@ impl Store {
         match self.copy_from_slot(guard, compressed, raw_page) {
             SlotCopy::Empty => Ok(Loaded::Empty),
             SlotCopy::SameFilled(fill_word) => Ok(Loaded::SameFilled(fill_word)),
+            // Regions have no memory that outlives their process.
+            SlotCopy::Lost => Err(LoadError::Corrupt { index }),
             SlotCopy::Raw => {
                 if raw_copy == RawCopy::Staged {
                     *page = **staged;

@@ -12,7 +12,7 @@
 
 use crate::engine::store::Store;
 use crate::error::StoreError;
-use crate::slot::{Content, Generation, Slot, SlotGuard};
+use crate::slot::{Content, Generation, Slot};
 use pagefold_page::{PAGE_SIZE, Page, PageIndex};
 use pagefold_pool::{FRAME_LEN, Handle, ObjectFit, Owner, REPLACEMENT_FRAMES_MAX};
 
@@ -78,18 +78,27 @@ impl Store {
             if pool.fit(handle, bytes.len()) == ObjectFit::TooShort {
                 return None;
             }
+            let new = Content::object(handle.to_bits(), bytes.len());
+            let _kept = self.pages.kept.as_ref().map(|kept| kept.keep_redo(bytes));
             let lock_owner = || {
-                let is_same = |guard: &SlotGuard| guard.content() == content;
-                slot.try_lock().filter(|guard| is_same(guard) && guard.generation() == generation)
+                let mut guard = slot.try_lock()?;
+                if guard.content() != content || guard.generation() != generation {
+                    return None;
+                }
+                self.time_access(&mut guard);
+                // From here on the page has its new contents, whenever the process dies.
+                let noted = guard.note_publish(new, bytes.len() as u32, &self.pages.intents);
+                Some((guard, noted))
             };
             // SAFETY: the handle came from this pool. With the slot locked and the handle in it, the object is live;
             // readers copy under that lock, no thread frees an object that is in a slot, and `relocate` refuses.
-            let Some(guard) = (unsafe { pool.overwrite(handle, bytes, lock_owner) }) else {
+            let Some((guard, noted)) = (unsafe { pool.overwrite(handle, bytes, lock_owner) }) else {
                 // The slot was locked, or the page was changed or moved in the meantime.
                 continue;
             };
             // The old contents are the same object, which stays.
-            self.exchange(cpu, guard, Content::object(handle.to_bits(), bytes.len()));
+            let old = guard.publish_noted(new, noted);
+            self.count_written(cpu, old, new);
             return Some(true);
         }
     }

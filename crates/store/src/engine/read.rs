@@ -33,6 +33,8 @@ pub(crate) enum SlotCopy<'a> {
     Raw,
     /// Compressed bytes, and the priority of their codec.
     Folded(&'a [u8], u8),
+    /// The contents are lost.
+    Lost,
 }
 
 impl Store {
@@ -75,6 +77,7 @@ impl Store {
             SlotCopy::Empty => page.fill(0),
             SlotCopy::SameFilled(fill_word) => fill(page, fill_word),
             SlotCopy::Raw => {}
+            SlotCopy::Lost => return Err(StoreError::Lost { index }),
             SlotCopy::Folded(bytes, priority) => {
                 self.pages
                     .expand(cpu, priority, bytes, page)
@@ -98,6 +101,7 @@ impl Store {
             // A store without a backing has no written-back pages.
             Content::Empty | Content::WrittenBack(_) => SlotCopy::Empty,
             Content::SameFilled(fill_word) => SlotCopy::SameFilled(fill_word),
+            Content::Lost => SlotCopy::Lost,
             Content::Raw { handle } => {
                 // SAFETY: the slot is locked and contains the handle, so no thread frees the object, and `relocate`
                 // refuses to move it. A raw object has PAGE_SIZE bytes.

@@ -35,43 +35,58 @@ impl Store {
     /// the streams and the reserve, if one is configured.
     pub fn new(config: StoreConfig) -> Result<Self, StoreError> {
         let arena = Arc::new(Arena::new(config.arena_len_bytes()).map_err(StoreError::SetUp)?);
-        let reserve = match config.reserve_bytes {
-            Some(len) => Some(Reserve::start(arena.clone(), len).map_err(StoreError::SetUp)?),
-            None => None,
-        };
-        let mut store = Store::over(config, arena)?;
-        if reserve.is_some() {
-            store.pages.table.touch();
-        }
-        store._reserve = reserve;
+        let mut store = Store::over(&config, arena.clone())?;
+        store.start_reserve(arena, &config)?;
         Ok(store)
+    }
+
+    /// Starts the reserve, if one is configured.
+    pub(crate) fn start_reserve(
+        &mut self,
+        arena: Arc<Arena>,
+        config: &StoreConfig,
+    ) -> Result<(), StoreError> {
+        if let Some(len) = config.reserve_bytes {
+            self._reserve = Some(Reserve::start(arena, len).map_err(StoreError::SetUp)?);
+            self.pages.table.touch();
+        }
+        Ok(())
     }
 
     /// Creates an empty store that takes its memory from `source`, which may refuse it.
     #[cfg(feature = "testing")]
     pub fn with_source(config: StoreConfig, source: Arc<dyn FrameSource>) -> Result<Self, StoreError> {
-        Store::over(config, source)
+        Store::over(&config, source)
     }
 
-    fn over(config: StoreConfig, source: Arc<dyn FrameSource>) -> Result<Self, StoreError> {
+    fn over(config: &StoreConfig, source: Arc<dyn FrameSource>) -> Result<Self, StoreError> {
+        let (codecs, counters) = Store::parts(config)?;
+        let pages = Pages::new(codecs, counters, config.page_count(), Pool::new(source));
+        Ok(Store::of(config, pages.map_err(StoreError::SetUp)?))
+    }
+
+    /// Checks the length, and makes the parts of a store that do not depend on its memory.
+    pub(crate) fn parts(config: &StoreConfig) -> Result<(Codecs, Counters), StoreError> {
         if config.len_bytes == 0 || config.len_bytes > LEN_MAX {
             return Err(StoreError::BadLength(config.len_bytes));
         }
         let codecs = Codecs::new(&config.codec, &config.further_codecs, config.cpu_count);
-        let codecs = codecs.map_err(StoreError::Codec)?;
-        let (counters, pool) = (Counters::new(config.cpu_count), Pool::new(source));
-        let pages = Pages::new(codecs, counters, config.page_count(), pool);
+        Ok((codecs.map_err(StoreError::Codec)?, Counters::new(config.cpu_count)))
+    }
+
+    /// A store of these pages.
+    pub(crate) fn of(config: &StoreConfig, pages: Pages) -> Self {
         let store = Store {
             len_bytes: config.len_bytes,
             same_filled: AtomicBool::new(config.same_filled),
             access_times: config.access_times,
             recompress_busy_percent: AtomicU32::new(BUSY_PERCENT),
-            pages: pages.map_err(StoreError::SetUp)?,
+            pages,
             writeback: None,
             _reserve: None,
         };
         store.set_mem_limit(config.mem_limit);
-        Ok(store)
+        store
     }
 
     /// Attaches a backing, whose former contents are lost. A store has at most one: a second call returns
@@ -80,8 +95,7 @@ impl Store {
         if self.writeback.is_some() {
             return Err(StoreError::Attach(AttachError::HasOne));
         }
-        self.writeback =
-            Some(Writeback::attach(config, self.pages.table.page_count()).map_err(StoreError::Attach)?);
+        self.writeback = Some(Writeback::attach(config, &self.pages).map_err(StoreError::Attach)?);
         self.access_times = true;
         Ok(())
     }

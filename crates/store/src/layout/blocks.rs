@@ -58,6 +58,15 @@ impl Blocks {
         map.taken_count -= 1;
     }
 
+    /// Takes the block of a page that a dead process has written. False if there is none, or another page has it.
+    pub(crate) fn claim(&self, written_back: BackingLocation) -> bool {
+        let block = written_back.location as u32;
+        let mut map = self.map.lock();
+        let is_free = block < self.count && map.taken.mark_all(block as usize, 1) == 1;
+        map.taken_count += u32::from(is_free);
+        is_free
+    }
+
     /// Frees the block of a page that has left it, or was not written to it.
     pub(crate) fn release(&self, written_back: BackingLocation) {
         self.free(BlockIndex(written_back.location as u32));

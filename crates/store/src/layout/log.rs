@@ -57,6 +57,21 @@ impl Log {
         Seed::new(self.id, self.segments.sequence(self.segment_of(written_back)))
     }
 
+    /// Takes the place of a record that a dead process has written. False if it cannot be one.
+    pub(crate) fn claim(&self, written_back: BackingLocation) -> bool {
+        let len = record_len(written_back.len_bytes.into()) as u64;
+        let segment_len = u64::from(self.segments.segment_len());
+        let Some(at) = written_back.location.checked_mul(8).and_then(|at| at.checked_sub(DATA_START)) else {
+            return false;
+        };
+        let is_inside =
+            at / segment_len < u64::from(self.segments.count()) && at % segment_len + len <= segment_len;
+        if is_inside {
+            self.segments.add_record(self.segment_of(written_back), len as u32);
+        }
+        is_inside
+    }
+
     /// Drops a record that is no longer live, or was not written.
     pub(crate) fn release(&self, written_back: BackingLocation) {
         self.segments

@@ -47,9 +47,11 @@ pub(crate) use scan::{FoundRecord, scan};
 pub(crate) use segments::SegmentIndex;
 pub(crate) use victim::{choose, live_max_bytes};
 
+use crate::kept::KeptLayout;
 use crate::slot::BackingLocation;
 use log_packer::WRITE_LEN_MAX;
 use pagefold_page::PAGE_SIZE;
+use pagefold_sys::mem::Reservation;
 
 /// How written-back pages lie on the backing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -89,6 +91,36 @@ impl Layout {
                 let start = if Self::has_superblock(len_bytes) { DATA_START } else { 0 };
                 Layout::Blocks(Blocks::new(start, len_bytes))
             }
+        }
+    }
+
+    /// What another process needs to know of it.
+    pub(crate) fn to_keep(&self, id: StoreId, backing_len_bytes: u64) -> KeptLayout {
+        let (unit_len, unit_count, _) = self.units();
+        let is_log = self.log().is_some();
+        KeptLayout { is_log, id, unit_len: unit_len as u32, unit_count, backing_len_bytes }
+    }
+
+    /// Keeps the sequence numbers of segments in memory that outlives the process, and takes those that are there.
+    pub(crate) fn keep_sequences(&mut self, sequences: Reservation) {
+        if let Layout::Log(log) = self {
+            log.segments.keep_sequences(sequences);
+        }
+    }
+
+    /// Takes the place of a page that a dead process has written back, in a layout that [`Layout::recovered`] ends. False if
+    /// there is no such place, or another page has it.
+    pub(crate) fn claim(&self, written_back: BackingLocation) -> bool {
+        match self {
+            Layout::Log(log) => log.claim(written_back),
+            Layout::Blocks(blocks) => blocks.claim(written_back),
+        }
+    }
+
+    /// All pages are claimed: the other places are free.
+    pub(crate) fn recovered(&mut self) {
+        if let Layout::Log(log) = self {
+            log.segments.recovered();
         }
     }
 

@@ -13,6 +13,8 @@
 
 use crate::layout::format::{DATA_START, Sequence};
 use crate::sync::{AtomicU32, AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
+#[cfg(not(loom))]
+use pagefold_sys::mem::Reservation;
 use std::collections::VecDeque;
 
 /// The number of a segment, by its position on the medium.
@@ -88,6 +90,9 @@ pub(crate) struct Segments {
     /// and emptied under the lock of `free`.
     just_freed: AtomicU32,
     next_sequence: AtomicU64,
+    /// The sequence numbers again, in memory that outlives the process.
+    #[cfg(not(loom))]
+    kept: Option<Reservation>,
 }
 
 /// The properties of a segment by which the cleaner chooses.
@@ -116,8 +121,49 @@ impl Segments {
             discarded: Condvar::new(),
             just_freed: AtomicU32::new(NONE),
             next_sequence: AtomicU64::new(1),
+            #[cfg(not(loom))]
+            kept: None,
         }
     }
+
+    /// Keeps the sequence numbers in memory that outlives the process, a `u64` for each segment, and takes those that are
+    /// there.
+    #[cfg(not(loom))]
+    pub(crate) fn keep_sequences(&mut self, sequences: Reservation) {
+        assert!(sequences.len_bytes() >= self.table.len() * size_of::<u64>());
+        let mut last = 0;
+        for (index, segment) in self.table.iter().enumerate() {
+            let sequence = kept_sequence(&sequences, index).load(Ordering::Relaxed);
+            segment.sequence.store(sequence, Ordering::Relaxed);
+            last = last.max(sequence);
+        }
+        self.next_sequence = AtomicU64::new(last.saturating_add(1));
+        self.kept = Some(sequences);
+    }
+
+    /// Puts the segments without records into the lists of free ones, those that were used to be discarded first.
+    #[cfg(not(loom))]
+    pub(crate) fn recovered(&mut self) {
+        let mut free = FreeList::default();
+        for (index, segment) in self.table.iter().enumerate() {
+            if segment.references.load(Ordering::Relaxed) == 0 {
+                let is_new = segment.sequence.load(Ordering::Relaxed) == 0;
+                let list = if is_new { &mut free.discarded } else { &mut free.freed };
+                list.push_back(SegmentIndex(index as u32));
+            }
+        }
+        *self.free.lock() = free;
+    }
+
+    #[cfg(not(loom))]
+    fn note_sequence(&self, index: SegmentIndex, sequence: u64) {
+        if let Some(kept) = &self.kept {
+            kept_sequence(kept, index.0 as usize).store(sequence, Ordering::Relaxed);
+        }
+    }
+
+    #[cfg(loom)]
+    fn note_sequence(&self, _: SegmentIndex, _: u64) {}
 
     pub(crate) fn segment_len(&self) -> u32 {
         self.segment_len
@@ -164,6 +210,7 @@ impl Segments {
         segment.references.store(1, Ordering::Relaxed);
         segment.flags.store(OPEN, Ordering::Relaxed);
         segment.sequence.store(sequence, Ordering::Relaxed);
+        self.note_sequence(index, sequence);
         Some((index, Sequence(sequence)))
     }
 
@@ -287,6 +334,15 @@ impl Segments {
             })
         })
     }
+}
+
+/// The sequence number of a segment in memory that outlives the process, and is long enough.
+#[cfg(not(loom))]
+fn kept_sequence(sequences: &Reservation, index: usize) -> &AtomicU64 {
+    // SAFETY: inside the mapping, which is long enough.
+    let at = unsafe { sequences.base().cast::<u64>().add(index) };
+    // SAFETY: aligned, only accessed as an atomic, and mapped as long as the value lives.
+    unsafe { AtomicU64::from_ptr(at.as_ptr()) }
 }
 
 #[cfg(all(test, loom))]

@@ -5,13 +5,15 @@
 //! a store without such a thread it stands still in between.
 
 use crate::slot::{AccessTime, ticks};
+use pagefold_sys::timer;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A coarse clock.
 #[derive(Debug)]
 pub(crate) struct Clock {
-    start: Instant,
+    /// When it began, by [`timer::monotonic`].
+    start: Duration,
     /// Seconds by which tests have let it leap.
     leapt_s: AtomicU64,
     /// Ticks since the start, without a wrap-around: of two numbers the later one is the greater one.
@@ -22,13 +24,32 @@ pub(crate) struct Clock {
 
 impl Clock {
     pub(crate) fn new() -> Self {
-        let (leapt_s, now, walked_period) = Default::default();
-        Clock { start: Instant::now(), leapt_s, now, walked_period }
+        Self::resumed(timer::monotonic(), 0)
+    }
+
+    /// The clock of a process that has died: when it began, and its last ticks.
+    pub(crate) fn resumed(start: Duration, ticks: u64) -> Self {
+        Clock {
+            start,
+            leapt_s: AtomicU64::new(0),
+            now: AtomicU64::new(ticks),
+            walked_period: AtomicU64::new(0),
+        }
+    }
+
+    /// When it began, by [`timer::monotonic`].
+    pub(crate) fn start(&self) -> Duration {
+        self.start
+    }
+
+    /// Its ticks, without a wrap-around.
+    pub(crate) fn ticks(&self) -> u64 {
+        self.now.load(Relaxed)
     }
 
     /// Time since the clock was made, and what it has leapt over.
     pub(crate) fn elapsed(&self) -> Duration {
-        self.start.elapsed() + Duration::from_secs(self.leapt_s.load(Relaxed))
+        timer::monotonic().saturating_sub(self.start) + Duration::from_secs(self.leapt_s.load(Relaxed))
     }
 
     /// Makes all later times later, as if the process had been stopped.

@@ -15,9 +15,11 @@ mod table;
 pub use codecs::FURTHER_CODECS_MAX;
 pub(crate) use codecs::{Codecs, OwnStreams};
 pub(crate) use counters::{Counter, Counters};
+pub(crate) use table::SlotTable;
 
-use crate::slot::{AccessTime, BackingLocation, Content, Slot, SlotSnapshot};
-use clock::Clock;
+use crate::kept::KeptMemory;
+use crate::slot::{AccessTime, BackingLocation, Content, Intents, Slot, SlotSnapshot};
+pub(crate) use clock::Clock;
 use pagefold_codec::CodecError;
 use pagefold_page::{PAGE_SIZE, Page, PageCount, PageIndex};
 use pagefold_pool::{
@@ -26,7 +28,6 @@ use pagefold_pool::{
 use parking_lot::Mutex;
 use std::ops::{ControlFlow, Range};
 use std::time::Duration;
-use table::SlotTable;
 
 /// A page that compresses to at least this many bytes is stored raw: saving less than 1/32 is not worth a
 /// decompression at each read. A raw object uses 4096 bytes.
@@ -45,7 +46,11 @@ pub(crate) struct Pages {
     pub(crate) clock: Clock,
     /// Held while the clock advances in steps.
     leap: Mutex<()>,
+    /// Notes of the changes of slots, of a store that outlives the process.
+    pub(crate) intents: Intents,
     pub(crate) table: SlotTable,
+    /// Its memory but for slots and objects.
+    pub(crate) kept: Option<KeptMemory>,
     // Dropped after the table, whose chunks lie in the arena of the pool's source.
     pub(crate) pool: Pool,
 }
@@ -58,8 +63,22 @@ impl Pages {
         page_count: PageCount,
         pool: Pool,
     ) -> Result<Self, SourceError> {
-        let table = SlotTable::new(page_count)?;
-        Ok(Pages { codecs, counters, clock: Clock::new(), leap: Mutex::new(()), table, pool })
+        let table = SlotTable::new(page_count, pool.source().arena())?;
+        let (clock, intents) = (Clock::new(), Intents::NONE);
+        Ok(Pages { codecs, counters, clock, leap: Mutex::new(()), intents, table, kept: None, pool })
+    }
+
+    /// Pages in memory that outlives the process: the slots of `table`, and the objects of `pool` in its arena.
+    pub(crate) fn kept(
+        codecs: Codecs,
+        counters: Counters,
+        clock: Clock,
+        table: SlotTable,
+        kept: KeptMemory,
+        pool: Pool,
+    ) -> Self {
+        let intents = kept.intents(pool.source().arena());
+        Pages { codecs, counters, clock, leap: Mutex::new(()), intents, table, kept: Some(kept), pool }
     }
 
     /// Compresses a page with this CPU's stream and tries once to store the result, as an object that is in no slot
@@ -217,6 +236,7 @@ impl Pages {
             self.advance_in_steps(elapsed);
         }
         let now = self.clock.advance(elapsed);
+        self.kept.iter().for_each(|kept| kept.note_ticks(self.clock.ticks()));
         if self.clock.is_walk_due(CLAMP_TICKS) {
             self.clamp_access_times();
         }
@@ -298,7 +318,7 @@ struct StatDelta {
 impl StatDelta {
     fn of(content: Content) -> Self {
         let (stored, bytes, same, huge) = match content {
-            Content::Empty => (0, 0, 0, 0),
+            Content::Empty | Content::Lost => (0, 0, 0, 0),
             Content::SameFilled(_) => (1, 0, 1, 0),
             Content::Folded { len_bytes, .. } => (1, i64::from(len_bytes), 0, 0),
             Content::Raw { .. } => (1, PAGE_SIZE as i64, 0, 1),

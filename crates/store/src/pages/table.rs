@@ -1,20 +1,25 @@
 //! The table of slots by page index, allocated in chunks when first written.
 //!
 //! A chunk of 256 slots is one frame from the pool's frame source. So an empty device of any size uses no memory, and
-//! a write that needs a new chunk takes it from the same reserve as its object. The directory has eight bytes per
-//! chunk, in memory that is reserved and not touched.
+//! a write that needs a new chunk takes it from the same reserve as its object. The directory has four bytes per
+//! chunk, the number of its frame plus one, in memory that is reserved and not touched. Both mean the same to another
+//! process that maps the memory.
 //!
 //! Chunks are published by one compare-and-exchange and are freed only with the store, so looking up a slot takes no
 //! lock.
 
 use crate::slot::Slot;
 use pagefold_page::{PageCount, PageIndex};
-use pagefold_pool::{FRAME_LEN, Frame, FrameSource, Frames, Purpose, PutError, SourceError, Take};
+use pagefold_pool::{
+    Arena, FRAME_LEN, Frame, FrameSource, Frames, Purpose, PutError, Recovery, SourceError, Take,
+};
 use pagefold_sys::mem::Reservation;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Slots per chunk.
 const CHUNK_LEN: u64 = (FRAME_LEN / size_of::<Slot>()) as u64;
+/// The entry of a chunk that is not allocated.
+const NONE: u32 = 0;
 
 /// The table of a store's slots.
 ///
@@ -23,21 +28,59 @@ pub(crate) struct SlotTable {
     directory: Reservation,
     chunk_count: usize,
     page_count: PageCount,
+    /// The arena's first frame.
+    frames: *mut u8,
 }
 
+// SAFETY: the address of the frames never changes; chunks are shared as slots, which are atomics.
+unsafe impl Send for SlotTable {}
+// SAFETY: as above.
+unsafe impl Sync for SlotTable {}
+
 impl SlotTable {
-    /// Creates a table of empty slots.
-    pub(crate) fn new(page_count: PageCount) -> Result<Self, SourceError> {
-        let chunk_count = page_count.0.div_ceil(CHUNK_LEN) as usize;
-        let directory = Reservation::new(chunk_count * size_of::<AtomicPtr<Slot>>())?;
-        Ok(SlotTable { directory, chunk_count, page_count })
+    /// Creates a table of empty slots, in frames of `arena`.
+    pub(crate) fn new(page_count: PageCount, arena: &Arena) -> Result<Self, SourceError> {
+        let directory = Reservation::new(Self::directory_bytes(page_count))?;
+        Ok(Self::over(page_count, arena, directory))
     }
 
-    /// The directory: a pointer per chunk, null for a chunk that is not allocated.
+    /// Bytes of the directory of a table.
+    pub(crate) fn directory_bytes(page_count: PageCount) -> usize {
+        page_count.0.div_ceil(CHUNK_LEN) as usize * size_of::<AtomicU32>()
+    }
+
+    /// A table with this directory, of [`SlotTable::directory_bytes`]. It contains zeroes, or is that of another process.
+    /// Then [`SlotTable::claim`] comes before any other use.
+    pub(crate) fn over(page_count: PageCount, arena: &Arena, directory: Reservation) -> Self {
+        assert!(directory.len_bytes() >= Self::directory_bytes(page_count));
+        let chunk_count = page_count.0.div_ceil(CHUNK_LEN) as usize;
+        SlotTable { directory, chunk_count, page_count, frames: arena.first_frame() }
+    }
+
+    /// Claims the frames of all chunks, which another process has allocated. False if they cannot be frames of a table.
+    pub(crate) fn claim(&self, recovery: &mut Recovery) -> bool {
+        let claimed = |entry: &AtomicU32| match entry.load(Ordering::Relaxed) {
+            NONE => true,
+            entry => recovery.claim_slots(entry - 1).is_some(),
+        };
+        self.chunks().iter().all(claimed)
+    }
+
+    /// The slot that lies so many bytes behind the first frame, if a slot lies there. Searches all chunks.
+    pub(crate) fn slot_at(&self, offset: u64) -> Option<&Slot> {
+        let entry = (offset / FRAME_LEN as u64 + 1) as u32;
+        let chunk = self.chunks().iter().position(|chunk| chunk.load(Ordering::Relaxed) == entry)? as u64;
+        let within = offset % FRAME_LEN as u64;
+        let index = chunk * CHUNK_LEN + within / size_of::<Slot>() as u64;
+        let is_slot = within.is_multiple_of(size_of::<Slot>() as u64) && index < self.page_count.0;
+        if is_slot { self.get(PageIndex(index)) } else { None }
+    }
+
+    /// The directory: the number of a frame plus one for each chunk, [`NONE`] for one that is not allocated.
     #[inline]
-    fn chunks(&self) -> &[AtomicPtr<Slot>] {
-        // SAFETY: the reservation has room for `chunk_count` pointers, is page-aligned, lives as long as `self`,
-        // starts as zeroes, which are null pointers, and is only accessed through this function.
+    fn chunks(&self) -> &[AtomicU32] {
+        // SAFETY: the reservation has room for `chunk_count` numbers, is page-aligned, lives as long as `self`,
+        // and is only accessed through this function.
         unsafe { std::slice::from_raw_parts(self.directory.base().as_ptr().cast(), self.chunk_count) }
     }
 
@@ -48,12 +91,13 @@ impl SlotTable {
     /// Returns the slot of a page below `page_count`, or `None` if its chunk is not allocated.
     #[inline]
     pub(crate) fn get(&self, index: PageIndex) -> Option<&Slot> {
-        let chunk = self.chunks()[(index.0 / CHUNK_LEN) as usize].load(Ordering::Acquire);
-        if chunk.is_null() {
-            return None;
-        }
-        // SAFETY: a chunk that is not null was published by `ensure` with CHUNK_LEN initialised slots
-        // that live as long as the arena, hence as long as this table; the index is below that.
+        let entry = self.chunks()[(index.0 / CHUNK_LEN) as usize].load(Ordering::Acquire);
+        let offset = (entry.checked_sub(1)? as usize) * FRAME_LEN;
+        // SAFETY: an entry was published by `ensure` for a frame of the arena with CHUNK_LEN initialised slots
+        // that live as long as the arena, hence as long as this table; or `claim` has found it in the arena, and bytes of
+        // any value are slots.
+        let chunk = unsafe { self.frames.add(offset) }.cast::<Slot>();
+        // SAFETY: the index is below CHUNK_LEN, and all accesses to slots are atomic.
         Some(unsafe { &*chunk.add((index.0 % CHUNK_LEN) as usize) })
     }
 
@@ -77,11 +121,10 @@ impl SlotTable {
             },
         };
         let frame = taken.ok_or(not_ready.clone())?;
-        let fresh = Self::empty_chunk(&frame, source);
+        Self::empty_chunk(&frame, source);
         let entry = &self.chunks()[(index.0 / CHUNK_LEN) as usize];
-        let null = std::ptr::null_mut();
         // Release publishes the zeroes; acquire synchronises with the thread that published another chunk first.
-        match entry.compare_exchange(null, fresh, Ordering::AcqRel, Ordering::Acquire) {
+        match entry.compare_exchange(NONE, frame.id().number() + 1, Ordering::AcqRel, Ordering::Acquire) {
             // The table owns the frame from now on.
             Ok(_) => {
                 source.arena().take_id(frame);
@@ -92,12 +135,11 @@ impl SlotTable {
     }
 
     /// Makes a frame a chunk of empty slots.
-    fn empty_chunk(frame: &Frame, source: &dyn FrameSource) -> *mut Slot {
+    fn empty_chunk(frame: &Frame, source: &dyn FrameSource) {
         let bytes = source.arena().frame_ptr(frame.id());
         // SAFETY: the frame is ours, FRAME_LEN bytes long, and not published yet, so no other thread accesses it. All
         // bits zero is an empty slot (`slot`), and a frame is aligned to more than a slot needs.
         unsafe { std::ptr::write_bytes(bytes, 0, FRAME_LEN) };
-        bytes.cast()
     }
 
     /// Returns the first page at or after `index` whose chunk is allocated. If that is not before `end`, returns some page
@@ -109,7 +151,7 @@ impl SlotTable {
         }
         let chunks = (index.0 / CHUNK_LEN) as usize + 1..end.div_ceil(CHUNK_LEN) as usize;
         let first = chunks.start;
-        let empty = self.chunks()[chunks].iter().take_while(|c| c.load(Ordering::Acquire).is_null()).count();
+        let empty = self.chunks()[chunks].iter().take_while(|c| c.load(Ordering::Acquire) == NONE).count();
         PageIndex(((first + empty) as u64 * CHUNK_LEN).min(self.page_count.0))
     }
 
@@ -118,12 +160,7 @@ impl SlotTable {
         for entry in self.chunks() {
             // Writes the value that is there already: this makes the kernel back the page and does not disturb
             // concurrent writers.
-            let _ = entry.compare_exchange(
-                std::ptr::null_mut(),
-                std::ptr::null_mut(),
-                Ordering::Relaxed,
-                Ordering::Relaxed,
-            );
+            let _ = entry.compare_exchange(NONE, NONE, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 }
@@ -135,7 +172,8 @@ mod tests {
     #[test]
     fn a_search_ends_at_the_end_of_the_request() {
         let pages = 100 * CHUNK_LEN + 7;
-        let table = SlotTable::new(PageCount(pages)).unwrap();
+        let arena = Arena::new(1 << 20).unwrap();
+        let table = SlotTable::new(PageCount(pages), &arena).unwrap();
         let next = |index, end| table.next_allocated(PageIndex(index), end).0;
         // Without a chunk, the search passes only those that begin before the end.
         assert_eq!(next(0, 1), CHUNK_LEN);

@@ -109,7 +109,7 @@ impl PageCopy {
                 Some(PageCopy { len_bytes: usize::from(len_bytes), priority })
             }
             Content::Raw { .. } => Some(PageCopy { len_bytes: PAGE_SIZE, priority: 0 }),
-            Content::Empty | Content::SameFilled(_) | Content::WrittenBack(_) => None,
+            Content::Empty | Content::SameFilled(_) | Content::WrittenBack(_) | Content::Lost => None,
         }
     }
 }
@@ -160,7 +160,11 @@ impl Worker {
         let old = {
             // Unlocked before an object is freed, which takes the lock of its class.
             let guard = slot.lock();
-            if before.is_unchanged(&guard) { guard.recompress(before.generation, new) } else { None }
+            if before.is_unchanged(&guard) {
+                guard.recompress(before.generation, new, &pages.intents)
+            } else {
+                None
+            }
         };
         match old {
             Some(old) => {
@@ -201,12 +205,13 @@ fn copy_out<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::slot::Intents;
 
     #[test]
     fn an_access_and_a_change_both_void_a_candidate() {
         let (now, later) = (AccessTime::from_ticks(7), AccessTime::from_ticks(8));
         let slot = Slot::new();
-        slot.lock().fold(7, 100, 0);
+        slot.lock().publish(Content::Folded { handle: 7, len_bytes: 100, priority: 0 }, &Intents::NONE);
         slot.lock().touch(now);
         let before = SeenPage::of(&slot.lock());
         assert!(before.is_unchanged(&slot.lock()));
@@ -218,15 +223,15 @@ mod tests {
         slot.lock().touch(later);
         assert!(!before.is_unchanged(&slot.lock()));
         let before = SeenPage::of(&slot.lock());
-        slot.lock().fold(7, 100, 0);
+        slot.lock().publish(Content::Folded { handle: 7, len_bytes: 100, priority: 0 }, &Intents::NONE);
         assert!(!before.is_unchanged(&slot.lock()));
     }
     #[test]
     fn a_result_that_is_not_kept_says_nothing_about_a_page_that_changed() {
         let slot = Slot::new();
-        slot.lock().fold(7, 100, 0);
+        slot.lock().publish(Content::Folded { handle: 7, len_bytes: 100, priority: 0 }, &Intents::NONE);
         let before = SeenPage::of(&slot.lock());
-        slot.lock().fold(8, 200, 0);
+        slot.lock().publish(Content::Folded { handle: 8, len_bytes: 200, priority: 0 }, &Intents::NONE);
         assert_eq!(before.keep_object(&slot, Some(1)), PageResult::Changed);
         assert!(!slot.lock().is_tried(1));
         let before = SeenPage::of(&slot.lock());

@@ -5,6 +5,7 @@
 //! sleeper takes the lock with the awaited bit set, because it cannot know whether others still sleep. (The
 //! three-state futex mutex of Drepper, "Futexes Are Tricky", 2011, with state bits beside it.)
 
+use super::intent::Noted;
 use super::word::Word;
 use crate::sync::{AtomicU32, Ordering, wait, wake};
 
@@ -61,10 +62,16 @@ impl<'a> Locked<'a> {
         self.state = state.unlocked();
     }
 
-    /// Unlocks with new state bits.
+    /// Unlocks with new state bits, which are noted: the note ends with the word in place, and the lock still held.
     #[inline]
-    pub(super) fn release_with(mut self, state: Word) {
+    pub(super) fn release_noted(mut self, state: Word, noted: Noted<'_>) {
         self.state = state.unlocked();
+        if noted.is_shared() {
+            // Other threads may set the awaited bit meanwhile.
+            let lock_bits = |word| Some(self.state.0 | Word(word).lock_bits());
+            let _ = self.atomic.fetch_update(Ordering::Release, Ordering::Relaxed, lock_bits);
+        }
+        drop(noted);
     }
 }
 

@@ -13,12 +13,14 @@
 //! empty slots.
 
 mod access_time;
+mod intent;
 mod lock;
 mod snapshot;
 mod word;
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 pub use access_time::{AccessTime, ticks};
+pub use intent::{Intent, Intents, Noted, Unfinished};
 use lock::Locked;
 pub use snapshot::SlotSnapshot;
 pub use word::PRIORITY_MAX;
@@ -85,6 +87,8 @@ pub enum Content {
     },
     /// Moved to the backing.
     WrittenBack(BackingLocation),
+    /// Lost: what a dead process left of it is inconsistent.
+    Lost,
 }
 
 impl Content {
@@ -101,7 +105,7 @@ impl Content {
     pub fn handle(self) -> Option<u64> {
         match self {
             Content::Folded { handle, .. } | Content::Raw { handle } => Some(handle),
-            Content::Empty | Content::SameFilled(_) | Content::WrittenBack(_) => None,
+            Content::Empty | Content::SameFilled(_) | Content::WrittenBack(_) | Content::Lost => None,
         }
     }
 }
@@ -156,6 +160,14 @@ impl Slot {
         (len_bytes > 0).then(|| (self.payload.load(Ordering::Relaxed), len_bytes))
     }
 
+    /// Forgets the threads of a dead process: the lock, and a pass that was about to write the page back. Returns the
+    /// contents.
+    pub fn recover(&self) -> Content {
+        let word = Word(self.word.load(Ordering::Relaxed)).unlocked().without(Mark::UnderWriteback);
+        self.word.store(word.0, Ordering::Relaxed);
+        self.lock().content()
+    }
+
     /// Whether the slot is empty at this moment; needs no lock, because an empty slot has no payload.
     #[inline]
     pub fn is_empty(&self) -> bool {
@@ -187,6 +199,7 @@ impl SlotGuard<'_> {
                 len_bytes: word.len_bytes(),
                 priority: word.priority(),
             }),
+            State::Lost => Content::Lost,
         }
     }
 
@@ -196,39 +209,41 @@ impl SlotGuard<'_> {
         Generation(self.slot.generation.load(Ordering::Relaxed) & GENERATION_MASK)
     }
 
-    /// Transition: any state to empty. Returns the old contents.
-    pub fn clear(self) -> Content {
-        self.exchange(Word::new(State::Empty), 0)
-    }
-
-    /// Transition: any state to same-filled. Returns the old contents.
-    pub fn fill(self, fill_word: u64) -> Content {
-        self.exchange(Word::new(State::SameFilled), fill_word)
-    }
-
-    /// Transition: any state to folded. Returns the old contents.
-    pub fn fold(self, handle: u64, len_bytes: u16, priority: u8) -> Content {
-        self.exchange(Word::new(State::Folded).with_len(len_bytes).with_priority(priority), handle)
-    }
-
-    /// Transition: any state to raw. Returns the old contents.
-    pub fn keep_raw(self, handle: u64) -> Content {
-        self.exchange(Word::new(State::Raw), handle)
-    }
-
     /// Transition: any state to `content`, with a new generation. Returns the old contents. Writeback does not use it:
     /// its transitions ([`SlotGuard::write_back`], `move_written_back`) keep the generation. Tests publish written-back
     /// contents.
-    pub fn publish(self, content: Content) -> Content {
-        match content {
-            Content::Empty => self.clear(),
-            Content::SameFilled(fill_word) => self.fill(fill_word),
-            Content::Folded { handle, len_bytes, priority } => self.fold(handle, len_bytes, priority),
-            Content::Raw { handle } => self.keep_raw(handle),
-            Content::WrittenBack(written_back) => {
-                self.exchange(written_back_word(written_back), written_back.location)
-            }
-        }
+    pub fn publish(self, content: Content, intents: &Intents) -> Content {
+        let noted = self.note_publish(content, 0, intents);
+        self.publish_noted(content, noted)
+    }
+
+    /// Notes in `intents` that the slot gets `content` as [`SlotGuard::publish`] does, and its object `len_bytes` bytes
+    /// before, if they are not 0.
+    pub fn note_publish<'i>(&self, content: Content, len_bytes: u32, intents: &'i Intents) -> Noted<'i> {
+        let (word, payload) = parts(content);
+        intents.note(self.slot, self.timed(word), self.next_generation(), payload, len_bytes)
+    }
+
+    /// Publishes `content`, which is noted.
+    pub fn publish_noted(self, content: Content, noted: Noted<'_>) -> Content {
+        let old = self.content();
+        let (word, payload) = parts(content);
+        let (word, next) = (self.timed(word), self.next_generation());
+        self.slot.payload.store(payload, Ordering::Release);
+        self.slot.generation.store(next, Ordering::Release);
+        self.locked.release_noted(word, noted);
+        old
+    }
+
+    /// The word of new contents. It has no marks: they described the old contents.
+    fn timed(&self, word: Word) -> Word {
+        word.with_time_high(self.locked.word().time_high())
+    }
+
+    /// The next generation, with the time beside it.
+    fn next_generation(&self) -> u32 {
+        let generation = self.slot.generation.load(Ordering::Relaxed);
+        (generation & !GENERATION_MASK) | (generation.wrapping_add(1) & GENERATION_MASK)
     }
 
     /// Transition: folded or raw to the same state, after the object was moved from `old` to `new`.
@@ -247,7 +262,12 @@ impl SlotGuard<'_> {
     ///
     /// Returns the old contents, which the caller frees. Returns `None` if the page is not under writeback or its
     /// generation differs; then the contents stay. The contents of the page and so the generation stay the same.
-    pub fn write_back(mut self, begun: Generation, to: BackingLocation) -> Option<Content> {
+    pub fn write_back(
+        mut self,
+        begun: Generation,
+        to: BackingLocation,
+        intents: &Intents,
+    ) -> Option<Content> {
         let old = self.content();
         if !self.is_under_writeback() || self.generation() != begun {
             return None;
@@ -256,13 +276,13 @@ impl SlotGuard<'_> {
         if !matches!(old, Content::Folded { .. } | Content::Raw { .. }) {
             return None;
         }
-        self.replace(written_back_word(to), to.location);
+        self.replace(written_back_word(to), to.location, intents);
         Some(old)
     }
 
     /// Transition: written back at `from` to the same page in memory. Returns false, and changes nothing, if the page
     /// is not written back at `from`. The generation stays the same.
-    pub fn promote(self, from: BackingLocation, to: Content) -> bool {
+    pub fn promote(self, from: BackingLocation, to: Content, intents: &Intents) -> bool {
         let word = match (self.content() == Content::WrittenBack(from), to) {
             (true, Content::Folded { len_bytes, priority, .. }) => {
                 Word::new(State::Folded).with_len(len_bytes).with_priority(priority)
@@ -271,17 +291,17 @@ impl SlotGuard<'_> {
             _ => return false,
         };
         let (Content::Folded { handle, .. } | Content::Raw { handle }) = to else { return false };
-        self.replace(word, handle);
+        self.replace(word, handle, intents);
         true
     }
 
     /// Transition: written back at `from` to written back at `to`, after the record was copied. Returns false, and
     /// changes nothing, if the page is not written back at `from`. Generation and marks stay the same.
-    pub fn move_written_back(self, from: BackingLocation, to: BackingLocation) -> bool {
+    pub fn move_written_back(self, from: BackingLocation, to: BackingLocation, intents: &Intents) -> bool {
         let is_there = self.content() == Content::WrittenBack(from);
         if is_there {
             let word = self.copy_marks(written_back_word(to));
-            self.replace(word, to.location);
+            self.replace(word, to.location, intents);
         }
         is_there
     }
@@ -307,20 +327,20 @@ impl SlotGuard<'_> {
     /// Returns the old contents, which the caller frees. Returns `None`, and changes nothing, if the generation is not
     /// `begun`, the page is not an object of a lower priority than `to`, or is under writeback. The generation and the
     /// accessed mark stay the same; the idle mark is cleared, as in zram.
-    pub fn recompress(self, begun: Generation, to: Content) -> Option<Content> {
+    pub fn recompress(self, begun: Generation, to: Content, intents: &Intents) -> Option<Content> {
         let old = self.content();
         let Content::Folded { handle, len_bytes, priority } = to else { return None };
         let is_lower = match old {
             Content::Folded { priority: present, .. } => present < priority,
             Content::Raw { .. } => true,
-            Content::Empty | Content::SameFilled(_) | Content::WrittenBack(_) => false,
+            Content::Empty | Content::SameFilled(_) | Content::WrittenBack(_) | Content::Lost => false,
         };
         if !is_lower || self.generation() != begun || self.is_under_writeback() {
             return None;
         }
         let word = Word::new(State::Folded).with_len(len_bytes).with_priority(priority);
         let word = self.copy_marks(word).without(Mark::Idle);
-        self.replace(word, handle);
+        self.replace(word, handle, intents);
         Some(old)
     }
 
@@ -388,23 +408,26 @@ impl SlotGuard<'_> {
     }
 
     /// Replaces word and payload by another form of the same page; the generation and the tried codecs stay the same.
-    fn replace(self, word: Word, payload: u64) {
-        self.slot.payload.store(payload, Ordering::Relaxed);
+    fn replace(self, word: Word, payload: u64, intents: &Intents) {
         let word = word.with_time_high(self.locked.word().time_high()).with_tried_of(self.locked.word());
-        self.locked.release_with(word);
-    }
-
-    /// Replaces the contents, advances the generation and clears the marks, which described the old contents. All
-    /// changes of contents go through this function.
-    fn exchange(self, word: Word, payload: u64) -> Content {
-        let old = self.content();
-        let word = word.with_time_high(self.locked.word().time_high());
-        self.slot.payload.store(payload, Ordering::Relaxed);
         let generation = self.slot.generation.load(Ordering::Relaxed);
-        let next = (generation & !GENERATION_MASK) | (generation.wrapping_add(1) & GENERATION_MASK);
-        self.slot.generation.store(next, Ordering::Relaxed);
-        self.locked.release_with(word);
-        old
+        let noted = intents.note(self.slot, word, generation, payload, 0);
+        self.slot.payload.store(payload, Ordering::Release);
+        self.locked.release_noted(word, noted);
+    }
+}
+
+/// Word and payload of contents.
+fn parts(content: Content) -> (Word, u64) {
+    match content {
+        Content::Empty => (Word::new(State::Empty), 0),
+        Content::SameFilled(fill_word) => (Word::new(State::SameFilled), fill_word),
+        Content::Folded { handle, len_bytes, priority } => {
+            (Word::new(State::Folded).with_len(len_bytes).with_priority(priority), handle)
+        }
+        Content::Raw { handle } => (Word::new(State::Raw), handle),
+        Content::WrittenBack(to) => (written_back_word(to), to.location),
+        Content::Lost => (Word::new(State::Lost), 0),
     }
 }
 

@@ -95,7 +95,7 @@ impl SlotSnapshot {
         match self.word.state() {
             State::Folded => usize::from(self.word.len_bytes()),
             State::Raw => 4096,
-            State::Empty | State::SameFilled | State::WrittenBack => 0,
+            State::Empty | State::SameFilled | State::WrittenBack | State::Lost => 0,
         }
     }
 }

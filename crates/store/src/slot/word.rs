@@ -4,7 +4,7 @@
 //! |-------|---------|
 //! | 0     | locked |
 //! | 1     | awaited: a thread may sleep on the lock |
-//! | 2-4   | state; 0 empty, 1 same-filled, 2 folded, 3 raw, 4 written back; others to come (cluster) |
+//! | 2-4   | state; 0 empty, 1 same-filled, 2 folded, 3 raw, 4 written back, 5 lost; others to come (cluster) |
 //! | 5-8   | codecs: the priority, of folded and of written back, and which codecs did not make the page smaller |
 //! | 9-20  | stored length in bytes, minus 1, of folded and of written back |
 //! | 21    | under writeback: a pass is writing this page (zram's post-processing flag) |
@@ -46,6 +46,7 @@ pub(super) enum State {
     Folded = 2,
     Raw = 3,
     WrittenBack = 4,
+    Lost = 5,
 }
 
 /// A slot's word, by its bits.
@@ -91,7 +92,8 @@ impl Word {
             2 => State::Folded,
             3 => State::Raw,
             4 => State::WrittenBack,
-            // Only this module creates words, in one of the five states.
+            // Only this module creates words; memory of a dead process may contain others.
+            5..=7 => State::Lost,
             _ => State::Empty,
         }
     }
@@ -155,6 +157,11 @@ impl Word {
 
     pub(super) fn is_awaited(self) -> bool {
         self.0 & AWAITED != 0
+    }
+
+    /// The two bits of the lock.
+    pub(super) fn lock_bits(self) -> u32 {
+        self.0 & (LOCKED | AWAITED)
     }
 
     pub(super) fn locked(self) -> Self {

@@ -64,7 +64,7 @@ use crate::layout::{DATA_START, Head, Layout, SUPERBLOCK_LEN, StoreId, Superbloc
 use crate::pages::Pages;
 use crate::slot::{BackingLocation, Content, SlotGuard};
 use control::Control;
-use pagefold_backing::{Backing, Buffer, Buffers};
+use pagefold_backing::{Backing, BackingError, Buffer, Buffers};
 use pagefold_page::PageCount;
 use pagefold_sys::cpu;
 use parking_lot::Mutex;
@@ -113,7 +113,7 @@ pub type OnFailure = dyn Fn(&StoreError) + Send + Sync;
 impl Writeback {
     /// Prepares a backing: clears its first MiB and writes a superblock, if there is room for both. Its former contents
     /// are lost.
-    pub(crate) fn attach(config: WritebackConfig, pages: PageCount) -> Result<Self, AttachError> {
+    pub(crate) fn attach(config: WritebackConfig, pages: &Pages) -> Result<Self, AttachError> {
         let WritebackConfig { backing, layout } = config;
         let len_bytes = backing.len_bytes();
         let min_bytes = Layout::len_min(layout);
@@ -121,10 +121,39 @@ impl Writeback {
             return Err(AttachError::TooSmall { len_bytes, min_bytes });
         }
         let id = new_id()?;
-        let layout = Layout::new(layout, id, len_bytes);
+        let mut layout = Layout::new(layout, id, len_bytes);
+        if let Some(kept) = &pages.kept {
+            layout.keep_sequences(kept.note_layout(layout.to_keep(id, len_bytes))?);
+        }
+        let writeback = Self::over(backing, layout)?;
+        if Layout::has_superblock(len_bytes) {
+            writeback.write_superblock(id, pages.table.page_count())?;
+        }
+        Ok(writeback)
+    }
+
+    /// The backing of a process that has died, without any page: [`Layout::claim`] finds those that are there, and
+    /// [`Layout::recovered`] follows.
+    pub(crate) fn recover(backing: Arc<dyn Backing>, pages: &Pages) -> Result<Self, AttachError> {
+        let kept = pages.kept.as_ref().and_then(|kept| Some((kept, kept.layout()?)));
+        let Some((kept, was)) = kept else { return Err(AttachError::OtherBacking) };
+        let kind = if was.is_log { LayoutKind::Log } else { LayoutKind::Blocks };
+        let len_bytes = backing.len_bytes();
+        if len_bytes != was.backing_len_bytes || len_bytes < Layout::len_min(kind) {
+            return Err(AttachError::OtherBacking);
+        }
+        let mut layout = Layout::new(kind, was.id, len_bytes);
+        if layout.to_keep(was.id, len_bytes) != was {
+            return Err(AttachError::OtherBacking);
+        }
+        layout.keep_sequences(kept.sequences(&was)?);
+        Ok(Self::over(backing, layout)?)
+    }
+
+    fn over(backing: Arc<dyn Backing>, layout: Layout) -> Result<Self, BackingError> {
         let buffers = Buffers::new(BUFFERS_BYTES)?;
         let control = Control::new(backing.clone(), buffers.clone(), layout.write_len_max());
-        let writeback = Writeback {
+        Ok(Writeback {
             backing,
             layout,
             buffers,
@@ -134,11 +163,7 @@ impl Writeback {
             writer: Mutex::new(Writer { control, write_head: None, clean_head: None }),
             ahead: Mutex::default(),
             on_failure: OnceLock::new(),
-        };
-        if Layout::has_superblock(len_bytes) {
-            writeback.write_superblock(id, pages)?;
-        }
-        Ok(writeback)
+        })
     }
 
     fn write_superblock(&self, id: StoreId, pages: PageCount) -> Result<(), AttachError> {
@@ -202,7 +227,7 @@ impl Writeback {
     }
 
     /// Counts a page that is written back now.
-    fn count_written_back(&self, written_back: BackingLocation) {
+    pub(crate) fn count_written_back(&self, written_back: BackingLocation) {
         add(&self.counters.written_back, 1);
         add(&self.counters.written_back_bytes, written_back.len_bytes.into());
     }
@@ -217,7 +242,7 @@ impl Writeback {
     /// Replaces the slot's location `from` by an object in memory. If the page is no longer written back at `from`,
     /// frees the object.
     pub(crate) fn promote(&self, pages: &Pages, from: BackingLocation, guard: SlotGuard, object: Content) {
-        match guard.promote(from, object) {
+        match guard.promote(from, object, &pages.intents) {
             true => {
                 pages.account(cpu::current(), Content::WrittenBack(from), object);
                 self.release(from);

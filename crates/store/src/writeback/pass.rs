@@ -273,7 +273,9 @@ impl<'a> Pass<'a> {
         let (handle, len_bytes, priority) = match guard.content() {
             Content::Folded { handle, len_bytes, priority } => (handle, len_bytes, priority),
             Content::Raw { handle } => (handle, PAGE_SIZE as u16, 0),
-            Content::Empty | Content::SameFilled(_) | Content::WrittenBack(_) => return CopyResult::Skipped,
+            Content::Empty | Content::SameFilled(_) | Content::WrittenBack(_) | Content::Lost => {
+                return CopyResult::Skipped;
+            }
         };
         let len = usize::from(len_bytes);
         if len != seen.object_len_bytes() {

@@ -53,7 +53,7 @@ impl Pass<'_> {
         // Counted first: as soon as the slot is unlocked, another thread may promote or discard the page.
         self.writeback.count_written_back(entry.to);
         let slot = self.pages.table.get(entry.index);
-        match slot.and_then(|slot| slot.lock().write_back(entry.generation, entry.to)) {
+        match slot.and_then(|slot| slot.lock().write_back(entry.generation, entry.to, &self.pages.intents)) {
             Some(old) => {
                 self.pages.account(cpu::current(), old, Content::WrittenBack(entry.to));
                 self.pages.free(old);
@@ -83,7 +83,8 @@ impl Pass<'_> {
     /// The cleaner's copy is written: the slot takes the new location, unless the page has changed in the meantime.
     fn moved(&mut self, entry: &Entry, from: BackingLocation) {
         let slot = self.pages.table.get(entry.index);
-        let is_moved = slot.is_some_and(|slot| slot.lock().move_written_back(from, entry.to));
+        let is_moved =
+            slot.is_some_and(|slot| slot.lock().move_written_back(from, entry.to, &self.pages.intents));
         self.writeback.layout.release(if is_moved { from } else { entry.to });
     }
 }

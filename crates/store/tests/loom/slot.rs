@@ -5,7 +5,10 @@ use crate::check;
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
-use pagefold_store::slot::{BackingLocation, Content, Slot};
+use pagefold_store::slot::{BackingLocation, Content, Intents, Slot};
+
+/// No slot outlives the process here.
+const NONE: &Intents = &Intents::NONE;
 
 /// A slot and three places for objects; loom reports any access to a place that races with a write.
 struct Model {
@@ -20,7 +23,7 @@ impl Model {
             slot: Slot::new(),
             places: [UnsafeCell::new(10), UnsafeCell::new(0), UnsafeCell::new(0)],
         };
-        model.slot.lock().fold(0, 100, 0);
+        model.slot.lock().publish(Content::Folded { handle: 0, len_bytes: 100, priority: 0 }, NONE);
         Arc::new(model)
     }
 
@@ -57,7 +60,7 @@ fn overwriter(model: &Arc<Model>) -> thread::JoinHandle<()> {
     let model = model.clone();
     thread::spawn(move || {
         model.write(1, 20);
-        let old = model.slot.lock().fold(1, 100, 0);
+        let old = model.slot.lock().publish(Content::Folded { handle: 1, len_bytes: 100, priority: 0 }, NONE);
         model.free(old);
     })
 }
@@ -119,7 +122,7 @@ fn relocation_beside_a_read_and_an_overwrite_loses_nothing() {
             let model = model.clone();
             thread::spawn(move || {
                 model.write(1, 20);
-                let old = model.slot.lock().keep_raw(1);
+                let old = model.slot.lock().publish(Content::Raw { handle: 1 }, NONE);
                 model.free(old);
                 old
             })
@@ -151,7 +154,7 @@ fn conditional_publish_never_overwrites_a_change() {
             };
             let guard = model.slot.lock();
             if guard.generation() == seen {
-                guard.fill(value | bit);
+                guard.publish(Content::SameFilled(value | bit), NONE);
                 return;
             }
         };
@@ -175,7 +178,7 @@ fn recompress(model: &Model) -> bool {
     drop(guard);
     model.write(2, value);
     let new = Content::Folded { handle: 2, len_bytes: 50, priority: 1 };
-    match model.slot.lock().recompress(generation, new) {
+    match model.slot.lock().recompress(generation, new, NONE) {
         Some(old) => {
             model.free(old);
             true
@@ -219,7 +222,7 @@ fn recompression_beside_writeback_leaves_one_of_the_two() {
         drop(guard);
         assert!(began);
         let to = BackingLocation { location: 5, len_bytes: 100, priority: 0 };
-        let written = model.slot.lock().write_back(generation, to);
+        let written = model.slot.lock().write_back(generation, to, NONE);
         written.into_iter().for_each(|old| model.free(old));
         recompressor.join().unwrap();
         // The generation is the same, so writeback takes the page, in whatever form it is.

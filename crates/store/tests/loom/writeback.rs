@@ -5,7 +5,10 @@ use crate::check;
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
-use pagefold_store::slot::{BackingLocation, Content, Slot};
+use pagefold_store::slot::{BackingLocation, Content, Intents, Slot};
+
+/// No slot outlives the process here.
+const NONE: &Intents = &Intents::NONE;
 
 /// Objects in memory and records on the medium; loom reports any access to one that races with a write.
 struct Model {
@@ -34,7 +37,7 @@ impl Model {
         let cell = || UnsafeCell::new(0);
         let model = Model { slot: Slot::new(), memory: [cell(), cell(), cell()], medium: [cell(), cell()] };
         put(&model.memory[0], 10);
-        model.slot.lock().fold(0, 100, 0);
+        model.slot.lock().publish(Content::Folded { handle: 0, len_bytes: 100, priority: 0 }, NONE);
         Arc::new(model)
     }
 
@@ -55,13 +58,14 @@ impl Model {
         let (copy, generation) = (get(&self.memory[handle as usize]), guard.generation());
         drop(guard);
         put(&self.medium[to as usize], copy);
-        let old = self.slot.lock().write_back(generation, written_back(to));
+        let old = self.slot.lock().write_back(generation, written_back(to), NONE);
         old.inspect(|old| self.free(*old)).is_some()
     }
 
     fn overwrite(&self, place: u64, value: u64) -> Content {
         put(&self.memory[place as usize], value);
-        let old = self.slot.lock().fold(place, 100, 0);
+        let old =
+            self.slot.lock().publish(Content::Folded { handle: place, len_bytes: 100, priority: 0 }, NONE);
         self.free(old);
         old
     }
@@ -148,7 +152,7 @@ fn moving_a_record_beside_a_reader_and_a_writer() {
                 // The old record stays readable while its segment is pinned: here, always.
                 let copy = get(&model.medium[0]);
                 put(&model.medium[1], copy);
-                model.slot.lock().move_written_back(written_back(0), written_back(1))
+                model.slot.lock().move_written_back(written_back(0), written_back(1), NONE)
             })
         };
         let writer = {
@@ -172,17 +176,18 @@ fn promotion_beside_the_cleaner_and_a_writer() {
             let model = model.clone();
             thread::spawn(move || {
                 put(&model.memory[2], get(&model.medium[0]));
-                model
-                    .slot
-                    .lock()
-                    .promote(written_back(0), Content::Folded { handle: 2, len_bytes: 100, priority: 0 })
+                model.slot.lock().promote(
+                    written_back(0),
+                    Content::Folded { handle: 2, len_bytes: 100, priority: 0 },
+                    NONE,
+                )
             })
         };
         let cleaner = {
             let model = model.clone();
             thread::spawn(move || {
                 put(&model.medium[1], get(&model.medium[0]));
-                model.slot.lock().move_written_back(written_back(0), written_back(1))
+                model.slot.lock().move_written_back(written_back(0), written_back(1), NONE)
             })
         };
         let old = model.overwrite(1, 20);

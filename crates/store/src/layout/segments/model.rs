@@ -2,10 +2,13 @@
 //! exactly once, never while a reader has it pinned, and its next writer is ordered after all its readers.
 
 use super::{SegmentIndex, Segments};
-use crate::slot::{BackingLocation, Content, Slot};
+use crate::slot::{BackingLocation, Content, Intents, Slot};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
+
+/// No slot outlives the process here.
+const NONE: &Intents = &Intents::NONE;
 
 const SEGMENT_LEN: u32 = 4096;
 const RECORD_LEN: u32 = 100;
@@ -32,7 +35,7 @@ impl Model {
         let (head, _) = model.segments.open(0).unwrap();
         model.segments.add_record(head, RECORD_LEN);
         model.write(head, 10);
-        model.slot.lock().publish(Content::WrittenBack(model.place(head)));
+        model.slot.lock().publish(Content::WrittenBack(model.place(head)), NONE);
         if !is_open {
             model.segments.close(head);
         }
@@ -71,7 +74,7 @@ impl Model {
 
     /// Empties the slot, as a discard does.
     fn discard(&self) {
-        let old = self.slot.lock().clear();
+        let old = self.slot.lock().publish(Content::Empty, NONE);
         if let Content::WrittenBack(written_back) = old {
             self.segments.drop_record(self.segment_of(written_back), RECORD_LEN);
         }
@@ -132,7 +135,7 @@ fn the_cleaner_moves_a_record_beside_a_reader_and_a_writer() {
             model.write(head, model.read(victim));
             model.segments.add_record(head, RECORD_LEN);
             let (from, to) = (model.place(victim), model.place(head));
-            let moved = model.slot.lock().move_written_back(from, to);
+            let moved = model.slot.lock().move_written_back(from, to, NONE);
             model.segments.drop_record(if moved { victim } else { head }, RECORD_LEN);
             model.segments.unpin(victim);
             model.segments.close(head);

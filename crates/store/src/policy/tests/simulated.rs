@@ -8,12 +8,15 @@ use crate::policy::settings::Policy;
 use crate::policy::target::{Memory, Sweep, SweepResult, WritebackTarget};
 use crate::policy::throttle::Throttle;
 use crate::report::Progress;
-use crate::slot::{AccessTime, BackingLocation, Content, Slot, SlotSnapshot};
+use crate::slot::{AccessTime, BackingLocation, Content, Intents, Slot, SlotSnapshot};
 use pagefold_backing::BackingError;
 use pagefold_page::PageCount;
 use std::cell::{Cell, RefCell};
 use std::ops::ControlFlow;
 use std::time::Duration;
+
+/// No slot outlives the process here.
+const NONE: &Intents = &Intents::NONE;
 
 pub(super) const LEN: u64 = 1000;
 pub(super) const BATCH: u64 = 32;
@@ -85,7 +88,9 @@ impl SimulatedStore {
 
     /// Writes a page with a last access `age_ticks` ago.
     pub(super) fn write(&self, index: usize, len_bytes: u64, age_ticks: u16) {
-        let old = self.slots[index].lock().fold(0, len_bytes as u16, 0);
+        let old = self.slots[index]
+            .lock()
+            .publish(Content::Folded { handle: 0, len_bytes: len_bytes as u16, priority: 0 }, NONE);
         self.slots[index].lock().set_last_access(self.access_time_now().before(age_ticks));
         self.use_bytes(len_bytes as i64 - content_len(old));
     }
@@ -162,7 +167,8 @@ impl SimulatedStore {
             let last_access = slot.last_access();
             assert!(slot.begin_writeback());
             let generation = slot.generation();
-            let old = slot.write_back(generation, BackingLocation { location: 8, len_bytes: 1, priority: 0 });
+            let old =
+                slot.write_back(generation, BackingLocation { location: 8, len_bytes: 1, priority: 0 }, NONE);
             let len_bytes = content_len(old.unwrap()) as u64;
             self.use_bytes(-(len_bytes as i64));
             self.room_bytes.set(self.room_bytes.get() - len_bytes);
