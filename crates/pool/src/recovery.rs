@@ -38,7 +38,7 @@ enum Use {
     Bad,
 }
 
-/// What is known of a class.
+/// The known parts of a class.
 #[derive(Debug, Default)]
 struct Found {
     chain: Vec<FrameId>,

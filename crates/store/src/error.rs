@@ -70,8 +70,8 @@ pub enum StoreError {
     /// The codec cannot be set up.
     #[error(transparent)]
     Codec(CodecError),
-    /// What a dead process left of the page is inconsistent. The contents are lost; the page can be written again.
-    #[error("page {index} is lost: what the former process left of it is inconsistent")]
+    /// A process has died and left the page inconsistent. The contents are lost; the page can be written again.
+    #[error("page {index} is lost: the former process left it inconsistent")]
     Lost {
         /// The page.
         index: PageIndex,

@@ -35,8 +35,8 @@ impl SharedMemory {
         Ok(SharedMemory { file: fd.into(), is_unswappable: false })
     }
 
-    /// Creates an empty file, whose memory the system never swaps out, whoever maps it: on a private tmpfs that no path
-    /// leads to. Needs CAP_SYS_ADMIN and Linux 6.4.
+    /// Creates an empty file, whose memory the system never swaps out, whether a process maps it or not: on a private tmpfs
+    /// that no path leads to. Needs CAP_SYS_ADMIN and Linux 6.4.
     pub fn new_unswappable() -> Result<Self, SysError> {
         let failed = |what: &'static str| move |e: rustix::io::Errno| SysError::new(what, e.raw_os_error());
         let context = rustix::mount::fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC);

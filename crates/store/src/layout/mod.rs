@@ -94,7 +94,7 @@ impl Layout {
         }
     }
 
-    /// What another process needs to know of it.
+    /// The facts by which another process makes it again.
     pub(crate) fn to_keep(&self, id: StoreId, backing_len_bytes: u64) -> KeptLayout {
         let (unit_len, unit_count, _) = self.units();
         let is_log = self.log().is_some();

@@ -78,7 +78,9 @@ impl<'a> Locked<'a> {
 impl Drop for Locked<'_> {
     #[inline]
     fn drop(&mut self) {
-        let before = Word(self.atomic.swap(self.state.0, Ordering::Release));
+        // Acquire too: later stores, to the place of the old object, come after this one, also in memory that outlives the
+        // process.
+        let before = Word(self.atomic.swap(self.state.0, Ordering::AcqRel));
         if before.is_awaited() {
             wake(self.atomic, 1);
         }

@@ -87,7 +87,7 @@ pub enum Content {
     },
     /// Moved to the backing.
     WrittenBack(BackingLocation),
-    /// Lost: what a dead process left of it is inconsistent.
+    /// Lost: a process has died, and left it inconsistent.
     Lost,
 }
 
@@ -253,7 +253,8 @@ impl SlotGuard<'_> {
     pub fn relocate(self, old: u64, new: u64) -> bool {
         let is_old = self.content().handle() == Some(old);
         if is_old {
-            self.slot.payload.store(new, Ordering::Relaxed);
+            // After the copy of the bytes, also in memory that outlives the process.
+            self.slot.payload.store(new, Ordering::Release);
         }
         is_old
     }

@@ -207,7 +207,7 @@ fn every_codec_above_the_object_is_tried_by_itself() {
     for priority in 0..4 {
         for mask in 0..8u8 {
             let slot = Slot::new();
-            slot.lock().publish(Content::Folded { handle: 7, len_bytes: 4095, priority: priority }, NONE);
+            slot.lock().publish(Content::Folded { handle: 7, len_bytes: 4095, priority }, NONE);
             let wanted: Vec<u8> = (1..4).filter(|to| mask & 1 << (to - 1) != 0).collect();
             wanted.iter().for_each(|&to| slot.lock().set_tried(to));
             let above: Vec<u8> = wanted.into_iter().filter(|&to| to > priority).collect();
@@ -240,7 +240,7 @@ fn tried_codecs_stay_with_the_page_and_go_with_its_contents() {
     slot.lock().publish(Content::Raw { handle: 9 }, NONE);
     assert_eq!((tried(&slot), slot.snapshot().object_len_bytes()), (vec![], 4096));
     for len_bytes in [1, 4095] {
-        slot.lock().publish(Content::Folded { handle: 7, len_bytes: len_bytes, priority: 0 }, NONE);
+        slot.lock().publish(Content::Folded { handle: 7, len_bytes, priority: 0 }, NONE);
         assert_eq!(slot.snapshot().object_len_bytes(), usize::from(len_bytes));
     }
 }

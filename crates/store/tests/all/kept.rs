@@ -29,7 +29,7 @@ fn read_all(store: &Store) -> Vec<[u8; 4096]> {
         .collect()
 }
 
-/// What does not depend on the process.
+/// The counters that do not depend on the process.
 fn lasting(stats: Stats) -> [u64; 8] {
     let Stats { mm, memory, recompress, .. } = stats;
     [

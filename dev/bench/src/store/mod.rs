@@ -1,7 +1,9 @@
 //! `pagefold-bench store`: the engine, called directly in the measuring thread, against the kernel's zram.
 //!
-//! `subject` makes the stores; `pages` compares pagefold's and the kernel's; `recompress` reads beside recompression.
+//! `subject` makes the stores; `pages` compares pagefold's and the kernel's; `kept` measures memory
+//! that outlives its process; `recompress` reads beside recompression.
 
+mod kept;
 mod pages;
 mod recompress;
 pub mod subject;
@@ -23,6 +25,8 @@ pub struct StoreArgs {
 enum Measurement {
     /// Store and load of each page set, and the memory that it takes, against the kernel's
     Pages,
+    /// A store in memory that outlives its process, against one in private memory, and its recovery
+    Kept,
     /// Reads during recompression, against reads while threads run the codecs alone
     Recompress,
 }
@@ -33,6 +37,7 @@ pub fn run(args: &StoreArgs, files: &[PathBuf], report: &mut Report) -> anyhow::
         for measurement in report::chosen(&args.only) {
             match measurement {
                 Measurement::Pages => pages::measure(set, report)?,
+                Measurement::Kept => kept::measure(set, report)?,
                 Measurement::Recompress => recompress::measure(set, report)?,
             }
         }

@@ -48,7 +48,7 @@ pub fn measure(set: &PageSet, report: &mut Report) -> anyhow::Result<()> {
 }
 
 /// Stores and loads the set in requests of both sizes, and compares what was loaded. Returns the values of [`FIGURES`].
-fn measure_round(
+pub fn measure_round(
     subject: &dyn Subject,
     set: &PageSet,
     round: usize,

@@ -54,11 +54,12 @@ pub fn new_store(len_bytes: u64) -> anyhow::Result<Store> {
 
 /// The same, with further codecs.
 pub fn store_with(further_codecs: [Option<CodecSpec>; 3], len_bytes: u64) -> anyhow::Result<Store> {
-    let mut config = StoreConfig::new(len_bytes);
-    config.codec = CodecSpec::named(CODEC);
-    config.mem_limit = MemLimit::Off;
-    config.further_codecs = further_codecs;
-    Ok(Store::new(config)?)
+    Ok(Store::new(StoreConfig { further_codecs, ..config(len_bytes) })?)
+}
+
+/// The configuration of a store of `len_bytes` bytes without a memory limit.
+pub fn config(len_bytes: u64) -> StoreConfig {
+    StoreConfig { codec: CodecSpec::named(CODEC), mem_limit: MemLimit::Off, ..StoreConfig::new(len_bytes) }
 }
 
 /// Rounds that do not count, and that do. The first stores every page once and so touches all memory; later ones overwrite.
