@@ -48,7 +48,11 @@ pub fn file_of(memory: &SharedMemory) -> File {
 pub fn start(part: &str, shared: &Shared) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "child::child", "--nocapture", "--test-threads=1"]);
-    command.env(PART, part).env("GLIBC_TUNABLES", TUNABLES).env_remove("RUST_BACKTRACE").stdout(Stdio::null());
+    command
+        .env(PART, part)
+        .env("GLIBC_TUNABLES", TUNABLES)
+        .env_remove("RUST_BACKTRACE")
+        .stdout(Stdio::null());
     let fds = [
         (shared.memory.as_fd().as_raw_fd(), MEMORY_FD),
         (shared.notes.as_raw_fd(), NOTES_FD),
@@ -81,6 +85,8 @@ fn child() {
     match part.split_once(' ').unwrap() {
         #[cfg(target_arch = "x86_64")]
         ("step", name) => crate::step::run_child(name, shared),
+        #[cfg(target_arch = "x86_64")]
+        ("recovery", name) => crate::step::run_recovery(name, shared),
         #[cfg(target_arch = "x86_64")]
         ("toy", _) => crate::step::toy::run_child(shared),
         ("kills", words) => crate::kills::run_child(words, shared),

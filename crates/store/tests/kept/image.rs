@@ -14,11 +14,25 @@ use std::sync::Arc;
 const PAGE: usize = 4096;
 
 /// The bytes of a file at one moment.
-#[derive(Clone, PartialEq, Eq, Hash)]
+#[derive(Clone)]
 pub struct Image {
-    len_bytes: u64,
-    /// The pages that use memory: offset and bytes. Images of similar files share pages.
-    pub pages: Vec<(u64, Arc<[u8; PAGE]>)>,
+    pub len_bytes: u64,
+    /// The pages that use memory, by their offsets. Images of similar files share pages.
+    pub pages: Vec<(u64, Arc<PageCopy>)>,
+}
+
+/// A page of a file.
+pub struct PageCopy {
+    pub bytes: [u8; PAGE],
+    hash: u64,
+}
+
+impl PageCopy {
+    pub fn new(bytes: [u8; PAGE]) -> Self {
+        let mut hasher = DefaultHasher::new();
+        bytes.hash(&mut hasher);
+        PageCopy { bytes, hash: hasher.finish() }
+    }
 }
 
 impl Image {
@@ -38,8 +52,8 @@ impl Image {
                 let mut bytes = [0; PAGE];
                 let len = PAGE.min((len_bytes - offset) as usize);
                 file.read_exact_at(&mut bytes[..len], offset).unwrap();
-                let same = self.page(offset).filter(|before| ***before == bytes);
-                pages.push((offset, same.cloned().unwrap_or_else(|| Arc::new(bytes))));
+                let same = self.page(offset).filter(|before| before.bytes == bytes);
+                pages.push((offset, same.cloned().unwrap_or_else(|| Arc::new(PageCopy::new(bytes)))));
             }
         }
         Image { len_bytes, pages }
@@ -57,38 +71,44 @@ impl Image {
     /// Writes the bytes to a file in the folder for files of tests, and returns its path.
     pub fn save(&self, name: &str) -> PathBuf {
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-        let file = File::create(&path).unwrap();
-        file.set_len(self.len_bytes).unwrap();
-        self.pages.iter().for_each(|(offset, bytes)| file.write_all_at(&bytes[..], *offset).unwrap());
+        self.write_to(&File::create(&path).unwrap());
         path
     }
 
     /// New memory with the same bytes and the same holes.
     pub fn to_memory(&self) -> SharedMemory {
         let memory = SharedMemory::new().unwrap();
-        memory.set_len(self.len_bytes).unwrap();
-        let file = file_of(&memory);
-        self.pages.iter().for_each(|(offset, bytes)| file.write_all_at(&bytes[..], *offset).unwrap());
+        self.write_to(&file_of(&memory));
         memory
     }
 
     /// A new medium with the same bytes; none if there are no bytes.
     pub fn to_backing(&self) -> Option<Arc<dyn Backing>> {
         let backing = MemoryBacking::new(self.len_bytes as usize);
-        self.pages.iter().for_each(|(offset, bytes)| {
+        self.pages.iter().for_each(|(offset, page)| {
             let len = PAGE.min((self.len_bytes - offset) as usize);
-            backing.write_at(*offset, &bytes[..len]).unwrap();
+            backing.write_at(*offset, &page.bytes[..len]).unwrap();
         });
         (self.len_bytes > 0).then(|| Arc::new(backing) as Arc<dyn Backing>)
     }
 
+    /// Gives an empty file the same bytes.
+    pub fn write_to(&self, file: &File) {
+        file.set_len(self.len_bytes).unwrap();
+        for (offset, page) in &self.pages {
+            let len = PAGE.min((self.len_bytes - offset) as usize);
+            file.write_all_at(&page.bytes[..len], *offset).unwrap();
+        }
+    }
+
     pub fn hash_value(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
-        self.hash(&mut hasher);
+        self.len_bytes.hash(&mut hasher);
+        self.pages.iter().for_each(|(offset, page)| (offset, page.hash).hash(&mut hasher));
         hasher.finish()
     }
 
-    fn page(&self, offset: u64) -> Option<&Arc<[u8; PAGE]>> {
+    fn page(&self, offset: u64) -> Option<&Arc<PageCopy>> {
         self.pages.binary_search_by_key(&offset, |page| page.0).ok().map(|at| &self.pages[at].1)
     }
 
@@ -98,12 +118,14 @@ impl Image {
         let offsets: std::collections::BTreeSet<u64> = offsets.collect();
         let mut text = String::new();
         for offset in offsets {
-            match (before.page(offset), self.page(offset)) {
+            let bytes = |page: &'_ Arc<PageCopy>| page.bytes;
+            match (before.page(offset).map(bytes), self.page(offset).map(bytes)) {
                 (Some(old), Some(new)) => {
                     let words = (0..PAGE).step_by(8).filter(|at| old[*at..*at + 8] != new[*at..*at + 8]);
                     for at in words.take(16) {
-                        let word = |page: &[u8; PAGE]| u64::from_le_bytes(page[at..at + 8].try_into().unwrap());
-                        let (old, new) = (word(old), word(new));
+                        let word =
+                            |page: &[u8; PAGE]| u64::from_le_bytes(page[at..at + 8].try_into().unwrap());
+                        let (old, new) = (word(&old), word(&new));
                         writeln!(text, "  {:#x}: {old:#018x} -> {new:#018x}", offset + at as u64).unwrap();
                     }
                 }

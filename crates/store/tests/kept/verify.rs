@@ -4,7 +4,7 @@ use crate::support::rig::{SEGMENT_LEN, raw_page, soft_page};
 use pagefold_backing::Backing;
 use pagefold_codec::{COMPRESS_BUF_LEN, Codec, CodecSpec};
 use pagefold_page::{PAGE_SIZE, Page, PageIndex};
-use pagefold_store::writeback::LayoutKind;
+use pagefold_store::writeback::{LayoutKind, Selection, Which, WritebackError};
 use pagefold_store::{MemLimit, Recovered, SlotState, Store, StoreConfig, StoreError};
 use pagefold_sys::sharedmem::SharedMemory;
 use std::ops::ControlFlow;
@@ -31,7 +31,10 @@ pub type Contents = Vec<Box<Page>>;
 pub fn read_all(store: &Store) -> Contents {
     let read = |index: u64| {
         let mut page = Box::new([0xee; PAGE_SIZE]);
-        store.read(index * FRAME, &mut page[..]).map(|()| page).unwrap_or_else(|e| panic!("reading {index}: {e}"))
+        store
+            .read(index * FRAME, &mut page[..])
+            .map(|()| page)
+            .unwrap_or_else(|e| panic!("reading {index}: {e}"))
     };
     (0..store.len_bytes() / FRAME).map(read).collect()
 }
@@ -111,10 +114,29 @@ impl Subject {
     /// Checks that the file uses the memory that the statistics count, and a header.
     fn check_memory(&self) {
         let memory = self.store.stats().memory;
-        let (used, counted) = (self.memory.used_bytes().unwrap(), memory.objects + memory.slots + memory.ready);
+        let (used, counted) =
+            (self.memory.used_bytes().unwrap(), memory.objects + memory.slots + memory.ready);
         assert!(used >= counted, "the file uses {used} bytes, less than {memory:?}");
         let most = counted + memory.links.next_multiple_of(FRAME) + HEADER_MAX;
         assert!(used <= most, "the file uses {used} bytes: more than {memory:?} and a header");
+    }
+
+    /// Checks that all pages can be written back, and read as before then. Does nothing in a store without a backing.
+    pub fn check_write_back(&self, contents: &Contents) {
+        if self.store.writeback().is_none() {
+            return;
+        }
+        let on = &mut |_: &_| ControlFlow::Continue(());
+        let report = self.store.write_back(&Selection::of(Which::All), on).unwrap();
+        let left =
+            states(&self.store).into_iter().filter(|state| !state.is_same_filled && !state.is_written_back);
+        match report.error {
+            None => {
+                assert_eq!(left.map(|state| state.index).collect::<Vec<_>>(), [], "pages not written back")
+            }
+            Some(error) => assert_eq!(error, WritebackError::Full),
+        }
+        assert!(read_all(&self.store) == *contents, "a page reads wrong after it was written back");
     }
 
     /// Checks that the store works: writes the pages `indexes` again, in other forms, reads them, and discards all.
@@ -122,7 +144,9 @@ impl Subject {
         let store = &self.store;
         store.set_mem_limit(MemLimit::Off);
         for version in [901, 902] {
-            let page = |index| if (index + version) % 2 == 0 { raw_page(index, version) } else { soft_page(index, version) };
+            let page = |index| {
+                if (index + version) % 2 == 0 { raw_page(index, version) } else { soft_page(index, version) }
+            };
             indexes.iter().for_each(|index| store.write(index * FRAME, &page(*index)).unwrap());
             for index in indexes {
                 let mut read = [0; PAGE_SIZE];

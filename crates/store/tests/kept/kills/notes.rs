@@ -22,7 +22,8 @@ impl Notes {
         file.set_len(len_bytes as u64).unwrap();
         let (protection, fd) = (libc::PROT_READ | libc::PROT_WRITE, file.as_raw_fd());
         // SAFETY: a new mapping of a file.
-        let base = unsafe { libc::mmap(std::ptr::null_mut(), len_bytes, protection, libc::MAP_SHARED, fd, 0) };
+        let base =
+            unsafe { libc::mmap(std::ptr::null_mut(), len_bytes, protection, libc::MAP_SHARED, fd, 0) };
         assert_ne!(base, libc::MAP_FAILED);
         // SAFETY: the file has this length and is not made shorter; it is mapped as long as the process lives, and all
         // processes access it as atomics.

@@ -34,9 +34,7 @@ pub fn run_child(name: &str, shared: Shared) {
     let mut store = Store::new_kept(scenario.config(), memory).unwrap();
     if let Some((layout, len_bytes)) = scenario.backing {
         medium.set_len(len_bytes as u64).unwrap();
-        let options = FileOptions { direct: Direct::Off, uring: Uring::Off };
-        let backing = Arc::new(FileBacking::new(medium, options).unwrap());
-        store.attach(WritebackConfig { backing, layout }).unwrap();
+        store.attach(WritebackConfig { backing: file_backing(medium), layout }).unwrap();
     }
     scenario.set_up(&store);
     note_contents(&notes, BEFORE_AT, &read_all(&store));
@@ -45,8 +43,31 @@ pub fn run_child(name: &str, shared: Shared) {
     scenario.run(&store);
     tracer::end_of_traced();
     store.writeback().iter().for_each(|writeback| writeback.settings().promote.store(false));
-    let after_at = BEFORE_AT + scenario.page_count * PAGE_SIZE as u64;
-    note_contents(&notes, after_at, &read_all(&store));
+    note_contents(&notes, after_at(&scenario), &read_all(&store));
+}
+
+/// Not a test by itself: the process that recovers a store.
+pub fn run_recovery(name: &str, shared: Shared) {
+    let scenario = scenario::named(name);
+    let Shared { memory, notes, medium } = shared;
+    let backing = scenario.backing.map(|_| file_backing(medium) as Arc<_>);
+    note_thread(&notes);
+    tracer::stop_to_be_traced();
+    let (store, _) = Store::recover(scenario.config(), memory, backing).unwrap();
+    tracer::end_of_traced();
+    store.writeback().iter().for_each(|writeback| writeback.settings().promote.store(false));
+    let contents = read_all(&store);
+    note_contents(&notes, BEFORE_AT, &contents);
+    note_contents(&notes, after_at(&scenario), &contents);
+}
+
+fn file_backing(medium: File) -> Arc<FileBacking> {
+    let options = FileOptions { direct: Direct::Off, uring: Uring::Off };
+    Arc::new(FileBacking::new(medium, options).unwrap())
+}
+
+fn after_at(scenario: &Scenario) -> u64 {
+    BEFORE_AT + scenario.page_count * PAGE_SIZE as u64
 }
 
 fn note_thread(notes: &File) {
@@ -104,14 +125,19 @@ struct Run {
     after: Contents,
 }
 
-/// Runs a scenario in a traced child, and records each state that it has not been in before.
-fn record(scenario: &Scenario) -> Run {
-    let shared = Shared::new();
-    let mut child = child::start(&format!("step {}", scenario.name), &shared);
+/// Runs a scenario in a traced child, and records each state that it has not been in before. With a moment, the operation
+/// is the recovery of the store that is left if the process dies at that moment.
+fn record(scenario: &Scenario, death: Option<&Moment>) -> Run {
+    let mut shared = Shared::new();
+    if let Some(death) = death {
+        shared.memory = death.memory.to_memory();
+        death.medium.write_to(&shared.medium);
+    }
+    let part = if death.is_some() { "recovery" } else { "step" };
+    let mut child = child::start(&format!("{part} {}", scenario.name), &shared);
     let mut tracer = trace(&mut child, &shared);
     let file = child::file_of(&shared.memory);
     let mut medium = Arc::new(Image::of(&shared.medium));
-    let before = noted_contents(&shared.notes, BEFORE_AT, scenario.page_count);
     let first = Moment {
         step: 0,
         place: "before the operation".into(),
@@ -150,8 +176,8 @@ fn record(scenario: &Scenario) -> Run {
         }
     }
     assert!(child.wait().unwrap().success(), "{}: the child failed after its operation", scenario.name);
-    let after_at = BEFORE_AT + scenario.page_count * PAGE_SIZE as u64;
-    let after = noted_contents(&shared.notes, after_at, scenario.page_count);
+    let before = noted_contents(&shared.notes, BEFORE_AT, scenario.page_count);
+    let after = noted_contents(&shared.notes, after_at(scenario), scenario.page_count);
     Run { moments, stores, calls, before, after }
 }
 
@@ -174,6 +200,7 @@ fn check(scenario: &Scenario, run: &Run, moment: &Moment, is_new: &mut [bool]) {
         }
     }
     subject.check_counters(&contents);
+    subject.check_write_back(&contents);
     let stored = (0..scenario.page_count).filter(|index| contents[*index as usize].iter().any(|b| *b != 0));
     let mut indexes: Vec<_> = stored.chain([scenario.page_count - 1]).collect();
     indexes.dedup();
@@ -182,14 +209,32 @@ fn check(scenario: &Scenario, run: &Run, moment: &Moment, is_new: &mut [bool]) {
 
 /// Runs a scenario, and returns what is wrong with it.
 fn faults(scenario: &Scenario) -> Vec<String> {
-    let run = match caught(|| record(scenario)) {
+    let run = match caught(|| record(scenario, None)) {
         Ok(run) => run,
         Err(fault) => return vec![format!("{}: {fault}", scenario.name)],
     };
+    let (mut faults, is_new) = faults_of(scenario, &run, 1);
+    let is_acknowledged = scenario
+        .touched
+        .clone()
+        .all(|index| run.before[index as usize] == run.after[index as usize] || is_new[index as usize]);
+    if faults.is_empty() && !is_acknowledged {
+        faults.push(format!("{}: the store has the old contents after the operation", scenario.name));
+    }
+    eprintln!("{}: {} stores, {} calls, {} states", scenario.name, run.stores, run.calls, run.moments.len());
+    faults
+}
+
+/// Checks one of `step` states of a run, the last one in any case. Returns the faults, and which touched pages have their
+/// new contents at the end.
+fn faults_of(scenario: &Scenario, run: &Run, step: usize) -> (Vec<String>, Vec<bool>) {
     let mut is_new = vec![false; scenario.page_count as usize];
     let mut faults = Vec::new();
     for (at, moment) in run.moments.iter().enumerate() {
-        if let Err(fault) = caught(|| check(scenario, &run, moment, &mut is_new)) {
+        if at % step != 0 && at + 1 != run.moments.len() {
+            continue;
+        }
+        if let Err(fault) = caught(|| check(scenario, run, moment, &mut is_new)) {
             let before = &run.moments[at.saturating_sub(1)].memory;
             faults.push(format!(
                 "{}: step {} {}: {fault}\n{}",
@@ -200,16 +245,34 @@ fn faults(scenario: &Scenario) -> Vec<String> {
             ));
         }
     }
-    let unchanged = scenario.touched.clone().all(|index| run.before[index as usize] == run.after[index as usize]);
-    if !unchanged && faults.is_empty() {
-        let all_new = scenario.touched.clone().all(|index| {
-            run.before[index as usize] == run.after[index as usize] || is_new[index as usize]
-        });
-        if !all_new {
-            faults.push(format!("{}: the store has the old contents after the operation", scenario.name));
+    (faults, is_new)
+}
+
+/// Lets a process die while it recovers the store of another one that died during an operation: at about `deaths` moments
+/// of the operation, and at about `checks` moments of each recovery.
+fn recovery_faults(scenario: &Scenario, deaths: usize, checks: usize) -> Vec<String> {
+    let run = match caught(|| record(scenario, None)) {
+        Ok(run) => run,
+        Err(fault) => return vec![format!("{}: {fault}", scenario.name)],
+    };
+    let mut faults = Vec::new();
+    let every = (run.moments.len() / deaths).max(1);
+    // Also the middle of a part.
+    for death in run.moments.iter().skip(every / 2).step_by(every) {
+        match caught(|| record(scenario, Some(death))) {
+            Err(fault) => faults.push(format!("{}: recovery at step {}: {fault}", scenario.name, death.step)),
+            Ok(recovery) => {
+                let untouched = scenario::named(&scenario.name).touching(0..0);
+                let step = (recovery.moments.len() / checks).max(1);
+                let (found, _) = faults_of(&untouched, &recovery, step);
+                faults.extend(
+                    found.into_iter().map(|fault| format!("recovery at step {}: {fault}", death.step)),
+                );
+                let states = recovery.moments.len();
+                eprintln!("{}: recovery at step {}: {states} states", scenario.name, death.step);
+            }
         }
     }
-    eprintln!("{}: {} stores, {} calls, {} states", scenario.name, run.stores, run.calls, run.moments.len());
     faults
 }
 
@@ -221,8 +284,30 @@ fn run_group(scenarios: Vec<Scenario>) {
         Some(part) => scenario.name.contains(part.as_str()),
         None => is_full || !scenario.is_long,
     });
-    let faults: Vec<_> = selected.flat_map(|scenario| faults(&scenario)).collect();
+    report(selected.flat_map(|scenario| faults(&scenario)).collect());
+}
+
+fn report(faults: Vec<String>) {
     assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults[..faults.len().min(20)].join("\n"));
+}
+
+/// A process dies while it recovers the store of another one.
+#[test]
+fn death_in_a_recovery() {
+    let is_full = std::env::var_os("PAGEFOLD_FULL").is_some();
+    let short = [
+        "write Folded over Raw",
+        "write Raw over InLog",
+        "folded over raw at the limit",
+        "raw over raw at the limit",
+        "compact",
+        "clean",
+        "promote in Blocks",
+    ];
+    let scenarios = scenario::groups().into_iter().flatten();
+    let selected = scenarios.filter(|scenario| is_full || short.contains(&scenario.name.as_str()));
+    let (deaths, checks) = if is_full { (24, 400) } else { (4, 10) };
+    report(selected.flat_map(|scenario| recovery_faults(&scenario, deaths, checks)).collect());
 }
 
 #[test]

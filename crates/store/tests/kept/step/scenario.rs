@@ -47,7 +47,8 @@ impl Scenario {
         }
     }
 
-    fn touching(self, touched: Range<u64>) -> Self {
+    /// The scenario with other pages that the operation may change.
+    pub fn touching(self, touched: Range<u64>) -> Self {
         Scenario { touched, ..self }
     }
 
@@ -94,15 +95,8 @@ enum Form {
 }
 
 impl Form {
-    const ALL: [Form; 7] = [
-        Form::Empty,
-        Form::SameFilled,
-        Form::Short,
-        Form::Folded,
-        Form::Raw,
-        Form::InLog,
-        Form::InBlocks,
-    ];
+    const ALL: [Form; 7] =
+        [Form::Empty, Form::SameFilled, Form::Short, Form::Folded, Form::Raw, Form::InLog, Form::InBlocks];
 
     fn layout(self) -> Option<LayoutKind> {
         match self {
@@ -126,7 +120,8 @@ impl Form {
 
 fn same_filled(index: u64, version: u64) -> Page {
     let mut page = [0; PAGE_SIZE];
-    page.chunks_mut(8).for_each(|word| word.copy_from_slice(&(index << 32 | version | 1 << 63).to_le_bytes()));
+    page.chunks_mut(8)
+        .for_each(|word| word.copy_from_slice(&(index << 32 | version | 1 << 63).to_le_bytes()));
     page
 }
 
@@ -180,7 +175,8 @@ fn around(store: &Store, form: Form) {
 
 /// An operation on [`TARGET`], which has a form before.
 fn change(name: &str, form: Form, operation: impl Fn(&Store) + 'static) -> Scenario {
-    let scenario = Scenario::new(format!("{name} over {form:?}"), move |store| around(store, form), operation);
+    let scenario =
+        Scenario::new(format!("{name} over {form:?}"), move |store| around(store, form), operation);
     let scenario = scenario.touching(TARGET..TARGET + 1);
     match form.layout() {
         Some(layout) => scenario.on(layout, 6),
@@ -197,8 +193,7 @@ fn changes() -> Vec<Scenario> {
             scenarios.push(change(&format!("write {new:?}"), old, move |store| write(store, TARGET, &page)));
         }
         scenarios.push(change("discard", old, |store| discard(store, TARGET..TARGET + 1)));
-        scenarios
-            .push(change("write_zeroes", old, |store| store.write_zeroes(TARGET * PAGE, PAGE).unwrap()));
+        scenarios.push(change("write_zeroes", old, |store| store.write_zeroes(TARGET * PAGE, PAGE).unwrap()));
         scenarios.push(change("write_same_filled", old, |store| {
             store.write_same_filled(PageIndex(TARGET), 77).unwrap();
         }));
@@ -262,9 +257,15 @@ fn passes() -> Vec<Scenario> {
     };
     let holes = move |store: &Store| {
         (0..40).for_each(|index| write(store, index, &any_page(index)));
-        (0..40).filter(|index| index % 8 >= 2 && index % 5 < 2).for_each(|index| discard(store, index..index + 1));
+        (0..40)
+            .filter(|index| index % 8 >= 2 && index % 5 < 2)
+            .for_each(|index| discard(store, index..index + 1));
     };
-    let many = |store: &Store| (0..1300).for_each(|index| write(store, index, &raw_page(index, 0)));
+    let many = |store: &Store| {
+        (0..1100).for_each(|index| write(store, index, &raw_page(index, 0)));
+        // So many free frames as are kept ready, or a few less.
+        discard(store, 0..1000);
+    };
     let written = |store: &Store| {
         (0..6).for_each(|index| write(store, index, &raw_page(index, 0)));
         (6..12).for_each(|index| write(store, index, &soft_page(index, 0)));
@@ -285,9 +286,15 @@ fn passes() -> Vec<Scenario> {
         Scenario::new("recompress", texts, recompress),
         Scenario::new("recompress at the limit", fill(|index, _| text(index)), recompress).limited_to(16),
         Scenario::new("read", mixed, |store| (0..24).for_each(|index| read(store, index))),
-        Scenario { is_long: true, ..Scenario::new("more frames than are needed", many, |store| discard(store, 0..900)) }
-            .touching(0..900)
-            .of_pages(1536),
+        Scenario {
+            is_long: true,
+            ..Scenario::new("more free frames than are kept", many, |store| {
+                discard(store, 1000..1100);
+                assert!(store.stats().memory.ready < 700 * PAGE, "no frames were returned");
+            })
+        }
+        .touching(1000..1100)
+        .of_pages(1536),
     ];
     for layout in [LayoutKind::Log, LayoutKind::Blocks] {
         let name = |name: &str| format!("{name} in {layout:?}");
@@ -330,7 +337,9 @@ fn cleaning() -> Scenario {
             write(store, index, &raw_page(index, 0));
         }
         write_back_all(store);
-        (0..2 * PER_SEGMENT).filter(|index| index % 3 != 0).for_each(|index| discard(store, index..index + 1));
+        (0..2 * PER_SEGMENT)
+            .filter(|index| index % 3 != 0)
+            .for_each(|index| discard(store, index..index + 1));
         assert_eq!(store.writeback().unwrap().stats().free_bytes, 2 * SEGMENT_LEN);
     };
     let clean = |store: &Store| {

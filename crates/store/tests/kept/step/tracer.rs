@@ -36,6 +36,8 @@ pub struct Tracer {
     tid: i32,
     /// The inode of the memory.
     inode: u64,
+    /// All mappings of the process, as the kernel lists them.
+    maps: String,
     /// The ranges of addresses at which the memory is mapped.
     mapped: Vec<Range<u64>>,
     /// The address of an instruction that makes a system call.
@@ -63,7 +65,7 @@ impl Tracer {
     pub fn start(tid: i32, memory: &impl AsRawFd) -> Self {
         // The descriptor's file in /proc leads to the inode.
         let inode = fs::metadata(format!("/proc/self/fd/{}", memory.as_raw_fd())).unwrap().ino();
-        let mut tracer = Tracer { tid, inode, mapped: Vec::new(), call_at: 0 };
+        let mut tracer = Tracer { tid, inode, maps: String::new(), mapped: Vec::new(), call_at: 0 };
         let signal = loop {
             match tracer.try_wait() {
                 Ok(signal) => break signal,
@@ -137,8 +139,7 @@ impl Tracer {
 
     /// The file and the offset of an address of code, for messages.
     pub fn describe(&self, address: u64) -> String {
-        let maps = fs::read_to_string(format!("/proc/{}/maps", self.tid)).unwrap_or_default();
-        let found = maps.lines().find_map(|line| {
+        let found = self.maps.lines().find_map(|line| {
             let (range, fields) = parse_mapping(line)?;
             range.contains(&address).then(|| {
                 let offset = u64::from_str_radix(fields[2], 16).unwrap_or(0);
@@ -149,8 +150,8 @@ impl Tracer {
     }
 
     fn find_mappings(&mut self) {
-        let maps = fs::read_to_string(format!("/proc/{}/maps", self.tid)).unwrap();
-        let mapped = maps.lines().filter_map(parse_mapping);
+        self.maps = fs::read_to_string(format!("/proc/{}/maps", self.tid)).unwrap();
+        let mapped = self.maps.lines().filter_map(parse_mapping);
         let inode = self.inode.to_string();
         self.mapped = mapped.filter(|(_, fields)| fields[4] == inode).map(|(range, _)| range).collect();
     }
@@ -167,7 +168,8 @@ impl Tracer {
     fn call(&self, number: u64, [rdi, rsi, rdx]: [u64; 3]) -> i64 {
         let before = self.registers();
         let orig_rax = u64::MAX;
-        let call = libc::user_regs_struct { rip: self.call_at, rax: number, orig_rax, rdi, rsi, rdx, ..before };
+        let call =
+            libc::user_regs_struct { rip: self.call_at, rax: number, orig_rax, rdi, rsi, rdx, ..before };
         self.set_registers(&call);
         self.resume(libc::PTRACE_SINGLESTEP);
         assert_eq!(self.wait(), libc::SIGTRAP);
