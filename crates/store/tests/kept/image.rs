@@ -12,6 +12,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const PAGE: usize = 4096;
+/// The offset of the notes, and the length of one; see `docs/formats/shared-memory.md`.
+const NOTES_AT: u64 = 4096;
+const NOTE_LEN: usize = 64;
 
 /// The bytes of a file at one moment.
 #[derive(Clone)]
@@ -80,6 +83,20 @@ impl Image {
         let memory = SharedMemory::new().unwrap();
         self.write_to(&file_of(&memory));
         memory
+    }
+
+    /// The same with the notes of changes at other places of their page: as if threads had used the places before.
+    pub fn with_notes_moved(&self, by: usize) -> Self {
+        let mut image = self.clone();
+        for (offset, page) in &mut image.pages {
+            if *offset != NOTES_AT {
+                continue;
+            }
+            let mut bytes = page.bytes;
+            bytes.rotate_right(by * NOTE_LEN % PAGE);
+            *page = Arc::new(PageCopy::new(bytes));
+        }
+        image
     }
 
     /// A new medium with the same bytes; none if there are no bytes.

@@ -20,7 +20,9 @@ const RAW_LEN_MIN: usize = PAGE_SIZE - PAGE_SIZE / 32;
 pub struct Subject {
     pub store: Store,
     pub recovered: Recovered,
+    config: StoreConfig,
     memory: SharedMemory,
+    backing: Option<Arc<dyn Backing>>,
     codecs: [Option<CodecSpec>; 2],
 }
 
@@ -57,10 +59,11 @@ impl Subject {
         backing: Option<Arc<dyn Backing>>,
     ) -> Result<Self, StoreError> {
         let codecs = [Some(config.codec.clone()), config.further_codecs[0].clone()];
-        let (store, recovered) = Store::recover(config, memory.try_clone().unwrap(), backing)?;
+        let (store, recovered) =
+            Store::recover(config.clone(), memory.try_clone().unwrap(), backing.clone())?;
         // Reads shall leave pages where they are.
         store.writeback().iter().for_each(|writeback| writeback.settings().promote.store(false));
-        Ok(Subject { store, recovered, memory: memory.try_clone().unwrap(), codecs })
+        Ok(Subject { store, recovered, config, memory: memory.try_clone().unwrap(), backing, codecs })
     }
 
     /// Checks that nothing is lost, and that the counters agree with the pages, whose contents are `contents`.
@@ -139,28 +142,40 @@ impl Subject {
         assert!(read_all(&self.store) == *contents, "a page reads wrong after it was written back");
     }
 
-    /// Checks that the store works: writes the pages `indexes` again, in other forms, reads them, and discards all.
-    pub fn check_use(self, indexes: &[u64]) {
-        let store = &self.store;
-        store.set_mem_limit(MemLimit::Off);
+    /// Recovers the store again, as if this process had died.
+    fn again(self) -> Self {
+        let Subject { store, config, memory, backing, .. } = self;
+        drop(store);
+        Subject::recover(config, &memory, backing).unwrap()
+    }
+
+    /// Checks that the store works: writes the pages `indexes` again, in other forms, reads them, also after another
+    /// recovery, and discards all.
+    pub fn check_use(mut self, indexes: &[u64]) {
+        self.store.set_mem_limit(MemLimit::Off);
+        self.config.mem_limit = MemLimit::Off;
         for version in [901, 902] {
-            let page = |index| {
-                if (index + version) % 2 == 0 { raw_page(index, version) } else { soft_page(index, version) }
+            let page = |index| match (index + version) % 2 {
+                0 => raw_page(index, version),
+                _ => soft_page(index, version),
             };
-            indexes.iter().for_each(|index| store.write(index * FRAME, &page(*index)).unwrap());
+            indexes.iter().for_each(|index| self.store.write(index * FRAME, &page(*index)).unwrap());
+            if version == 902 {
+                self = self.again();
+            }
             for index in indexes {
                 let mut read = [0; PAGE_SIZE];
-                store.read(index * FRAME, &mut read).unwrap();
+                self.store.read(index * FRAME, &mut read).unwrap();
                 assert!(read == page(*index), "page {index} reads wrong after it was written again");
             }
         }
         self.check_memory();
-        store.discard(0, store.len_bytes()).unwrap();
-        let stats = store.stats();
+        self.store.discard(0, self.store.len_bytes()).unwrap();
+        let stats = self.store.stats();
         let left = (stats.mm.mem_used_total, stats.mm.orig_data_size, stats.mm.compr_data_size);
         assert_eq!(left, (0, 0, 0), "after all was discarded");
         assert_eq!((stats.mm.same_pages, stats.mm.huge_pages), (0, 0));
-        assert!(store.class_stats().is_empty(), "{:?}", store.class_stats());
+        assert!(self.store.class_stats().is_empty(), "{:?}", self.store.class_stats());
         self.check_memory();
         self.check_backing();
     }

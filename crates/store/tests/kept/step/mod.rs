@@ -183,7 +183,7 @@ fn record(scenario: &Scenario, death: Option<&Moment>) -> Run {
 
 /// Recovers a store from a state, and checks it. `is_new` says which touched pages had their new contents before.
 fn check(scenario: &Scenario, run: &Run, moment: &Moment, is_new: &mut [bool]) {
-    let memory = moment.memory.to_memory();
+    let memory = moment.memory.with_notes_moved(moment.step as usize).to_memory();
     let subject = Subject::recover(scenario.config(), &memory, moment.medium.to_backing()).unwrap();
     let contents = read_all(&subject.store);
     for (index, page) in (0..).zip(&contents) {

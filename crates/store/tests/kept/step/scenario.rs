@@ -266,6 +266,11 @@ fn passes() -> Vec<Scenario> {
         // So many free frames as are kept ready, or a few less.
         discard(store, 0..1000);
     };
+    // All ready frames have bytes of pages.
+    let used_frames = |store: &Store| {
+        (0..60).for_each(|index| write(store, index, &raw_page(index, 0)));
+        discard(store, 0..60);
+    };
     let written = |store: &Store| {
         (0..6).for_each(|index| write(store, index, &raw_page(index, 0)));
         (6..12).for_each(|index| write(store, index, &soft_page(index, 0)));
@@ -276,6 +281,10 @@ fn passes() -> Vec<Scenario> {
         Scenario::new("the first write", |_| {}, |store| write(store, 3, &soft_page(3, 1))).touching(3..4),
         Scenario::new("the first write to a chunk", mixed, |store| write(store, 300, &soft_page(300, 1)))
             .touching(300..301),
+        Scenario::new("the first write to a chunk, in a used frame", used_frames, |store| {
+            write(store, 300, &soft_page(300, 1));
+        })
+        .touching(300..301),
         Scenario::new("a write of four pages", mixed, |store| {
             let pages = [2, 3, 4, 5].map(|form| any_page(form + 400));
             store.write(5 * PAGE, pages.as_flattened()).unwrap();
