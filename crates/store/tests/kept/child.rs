@@ -90,6 +90,7 @@ fn child() {
         #[cfg(target_arch = "x86_64")]
         ("toy", _) => crate::step::toy::run_child(shared),
         ("kills", words) => crate::kills::run_child(words, shared),
+        ("tamper", words) => crate::tamper::run_child(words, shared),
         _ => panic!("no part {part}"),
     }
 }

@@ -85,6 +85,21 @@ impl Image {
         memory
     }
 
+    /// A byte; 0 in a hole.
+    pub fn byte(&self, at: u64) -> u8 {
+        let page = self.page(at / PAGE as u64 * PAGE as u64);
+        page.map_or(0, |page| page.bytes[at as usize % PAGE])
+    }
+
+    /// Changes bytes that lie in one page, which uses memory.
+    pub fn set(&mut self, at: u64, bytes: &[u8]) {
+        let found =
+            self.pages.binary_search_by_key(&(at / PAGE as u64 * PAGE as u64), |page| page.0).unwrap();
+        let mut changed = self.pages[found].1.bytes;
+        changed[at as usize % PAGE..][..bytes.len()].copy_from_slice(bytes);
+        self.pages[found].1 = Arc::new(PageCopy::new(changed));
+    }
+
     /// The same with the notes of changes at other places of their page: as if threads had used the places before.
     pub fn with_notes_moved(&self, by: usize) -> Self {
         let mut image = self.clone();

@@ -11,4 +11,5 @@ mod kills;
 mod step;
 #[path = "../support/mod.rs"]
 mod support;
+mod tamper;
 mod verify;
