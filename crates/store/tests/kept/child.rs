@@ -88,6 +88,8 @@ fn child() {
         #[cfg(target_arch = "x86_64")]
         ("recovery", name) => crate::step::run_recovery(name, shared),
         #[cfg(target_arch = "x86_64")]
+        ("pair", words) => crate::step::pairs::run_child(words, shared),
+        #[cfg(target_arch = "x86_64")]
         ("toy", _) => crate::step::toy::run_child(shared),
         ("kills", words) => crate::kills::run_child(words, shared),
         ("tamper", words) => crate::tamper::run_child(words, shared),

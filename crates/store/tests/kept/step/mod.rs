@@ -4,6 +4,7 @@
 //!
 //! `PAGEFOLD_STEP` runs only the scenarios whose names contain it, and checks each step; `PAGEFOLD_FULL` runs all so.
 
+pub mod pairs;
 mod scenario;
 pub mod toy;
 mod tracer;
@@ -37,13 +38,18 @@ pub fn run_child(name: &str, shared: Shared) {
         store.attach(WritebackConfig { backing: file_backing(medium), layout }).unwrap();
     }
     scenario.set_up(&store);
-    note_contents(&notes, BEFORE_AT, &read_all(&store));
-    note_thread(&notes);
-    tracer::stop_to_be_traced();
+    after_setup(&notes, &read_all(&store));
     scenario.run(&store);
     tracer::end_of_traced();
     store.writeback().iter().for_each(|writeback| writeback.settings().promote.store(false));
     note_contents(&notes, after_at(&scenario), &read_all(&store));
+}
+
+/// Notes the contents before an operation, and stops to be traced.
+fn after_setup(notes: &File, contents: &Contents) {
+    note_contents(notes, BEFORE_AT, contents);
+    note_thread(notes);
+    tracer::stop_to_be_traced();
 }
 
 /// Not a test by itself: the process that recovers a store.
@@ -276,10 +282,14 @@ fn recovery_faults(scenario: &Scenario, deaths: usize, checks: usize) -> Vec<Str
     faults
 }
 
+fn is_full() -> bool {
+    std::env::var_os("PAGEFOLD_FULL").is_some()
+}
+
 /// Runs the scenarios of a group, a part of them in the short tier.
 fn run_group(scenarios: Vec<Scenario>) {
     let only = std::env::var("PAGEFOLD_STEP").ok();
-    let is_full = std::env::var_os("PAGEFOLD_FULL").is_some();
+    let is_full = is_full();
     let selected = scenarios.into_iter().filter(|scenario| match &only {
         Some(part) => scenario.name.contains(part.as_str()),
         None => is_full || !scenario.is_long,
@@ -294,7 +304,7 @@ fn report(faults: Vec<String>) {
 /// A process dies while it recovers the store of another one.
 #[test]
 fn death_in_a_recovery() {
-    let is_full = std::env::var_os("PAGEFOLD_FULL").is_some();
+    let is_full = is_full();
     let short = [
         "write Folded over Raw",
         "write Raw over InLog",

@@ -9,7 +9,7 @@ use std::ops::{ControlFlow, Range};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 /// The page that most operations change.
-const TARGET: u64 = 20;
+pub const TARGET: u64 = 20;
 /// Pages in a segment of the log that do not compress.
 const PER_SEGMENT: u64 = 63;
 
@@ -84,7 +84,7 @@ impl Scenario {
 
 /// The states of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Form {
+pub enum Form {
     Empty,
     SameFilled,
     Short,
@@ -161,7 +161,7 @@ fn write_back_all(store: &Store) {
 
 /// Fills the store so that the page [`TARGET`] has a form, and that the next object freed lets another one move: each
 /// class has as many holes as it may.
-fn around(store: &Store, form: Form) {
+pub fn around(store: &Store, form: Form) {
     write(store, TARGET, &form.page(TARGET, 0));
     for (at, form) in (0..).step_by(6).zip([Form::Short, Form::Folded, Form::Raw]) {
         (at..at + 6).for_each(|index| write(store, index, &form.page(index, 0)));

@@ -104,6 +104,23 @@ impl Tracer {
         Stop::Store { at }
     }
 
+    /// Makes the memory writable for the other threads of the process. The thread does not go on.
+    pub fn release_memory(&self) {
+        self.protect(libc::PROT_READ | libc::PROT_WRITE);
+    }
+
+    /// Waits for the end of the thread, whose process was killed.
+    pub fn reap(self) {
+        let mut status = 0;
+        loop {
+            // SAFETY: the status is an integer of this function.
+            let waited = unsafe { libc::waitpid(self.tid, &mut status, libc::__WALL) };
+            if waited != self.tid || !libc::WIFSTOPPED(status) {
+                return;
+            }
+        }
+    }
+
     /// Runs a system call, at whose entry the process stands, with writable memory.
     fn step_over_call(&mut self) -> Stop {
         let entered = self.registers();
