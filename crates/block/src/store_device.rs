@@ -26,13 +26,14 @@ impl From<StoreError> for BlockError {
             }
             StoreError::NoMemory { index, .. } => BlockError::NoMemory { index },
             StoreError::Compress { index, .. } => BlockError::Compress { index },
-            StoreError::Corrupt { index, .. } | StoreError::CorruptRecord { index, .. } => {
-                BlockError::Corrupt { index }
-            }
+            StoreError::Corrupt { index, .. }
+            | StoreError::CorruptRecord { index, .. }
+            | StoreError::Lost { index } => BlockError::Corrupt { index },
             StoreError::ReadBack { index, .. } => BlockError::Unreadable { index },
             // Reads and writes never return errors of set-up. If one did, report an invalid request.
             StoreError::BadLength(_)
             | StoreError::Codec(_)
+            | StoreError::Unrecoverable(_)
             | StoreError::SetUp(_)
             | StoreError::Attach(_) => BlockError::OutOfRange { offset: 0, len: 0, device_len: 0 },
         }

@@ -31,6 +31,9 @@ const REMOVE_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long a server may be stopped before a request fails: somebody may continue it soon.
 const STOP_GRACE: Duration = Duration::from_secs(3);
 
+/// How long servers may die and be followed by others during a request.
+const FOLLOW_TIME: Duration = Duration::from_secs(10);
+
 /// A connection to the server of one instance.
 pub struct Client {
     dir: InstanceDir,
@@ -59,6 +62,23 @@ impl Client {
         match stays_stopped(client.pid) {
             true => Err(client.is_stopped()),
             false => Ok(client),
+        }
+    }
+
+    /// Connects and calls `request`, which may be made twice. If the server dies meanwhile and another follows it, asks that one.
+    pub fn ask<T>(dir: &InstanceDir, mut request: impl FnMut(&mut Self) -> Result<T>) -> Result<T> {
+        let deadline = Instant::now() + FOLLOW_TIME;
+        loop {
+            match Client::connect(dir).and_then(|mut client| request(&mut client)) {
+                Err(e)
+                    if e.exit == Exit::NotFound
+                        && Instant::now() < deadline
+                        && dir.keeper_process()?.is_some() =>
+                {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                result => return result,
+            }
         }
     }
 

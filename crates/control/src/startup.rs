@@ -1,7 +1,7 @@
 //! The commands' side of starting a server process. The servers' side is `pagefold_server::startup`.
 //!
-//! The command runs this program again, with the hidden command `serve` and a socket as its standard input. The
-//! handshake over the socket:
+//! The command runs this program again, with the hidden command `serve` and a socket as its standard input. That process is
+//! the keeper of the instance. It starts the server, which gets the socket. The handshake over the socket:
 //!
 //! 1. The command passes the held lock of the instance's folder and, for a disk with a backing, the open backing file,
 //!    as descriptors ([`PassedFds`]). Then it sends a [`StartRequest`] as one line.
@@ -13,6 +13,7 @@
 //! too, unless its loop device is in use: then it serves on.
 
 use super::config::ServerConfig;
+use super::export_kind::ExportKind;
 use super::protocol;
 use crate::error::{CliError, Result};
 use crate::instance::InstanceDir;
@@ -37,6 +38,60 @@ pub const KEEP: &str = "keep";
 pub const KEPT: &str = "kept";
 /// Its argument for a keeper that a server starts, because it has lost its own.
 pub const ADOPT: &str = "adopt";
+/// What a keeper keeps, which is the last argument of keepers and of their servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeptKind {
+    /// A mounted image.
+    Image,
+    /// A disk with this export.
+    Disk(ExportKind),
+}
+
+impl KeptKind {
+    /// That of the instance with this configuration.
+    pub fn of(config: &ServerConfig) -> Self {
+        match config {
+            ServerConfig::Disk(config) => KeptKind::Disk(config.export),
+            ServerConfig::Image(_) => KeptKind::Image,
+        }
+    }
+
+    /// The kind with this name.
+    pub fn named(name: &str) -> Option<Self> {
+        match name {
+            IMAGE => Some(KeptKind::Image),
+            name => ExportKind::named(name).map(KeptKind::Disk),
+        }
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            KeptKind::Image => IMAGE,
+            KeptKind::Disk(export) => export.facts().name,
+        }
+    }
+
+    /// Whether the system may swap to it.
+    pub fn is_for_swap(self) -> bool {
+        match self {
+            KeptKind::Image => false,
+            KeptKind::Disk(export) => export.facts().is_for_swap,
+        }
+    }
+
+    /// Whether requests come through channels of FUSE.
+    pub fn has_channels(self) -> bool {
+        match self {
+            KeptKind::Image => true,
+            KeptKind::Disk(export) => export.facts().uses_fuse,
+        }
+    }
+}
+
+/// The name of [`KeptKind::Image`].
+const IMAGE: &str = "image";
+
 /// The line that a server with a keeper sends to a command in the foreground when it ends in an orderly way: the process
 /// that the command has started is the keeper, which may have been killed and replaced.
 pub const ENDED: &[u8] = b"\"ended\"";
@@ -119,7 +174,7 @@ pub fn start(
     attachment: Attachment,
     signals: &Termination,
 ) -> Result<StartedServer> {
-    let (stream, mut child) = spawn(dir, attachment)?;
+    let (stream, mut child) = spawn(dir, KeptKind::of(config), attachment)?;
     match handshake(&stream, config, dir, fds, attachment, signals) {
         Ok(ready) => Ok(StartedServer { ready, stream, child, consequence: consequence(config) }),
         Err(failure) => {
@@ -168,7 +223,7 @@ enum StartFailure {
     TimedOut,
 }
 
-fn spawn(dir: &InstanceDir, attachment: Attachment) -> Result<(UnixStream, Child)> {
+fn spawn(dir: &InstanceDir, kind: KeptKind, attachment: Attachment) -> Result<(UnixStream, Child)> {
     let failed = |e| CliError::io(format!("starting a server for {}", dir.title()), &e);
     let (ours, theirs) = UnixStream::pair().map_err(failed)?;
     let err = match attachment {
@@ -181,9 +236,7 @@ fn spawn(dir: &InstanceDir, attachment: Attachment) -> Result<(UnixStream, Child
     let child = command
         .arg0("pagefold")
         // The server does not use the name: it is for process listings.
-        .args([SERVE, dir.name().as_str()])
-        // Mounts outlive their servers.
-        .args(dir.is_mount().then_some(KEEP))
+        .args([SERVE, dir.name().as_str(), KEEP, kind.name()])
         .env_remove("RUST_BACKTRACE")
         .stdin(OwnedFd::from(theirs))
         .stdout(Stdio::null())

@@ -2,7 +2,7 @@
 
 use crate::answer::Access;
 use crate::negotiate::Agreement;
-use crate::session::{self, Keep, Serving, SessionEnd, SessionThreads, Transport};
+use crate::session::{self, KeepChannels, Serving, SessionEnd, SessionThreads, Transport};
 use crate::{FileSystem, FuseError, MOUNT_NAME};
 use pagefold_sys::SysError;
 use pagefold_sys::fusedev::{self, Request};
@@ -25,6 +25,32 @@ pub enum Mounter {
     /// `fusermount3`, for users without that privilege.
     Helper,
 }
+
+/// The things that another process needs to serve a mount after this one.
+#[derive(Debug)]
+pub struct KeptMount {
+    /// The channels of all threads. The kernel fails the requests of a channel when its last descriptor is closed.
+    pub channels: Vec<File>,
+    /// The result of the negotiation with the kernel, which takes place only once.
+    pub agreement: Agreement,
+    /// The device number of the file system.
+    pub device: DeviceNumber,
+    /// Whether `fusermount3` has mounted it.
+    pub is_by_helper: bool,
+}
+
+impl KeptMount {
+    /// The same, with duplicates of the channels.
+    pub fn try_clone(&self) -> Result<Self, SysError> {
+        let channels = self.channels.iter().map(File::try_clone).collect::<std::io::Result<_>>();
+        let channels = channels.map_err(|e| SysError::io("duplicating a descriptor", &e))?;
+        Ok(KeptMount { channels, ..*self })
+    }
+}
+
+/// Hands a mount to a process that outlives this one, before the first request is received. An error says why that is
+/// impossible.
+pub type Keep<'a> = Box<dyn FnOnce(KeptMount) -> Result<(), String> + 'a>;
 
 /// A mounted file system and the session threads that serve it. Dropping it unmounts and ends the threads.
 #[derive(Debug)]
@@ -61,19 +87,19 @@ impl FuseMount {
         serving: impl Into<Serving>,
         after_mount: impl FnOnce() -> Result<(), SysError>,
     ) -> Result<Self, FuseError> {
-        Self::new_kept(file_system, mount_point, request, mounter, serving, after_mount, |_| None)
+        Self::new_kept(file_system, mount_point, request, mounter, serving, after_mount, None)
     }
 
-    /// As [`FuseMount::new`], for a mount that outlives this process: `keep` returns what hands the channels to somebody who
-    /// lives on. Another process can then [take the mount over](Self::take_over).
-    pub fn new_kept<'k>(
+    /// As [`FuseMount::new`], for a mount that outlives this process: `keep` hands it to a process that lives on. Another one
+    /// can then [take the mount over](Self::take_over).
+    pub fn new_kept(
         file_system: impl FileSystem,
         mount_point: PathBuf,
         request: &Request<'_>,
         mounter: Mounter,
         serving: impl Into<Serving>,
         after_mount: impl FnOnce() -> Result<(), SysError>,
-        keep: impl FnOnce(&Mounted) -> Option<Keep<'k>>,
+        keep: Option<Keep<'_>>,
     ) -> Result<Self, FuseError> {
         let own_channel = fusedev::open().map_err(FuseError::Open)?;
         let (channel, mounted) = match mounter {
@@ -88,24 +114,24 @@ impl FuseMount {
                     .map_err(|source| FuseError::Helper { path: mount_point, source })?
             }
         };
-        let keep = keep(&mounted);
+        let keep = keep.map(|keep| keep_channels(&mounted, keep));
         let session =
             session::start(file_system, channel, access(request.allow_other), serving.into(), keep)?;
         Ok(Self::served(session, mounted, mounter))
     }
 
-    /// Serves a mount whose server has died, or is killed before this is called. `channels` are those that the
-    /// [`Keep`] of its first server got, with the result of the negotiation. After a failure the mount is as it was, for
-    /// another attempt.
+    /// Serves a mount whose server has died, or is killed before this is called. `kept` is what the [`Keep`] of its first
+    /// server got. After a failure the mount is as it was, for another attempt.
     pub fn take_over(
         file_system: impl FileSystem,
-        mounted: Mounted,
-        mounter: Mounter,
+        mount_point: PathBuf,
         allow_other: bool,
-        channels: Vec<File>,
-        agreement: &Agreement,
+        kept: KeptMount,
     ) -> Result<Self, FuseError> {
-        match session::take_over(file_system, channels, access(allow_other), agreement) {
+        let KeptMount { channels, agreement, device, is_by_helper } = kept;
+        let mounter = if is_by_helper { Mounter::Helper } else { Mounter::ThisProcess };
+        let mounted = Mounted::taken_over(mount_point, device, is_by_helper);
+        match session::take_over(file_system, channels, access(allow_other), &agreement) {
             Ok(session) => Ok(Self::served(session, mounted, mounter)),
             Err(e) => {
                 mounted.leave();
@@ -173,6 +199,17 @@ impl Drop for FuseMount {
         // A caller that wants the error calls `stop` first.
         let _ = self.stop_within(if self.timed_out { Duration::ZERO } else { JOIN_TIMEOUT });
     }
+}
+
+/// Hands duplicates of the channels to `keep`.
+fn keep_channels<'k>(mounted: &Mounted, keep: Keep<'k>) -> KeepChannels<'k> {
+    let (device, is_by_helper) = (mounted.device(), mounted.is_by_helper());
+    Box::new(move |channels, agreement| {
+        let duplicates = channels.iter().map(|fd| fd.try_clone_to_owned().map(File::from));
+        let channels = duplicates.collect::<std::io::Result<_>>();
+        let channels = channels.map_err(|e| SysError::io("duplicating a descriptor", &e).to_string())?;
+        keep(KeptMount { channels, agreement: *agreement, device, is_by_helper })
+    })
 }
 
 /// Waits for the session threads to end, and takes the handle once they have. Leaves it there on a timeout.

@@ -92,12 +92,12 @@ mod types;
 pub use directory::Entries;
 pub use error::FuseError;
 pub use filesystem::{FileSystem, Unsupported};
-pub use host::{FuseMount, Mounter, free_directory, serve};
+pub use host::{FuseMount, Keep, KeptMount, Mounter, free_directory, serve};
 pub use interrupt::is_interrupted;
 pub use negotiate::{Agreement, Features, Offer, Settings};
 pub use request::{Changes, NameChange, Operation, Range};
 pub use ring::Rings;
-pub use session::{Keep, Serving, SessionEnd, SessionThreads, Transport, rings_not_offered};
+pub use session::{Serving, SessionEnd, SessionThreads, Transport, rings_not_offered};
 pub use types::{
     Attr, CachedAttr, Entry, Errno, FileType, Handle, Inode, OpenMode, Opened, StatFs, Time, Transfer,
 };

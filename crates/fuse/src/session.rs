@@ -125,9 +125,8 @@ pub enum Transport {
     },
 }
 
-/// Hands what a further server needs to somebody who outlives this one, before the first request is received: the channels
-/// of all threads, and the result of the negotiation. An error says why that is impossible.
-pub type Keep<'a> = Box<dyn FnOnce(&[BorrowedFd<'_>], &Agreement) -> Result<(), String> + 'a>;
+/// A [`Keep`](crate::Keep), called with the channels of all threads and the result of the negotiation.
+pub(crate) type KeepChannels<'a> = Box<dyn FnOnce(&[BorrowedFd<'_>], &Agreement) -> Result<(), String> + 'a>;
 
 /// Why no mount outlives its server on this kernel.
 const NO_RESEND: &str =
@@ -142,7 +141,7 @@ pub(crate) fn start<F: FileSystem>(
     channel: File,
     access: Access,
     serving: Serving,
-    keep: Option<Keep<'_>>,
+    keep: Option<KeepChannels<'_>>,
 ) -> Result<SessionThreads, FuseError> {
     let channel = Channel::new(channel);
     let (id, init) = receive_offer(&channel)?;
@@ -195,7 +194,7 @@ pub(crate) fn start<F: FileSystem>(
 }
 
 /// Starts threads that serve a mount whose server is dead, or is killed before this is called. `channels` are those of
-/// the former server, which it has given to its [`Keep`]. Requests that it has received and not answered come again.
+/// the former server, which it has given to its [`KeepChannels`]. Requests that it has received and not answered come again.
 pub(crate) fn take_over<F: FileSystem>(
     mut file_system: F,
     channels: Vec<File>,

@@ -3,14 +3,15 @@
 //!
 //! [`pagefold_control::startup`] describes the handshake.
 
+use crate::disk_server::{self, KeptServer};
 use crate::keeper::{self, Beginning, KeeperLink, State};
 use crate::startup::StartupChannel;
-use crate::{disk_server, log, mount};
+use crate::{log, mount};
 use pagefold_control::config::ServerConfig;
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::instance::InstanceDir;
 use pagefold_control::protocol;
-use pagefold_control::startup::{ADOPT, KEEP, KEPT, MAX_LINE, StartRequest, StartupReply};
+use pagefold_control::startup::{ADOPT, KEEP, KEPT, KeptKind, MAX_LINE, StartRequest, StartupReply};
 use pagefold_sys::{detach, handover, malloc};
 use std::fs::File;
 use std::io::{BufReader, Write};
@@ -31,12 +32,13 @@ pub fn serve_from_stdin() -> Result<u8> {
     let name = std::env::args().nth(2).ok_or_else(not_started_by_command)?;
     // Otherwise writeback's buffers, of some MiB, would stay in the heap of each thread that freed one.
     malloc::return_large_blocks();
-    match std::env::args().nth(3).as_deref() {
-        Some(KEEP) => keeper::keep(&name, stream),
-        Some(ADOPT) => keeper::adopt(&name, stream),
-        Some(KEPT) => match KeeperLink::begin(&name, stream)? {
+    let kind = std::env::args().nth(4).as_deref().and_then(KeptKind::named);
+    match (std::env::args().nth(3).as_deref(), kind) {
+        (Some(KEEP), Some(kind)) => keeper::keep(&name, kind, stream),
+        (Some(ADOPT), Some(kind)) => keeper::adopt(&name, kind, stream),
+        (Some(KEPT), Some(kind)) => match KeeperLink::begin(&name, kind, stream)? {
             (keeper, Beginning::New(command)) => serve_new(command, Some(keeper)),
-            (keeper, Beginning::TakeOver(state)) => Ok(take_over(keeper, state) as u8),
+            (keeper, Beginning::TakeOver(state)) => Ok(take_over(kind, keeper, state) as u8),
         },
         _ => serve_new(stream, None),
     }
@@ -53,12 +55,14 @@ fn serve_new(stream: UnixStream, mut keeper: Option<KeeperLink>) -> Result<u8> {
     let text = protocol::read_line(&mut BufReader::new(&stream), MAX_LINE).ok().flatten();
     let start: StartRequest =
         text.and_then(|t| serde_json::from_slice(&t).ok()).ok_or_else(not_started_by_command)?;
-    let dir = InstanceDir::at(start.dir.clone())?;
-    log::bound(&dir.log_path());
+    let dir = dir_of(&start)?;
     let reply_stream = stream.try_clone().map_err(|e| CliError::io("duplicating a socket", &e))?;
     let channel = StartupChannel { stream, foreground: start.foreground };
     let served = match &start.config {
-        ServerConfig::Disk(config) => disk_server::run(config, &dir, channel, backing),
+        ServerConfig::Disk(config) => {
+            let new = disk_server::New { channel, start: &start, lock: &lock, backing };
+            disk_server::run(config, &dir, disk_server::Origin::New(new), &mut keeper)
+        }
         ServerConfig::Image(config) => {
             mount::run(config, &dir, mount::Origin::New { channel, start: &start, lock: &lock }, &mut keeper)
         }
@@ -75,26 +79,49 @@ fn serve_new(stream: UnixStream, mut keeper: Option<KeeperLink>) -> Result<u8> {
 }
 
 /// Serves what another server has served.
-fn take_over(keeper: KeeperLink, state: State) -> Exit {
+fn take_over(kind: KeptKind, keeper: KeeperLink, state: State) -> Exit {
     let mut keeper = Some(keeper);
-    let kept = mount::Kept::of(state).inspect_err(|failure| {
-        keeper.take().iter().for_each(|keeper| keeper.report_failure(&failure.message));
-    });
-    let served = kept.and_then(|kept| {
-        let (start, dir) = (kept.start.clone(), InstanceDir::at(kept.start.dir.clone())?);
-        log::bound(&dir.log_path());
-        match &start.config {
-            ServerConfig::Image(config) => {
-                mount::run(config, &dir, mount::Origin::TakenOver(Box::new(kept)), &mut keeper)
+    let served = match kind {
+        KeptKind::Image => unpacked(mount::Kept::of(state), &mut keeper).and_then(|kept| {
+            let dir = dir_of(&kept.start)?;
+            match &kept.start.config {
+                ServerConfig::Image(config) => {
+                    let config = config.clone();
+                    mount::run(&config, &dir, mount::Origin::TakenOver(Box::new(kept)), &mut keeper)
+                }
+                ServerConfig::Disk(_) => Err(keeper::malformed("it is not that of a mount")),
             }
-            // Nothing hands a disk over.
-            ServerConfig::Disk(_) => Err(CliError::failed("a disk cannot be taken over")),
-        }
-    });
+        }),
+        KeptKind::Disk(_) => unpacked(KeptServer::of(state), &mut keeper).and_then(|kept| {
+            let dir = dir_of(&kept.start)?;
+            match &kept.start.config {
+                ServerConfig::Disk(config) => {
+                    let config = config.clone();
+                    let origin = disk_server::Origin::TakenOver(Box::new(kept));
+                    disk_server::run(&config, &dir, origin, &mut keeper)
+                }
+                ServerConfig::Image(_) => Err(keeper::malformed("it is not that of a disk")),
+            }
+        }),
+    };
     // A failure is reported already: before this server served, to the keeper.
     let exit = end(served);
     keeper.iter().for_each(KeeperLink::report_end);
     exit
+}
+
+/// The state, or the error, which is reported to the keeper.
+fn unpacked<T>(kept: Result<T>, keeper: &mut Option<KeeperLink>) -> Result<T> {
+    kept.inspect_err(|failure| {
+        keeper.take().iter().for_each(|keeper| keeper.report_failure(&failure.message));
+    })
+}
+
+/// The folder of an instance, whose log is bounded from now on.
+fn dir_of(start: &StartRequest) -> Result<InstanceDir> {
+    let dir = InstanceDir::at(start.dir.clone())?;
+    log::bound(&dir.log_path());
+    Ok(dir)
 }
 
 /// Logs a failure, and returns the exit code.

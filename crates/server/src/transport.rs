@@ -33,3 +33,15 @@ pub fn warning(transport: &Transport) -> Option<String> {
         Transport::Rings { .. } => None,
     }
 }
+
+/// Why a mount does not outlive its server; `None` if it does. `kept` is what its session says.
+pub fn not_kept(kept: Option<&Result<(), String>>, transport: &Transport) -> Option<String> {
+    match (kept, transport) {
+        (Some(Ok(())), _) => None,
+        (Some(Err(why)), _) => Some(why.clone()),
+        (None, Transport::Rings { .. }) => {
+            Some("requests come through rings, and those that a dead server has read are lost".into())
+        }
+        (None, Transport::Device { .. }) => Some("it has no keeper".into()),
+    }
+}

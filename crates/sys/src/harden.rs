@@ -52,6 +52,12 @@ pub fn for_swap() -> SwapReport {
     }
 }
 
+/// Locks the memory of a process whose parent has called [`for_swap`]: it has inherited the other settings, and may have no
+/// capability to make them again.
+pub fn lock_memory_again() -> Result<(), SysError> {
+    lock_memory()
+}
+
 fn lift_lock_limit() -> Result<(), SysError> {
     let unlimited = Rlimit { current: None, maximum: None };
     rustix::process::setrlimit(Resource::Memlock, unlimited)

@@ -43,6 +43,7 @@ pub mod fusermount;
 pub mod futex;
 pub mod handover;
 pub mod harden;
+pub mod iolock;
 pub mod lease;
 pub mod loopdev;
 pub mod malloc;

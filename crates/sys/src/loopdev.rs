@@ -292,6 +292,15 @@ pub fn set_capacity(device: &File) -> Result<(), SysError> {
     )
 }
 
+/// The size that a loop device has, bytes. Does not open it.
+pub fn len_bytes(path: &Path) -> Result<u64, SysError> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let file = format!("/sys/block/{name}/size");
+    let sectors = std::fs::read_to_string(&file).map_err(|e| SysError::io(format!("reading {file}"), &e))?;
+    let sectors = sectors.trim().parse::<u64>();
+    Ok(512 * sectors.map_err(|_| SysError::new(format!("reading {file}"), libc::EINVAL))?)
+}
+
 /// All loop devices with a backing file.
 ///
 /// Opens each of them for a moment. Devices whose status cannot be read are left out.

@@ -14,10 +14,11 @@ mod uring;
 use crate::{
     BUFFER_ALIGN_BYTES, Backing, BackingError, Buffer, Buffers, ByteSource, Prefetched, Queue, SyncQueue,
 };
-use pagefold_sys::{SysError, blockdev, direct};
+use pagefold_sys::{SysError, blockdev, direct, iolock};
 use std::fs::File;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
+use std::time::Duration;
 use uring::UringQueue;
 
 /// Whether to bypass the page cache (O_DIRECT).
@@ -92,6 +93,12 @@ impl FileBacking {
             _ => direct::set_direct(&backing.file, false)?,
         }
         Ok(backing)
+    }
+
+    /// Like [`FileBacking::new`], for a medium that a process uses which has died, or that another one will use when this
+    /// one has: opens the file anew, and waits until no request of the former process is under way. Fails after `limit`.
+    pub fn new_alone(file: &File, options: FileOptions, limit: Duration) -> Result<Self, BackingError> {
+        Self::new(iolock::open_alone(file, limit)?, options)
     }
 
     /// Makes a medium that is only read, through the page cache. `file` need not be open for writing.

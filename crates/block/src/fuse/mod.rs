@@ -18,7 +18,8 @@ use crate::export_error::{ExportError, Unavailable};
 use fs::OneFile;
 pub use fs::{FILE_NAME, MAX_IO_BYTES};
 use pagefold_fuse::{
-    FuseError, FuseMount, MOUNT_NAME, Mounter, Serving, SessionEnd, Transport, free_directory,
+    FuseError, FuseMount, Keep, KeptMount, MOUNT_NAME, Mounter, Serving, SessionEnd, Transport,
+    free_directory,
 };
 use pagefold_sys::{SysError, entropy, fusedev};
 use std::fs::OpenOptions;
@@ -33,6 +34,7 @@ pub struct FuseDisk {
     mount: FuseMount,
     inode: u64,
     threads: ThreadReport,
+    kept: Option<KeptMount>,
 }
 
 impl FuseDisk {
@@ -44,17 +46,19 @@ impl FuseDisk {
         mount_point: &Path,
         threads: usize,
     ) -> Result<Self, ExportError> {
-        Self::mount_with(device, mount_point, threads.into(), || Ok(()))
+        Self::mount_with(device, mount_point, threads.into(), false, || Ok(()))
     }
 
     /// Mounts like [`FuseDisk::mount`], with rings if `serving` has them, and calls `after_mount` on this thread before it
-    /// starts the session threads.
+    /// starts the session threads. If `is_kept`, another process can [take the file over](FuseDisk::take_over) when this one
+    /// has died, if the kernel allows that: see [`FuseDisk::kept`].
     ///
     /// The mount needs a privilege. The session threads need none, and inherit those that `after_mount` leaves.
     pub fn mount_with(
         device: Arc<dyn BlockDevice>,
         mount_point: &Path,
         serving: Serving,
+        is_kept: bool,
         after_mount: impl FnOnce() -> Result<(), SysError>,
     ) -> Result<Self, ExportError> {
         let mount_point = free_directory(mount_point)?;
@@ -65,9 +69,44 @@ impl FuseDisk {
         let file_system = OneFile::new(device, inode, warmup.clone());
         let request = fusedev::Request::private(MOUNT_NAME, MAX_IO_BYTES);
         let mounter = Mounter::ThisProcess;
-        let mount = FuseMount::new(file_system, mount_point, &request, mounter, serving, after_mount)?;
+        let mut kept = None;
+        let keep: Keep<'_> = Box::new(|mount| {
+            kept = Some(mount);
+            Ok(())
+        });
+        let keep = is_kept.then_some(keep);
+        let mount =
+            FuseMount::new_kept(file_system, mount_point, &request, mounter, serving, after_mount, keep)?;
         let threads = warmup.report();
-        Ok(FuseDisk { mount, inode, threads })
+        Ok(FuseDisk { mount, inode, threads, kept })
+    }
+
+    /// Serves the file with the number `inode` whose server has died, or is killed before this is called. `kept` is that of
+    /// its server, and `mount_point` is absolute and free of symbolic links. After a failure the mount is as it was.
+    pub fn take_over(
+        device: Arc<dyn BlockDevice>,
+        mount_point: PathBuf,
+        inode: u64,
+        kept: KeptMount,
+    ) -> Result<Self, ExportError> {
+        let for_the_next = kept.try_clone()?;
+        let warmup = Arc::new(ThreadWarmup::default());
+        let file_system = OneFile::new(device, inode, warmup.clone());
+        let mount = FuseMount::take_over(file_system, mount_point, false, kept)?;
+        let threads = warmup.report();
+        Ok(FuseDisk { mount, inode, threads, kept: Some(for_the_next) })
+    }
+
+    /// The things by which another process can take the file over. `None` if that is impossible, for the reason of
+    /// [`FuseDisk::can_be_kept`].
+    pub fn kept(&self) -> Option<&KeptMount> {
+        self.kept.as_ref()
+    }
+
+    /// Whether another process can take the file over, or why that is impossible; `None` if nobody asked for that, or if
+    /// rings serve.
+    pub fn can_be_kept(&self) -> Option<&Result<(), String>> {
+        self.mount.kept()
     }
 
     /// The file's path.

@@ -24,13 +24,13 @@ pub use crate::export_error::{ExportError, Unavailable};
 use crate::fuse::{FuseDisk, MAX_IO_BYTES};
 pub use cleanup::{CleanUp, clean_up};
 use cleanup::{detach_and_wait, in_use};
-use pagefold_fuse::{Rings, Serving, Transport};
+use pagefold_fuse::{KeptMount, Rings, Serving, Transport};
 use pagefold_page::PAGE_SIZE;
 use pagefold_sys::loopdev::{self, AttachError, AttachedLoop, Detach, Detached, LoopIdentity};
 use pagefold_sys::privileges::{self, CapabilitySet};
 use pagefold_sys::{fusedev, fusering};
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Threads for the queue of each CPU, and entries of the ring of each: requests that the kernel hands to a thread
@@ -61,6 +61,9 @@ pub struct LoopOptions {
     /// rest. Without CAP_SYS_ADMIN this process can detach the loop device ([`LoopExport::detach`]) but not unmount: a
     /// process with that capability has to call [`clean_up`].
     pub keep_capabilities: Option<CapabilitySet>,
+    /// Whether another process is to [take the export over](LoopExport::take_over) when this one has died. That is impossible
+    /// with rings.
+    pub is_kept: bool,
 }
 
 impl Default for LoopOptions {
@@ -72,6 +75,7 @@ impl Default for LoopOptions {
             sector_bytes: PAGE_SIZE as u32,
             read_ahead_kib: 128,
             keep_capabilities: None,
+            is_kept: false,
         }
     }
 }
@@ -82,6 +86,19 @@ pub struct LoopExport {
     attached: Attachment,
     disk: FuseDisk,
     device: Arc<dyn BlockDevice>,
+}
+
+/// A loop device whose server has died, for [`LoopExport::take_over`].
+#[derive(Debug)]
+pub struct KeptLoop {
+    /// The FUSE mount of its file.
+    pub mount: KeptMount,
+    /// The number of that file.
+    pub inode: u64,
+    /// The block device, `/dev/loopN`.
+    pub path: PathBuf,
+    /// Its identity.
+    pub identity: LoopIdentity,
 }
 
 /// How [`LoopExport::resize`] acts if the loop device has users.
@@ -104,11 +121,27 @@ impl LoopExport {
         options: LoopOptions,
     ) -> Result<Self, ExportError> {
         preflight(device.len_bytes())?;
-        let disk = FuseDisk::mount_with(device.clone(), mount_point, serving(options), || {
-            options.keep_capabilities.map_or(Ok(()), privileges::drop_capabilities_except)
-        })?;
+        let disk =
+            FuseDisk::mount_with(device.clone(), mount_point, serving(options), options.is_kept, || {
+                options.keep_capabilities.map_or(Ok(()), privileges::drop_capabilities_except)
+            })?;
         let attached = Attachment::new(&disk, options.sector_bytes)?;
         tune(&attached.0.path, options, longest_request(disk.transport()));
+        Ok(LoopExport { attached, disk, device })
+    }
+
+    /// Serves a loop device whose server has died, or is killed before this is called; its requests wait meanwhile. `device`
+    /// has the contents of the former one, and `mount_point` is absolute and free of symbolic links. After a failure the
+    /// loop device is as it was.
+    pub fn take_over(
+        device: Arc<dyn BlockDevice>,
+        mount_point: PathBuf,
+        kept: KeptLoop,
+    ) -> Result<Self, ExportError> {
+        let KeptLoop { mount, inode, path, identity } = kept;
+        let disk = FuseDisk::take_over(device.clone(), mount_point, inode, mount)?;
+        let backing_file = disk.file_path().into();
+        let attached = Attachment(AttachedLoop { path, identity, backing_file });
         Ok(LoopExport { attached, disk, device })
     }
 
@@ -133,6 +166,15 @@ impl LoopExport {
     pub fn is_attached(&self) -> bool {
         // If its status cannot be read, assume that nothing has changed.
         loopdev::identity(self.device_path()).map_or(true, |found| found == Some(self.identity()))
+    }
+
+    /// Gives the file and the loop device the size of the device that is served, if the former server died while it changed
+    /// that.
+    pub fn complete_resize(&self) -> Result<(), ExportError> {
+        match loopdev::len_bytes(self.device_path())? == self.device.len_bytes() || !self.is_attached() {
+            true => Ok(()),
+            false => self.resize(Users::Ignore, &mut || Ok(())),
+        }
     }
 
     /// Calls `change`, which may change the size of the device that is served, and gives the file and the loop device the

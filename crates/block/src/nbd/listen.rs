@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -58,6 +58,12 @@ impl UnixSocket {
         rustix::fs::chmod(path, Mode::RUSR | Mode::WUSR).map_err(failed)?;
         rustix::net::listen(&fd, BACKLOG).map_err(failed)?;
         Ok(UnixSocket { listener: fd, file: Some(file) })
+    }
+}
+
+impl AsFd for UnixSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
     }
 }
 
@@ -178,7 +184,7 @@ fn accept_until(listener: &OwnedFd, wake: &OwnedFd, on_client: impl Fn(OwnedFd))
 }
 
 /// Waits for descriptors or memory to become free, at most [`EXHAUSTED_MS`], and returns early if `wake` is readable.
-fn pause(wake: std::os::fd::BorrowedFd<'_>) {
+fn pause(wake: BorrowedFd<'_>) {
     let timeout = rustix::event::Timespec { tv_sec: 0, tv_nsec: EXHAUSTED_MS * 1_000_000 };
     // The caller polls again in any case.
     let _ = poll(&mut [PollFd::from_borrowed_fd(wake, PollFlags::IN)], Some(&timeout));

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap is a failed test")]
 
 mod conformance;
+mod late_writes;
 mod loop_export;
 mod loop_uring;
 mod nbd_clients;

@@ -3,6 +3,7 @@
 use super::keeper;
 use super::location::IMAGES;
 use super::name::InstanceName;
+use super::processes::Processes;
 use super::state::{self, Server, State};
 use crate::error::{CliError, Result};
 use pagefold_sys::pidfd::{Identity, Process};
@@ -118,6 +119,13 @@ impl InstanceDir {
     /// The process id of the server, from the state file.
     pub fn server_pid(&self) -> Option<i32> {
         Some(self.recorded_server()?.pid)
+    }
+
+    /// The processes of the instance, to wait for their end or to kill them: found before a request to end, because
+    /// afterwards their ids may be reused.
+    pub fn processes(&self) -> Result<Processes> {
+        let server = self.recorded_server().map(|server| Process::open(&Identity::from(&server)));
+        Ok(Processes { server: server.transpose()?.flatten(), keeper: self.keeper_process()? })
     }
 
     /// Whether the folder exists.

@@ -1,4 +1,5 @@
-//! The state of a keeper: the process that holds what must outlive the server of a mount, and starts the next server.
+//! The state of a keeper: the process that holds what must outlive the server of a disk or a mount, and starts the next
+//! server.
 //!
 //! The keeper writes it as the file `keeper` in the folder of the instance, and commands read it. A command that wants
 //! another program to serve makes the link `program` in that folder and sends SIGUSR1 to the keeper. `docs/keeper.md`
@@ -10,7 +11,6 @@ use crate::error::{CliError, Exit, Result};
 use pagefold_sys::pidfd::{Identity, Process};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// The name of the state file.
@@ -76,6 +76,17 @@ pub struct KeeperState<'a> {
 }
 
 impl InstanceDir {
+    /// Whether servers have died too often, so that the keeper waits for a command.
+    pub fn is_held(&self) -> bool {
+        self.keeper().is_some_and(|state| state.is_held)
+    }
+
+    /// The process of the keeper; `None` if none lives.
+    pub fn keeper_process(&self) -> Result<Option<Process>> {
+        let keeper = self.keeper().map(|state| Identity::from(state.keeper.as_ref()));
+        Ok(keeper.map(|keeper| Process::open(&keeper)).transpose()?.flatten())
+    }
+
     /// The state of the keeper; `None` if the instance has none.
     pub fn keeper(&self) -> Option<KeeperState<'static>> {
         let text = std::fs::read(self.path().join(STATE)).ok()?;
@@ -88,9 +99,13 @@ impl InstanceDir {
             Some(KeeperState { is_held: true, end, .. }) => {
                 let (title, end) = (self.title(), end.unwrap_or(ServerEnd::Unknown));
                 let (times, log) = (RESTARTS_MAX + 1, self.log_path());
+                let [restart, give_up] = match self.is_mount() {
+                    true => ["image restart", "image unmount --force"],
+                    false => ["disk restart", "disk remove"],
+                };
                 Err(CliError::failed(format!(
                     "the server of {title} has died {times} times within a minute, at last because {end}; its users wait. \
-                     See '{}'. 'image restart' starts it again, and 'image unmount --force' gives up",
+                     See '{}'. '{restart}' starts it again, and '{give_up}' gives up",
                     log.display()
                 )))
             }
@@ -98,8 +113,10 @@ impl InstanceDir {
         }
     }
 
-    /// Lets the keeper replace the server by one of the program at the path `program`, and waits until the new one serves.
-    pub fn restart(&self, program: &Path) -> Result<()> {
+    /// Lets the keeper replace the server by one of this program, as it is installed now, and waits until the new one serves.
+    pub fn restart(&self) -> Result<()> {
+        // Not the link to the running file, which is an older one if the program was replaced meanwhile.
+        let program = std::env::current_exe().map_err(|e| CliError::io("finding this program", &e))?;
         let title = self.title();
         let none = || {
             CliError::new(
@@ -126,8 +143,12 @@ impl InstanceDir {
             let now = self.keeper().ok_or_else(|| CliError::failed(format!("{title} has ended")))?;
             if now.requests != before.requests {
                 return now.failure.map_or(Ok(()), |why| {
-                    let serving =
-                        if now.is_held { "it is still held" } else { "the former server serves on" };
+                    let serving = match () {
+                        () if now.is_held => "it is still held",
+                        // It died after the former one had been killed.
+                        () if now.died_unix_s != before.died_unix_s => "another one is started",
+                        () => "the former server serves on",
+                    };
                     Err(CliError::failed(format!(
                         "the new server of {title} did not start: {why}; {serving}"
                     )))

@@ -16,7 +16,7 @@
 //! | `location` | the path of the runtime folder |
 //! | `name`, `dir`, `state` | the name, the files and the state file of an instance |
 //! | `counter` | the counter of generated names |
-//! | `keeper` | the state of the process that starts the next server |
+//! | `keeper`, `processes` | the state of the process that starts the next server; both processes |
 //! | `loop_device`, `saved_log`, `sweep` | cleaning up after the server of a disk |
 //! | `mounts` | finding and cleaning up mounted images |
 
@@ -27,12 +27,14 @@ pub mod location;
 pub mod loop_device;
 pub mod mounts;
 mod name;
+mod processes;
 mod saved_log;
 pub mod state;
 mod sweep;
 
 pub use dir::InstanceDir;
 pub use name::InstanceName;
+pub use processes::Processes;
 pub use sweep::{CleanupReport, EndReason};
 
 use crate::error::{CliError, Exit, Result};

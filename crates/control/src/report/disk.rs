@@ -1,5 +1,6 @@
 //! The report on a disk: the JSON of `disk show`.
 
+use super::keeper::KeeperReport;
 use super::recompress::RecompressStatus;
 use super::writeback::WritebackStatus;
 use super::{LatencyReport, ServerReport};
@@ -28,7 +29,8 @@ pub struct Report {
     pub warnings: Vec<String>,
     /// Size of the device.
     pub size_bytes: u64,
-    /// Always true: the contents are lost when the server exits, written-back pages included.
+    /// Always true: the contents are lost when the disk is removed and when the machine restarts, written-back pages
+    /// included.
     pub volatile: bool,
     /// When it was created, seconds since 1970.
     pub created_unix_s: u64,
@@ -52,6 +54,9 @@ pub struct Report {
     pub recompression: Option<RecompressStatus>,
     /// The server process.
     pub server: ServerReport,
+    /// Whether the disk outlives it, and how often it did.
+    #[serde(default)]
+    pub keeper: KeeperReport,
     /// Requests by operation name.
     pub io: BTreeMap<String, IoReport>,
     /// Failures and waits.

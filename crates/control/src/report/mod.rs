@@ -7,6 +7,7 @@
 
 pub mod disk;
 pub mod image;
+pub mod keeper;
 pub mod mount;
 pub mod recompress;
 #[cfg(feature = "schema")]

@@ -1,8 +1,8 @@
 //! The report on a mounted image: the JSON of `image stats`.
 
 use super::disk::RingsReport;
+use super::keeper::KeeperReport;
 use super::{LatencyReport, ServerReport};
-use crate::instance::keeper::ServerEnd;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -54,20 +54,6 @@ pub struct MountReport {
     /// The list that `--prefetch` fetches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefetch: Option<PrefetchReport>,
-}
-
-/// Whether a mount outlives its server, and how often it did.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct KeeperReport {
-    /// Why the mount does not outlive its server; null if it does.
-    pub without_keeper: Option<String>,
-    /// How often a server was started after the death of one.
-    pub restarts: u64,
-    /// When the last one died, seconds since 1970; null if none did.
-    pub died_unix_s: Option<u64>,
-    /// How that one ended.
-    pub end: Option<ServerEnd>,
 }
 
 /// The state of a recording.

@@ -319,7 +319,7 @@ fn a_mount_is_kept_before_its_first_request_and_taken_over_with_a_notification()
     let (mut kernel, channel_end) = pair();
     offer_all(&mut kernel);
     let mut kept = None;
-    let keep: Keep<'_> = Box::new(|channels, agreement| {
+    let keep: KeepChannels<'_> = Box::new(|channels, agreement| {
         kept = Some((channels.len(), *agreement));
         Ok(())
     });
@@ -345,7 +345,7 @@ fn without_resending_a_mount_is_served_and_not_kept() {
     let (mut kernel, channel_end) = pair();
     kernel.offer(1, 7, 45);
     let (_sender, receiver) = channel();
-    let keep: Keep<'_> = Box::new(|_, _| panic!("nothing can be kept"));
+    let keep: KeepChannels<'_> = Box::new(|_, _| panic!("nothing can be kept"));
     let file_system = Waiting(Mutex::new(receiver));
     let threads = start(file_system, channel_end, Access::Anybody, 1.into(), Some(keep)).unwrap();
     assert!(threads.kept().unwrap().as_ref().unwrap_err().contains("Linux 6.9"));

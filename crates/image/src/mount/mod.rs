@@ -27,13 +27,10 @@ pub use options::MountOptions;
 pub use pagefold_fuse::MOUNT_NAME;
 pub use pagefold_fuse::Transport;
 use pagefold_fuse::{
-    Agreement, FuseError, FuseMount, Keep, Mounter, Rings, Serving, free_directory, rings_not_offered,
+    FuseError, FuseMount, Keep, KeptMount, Mounter, Rings, Serving, free_directory, rings_not_offered,
 };
-use pagefold_sys::fusermount::Mounted;
-use pagefold_sys::mounts::DeviceNumber;
 use pagefold_sys::{SysError, cpu};
 use pagefold_sys::{fusedev, fusering};
-use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -44,19 +41,6 @@ use std::time::Instant;
 /// Why a mount has no rings although the kernel offers them.
 const NO_ROOM: &str =
     "rings for all CPUs that this machine may have would take too much of the memory budget";
-
-/// A mount that another process has made, for [`Mount::take_over`].
-#[derive(Debug)]
-pub struct Taken {
-    /// The channels of FUSE that the first server has handed over.
-    pub channels: Vec<File>,
-    /// The result of its negotiation with the kernel.
-    pub agreement: Agreement,
-    /// The device number of the file system.
-    pub device: DeviceNumber,
-    /// Whether `fusermount3` has mounted it.
-    pub is_by_helper: bool,
-}
 
 /// A mounted image and the threads that serve it. Dropping it unmounts, and joins the threads.
 #[derive(Debug)]
@@ -77,20 +61,20 @@ impl Mount {
     ///
     /// On failure, nothing stays mounted.
     pub fn new(image: Image, mount_point: &Path, options: &MountOptions) -> Result<Self, MountError> {
-        Self::new_kept(image, mount_point, options, || Ok(()), |_| None)
+        Self::new_kept(image, mount_point, options, || Ok(()), None)
     }
 
-    /// As [`Mount::new`], for a mount that outlives this process if possible ([`Mount::kept`]): `keep` returns what hands it
-    /// to somebody who lives on, and gives it to the next process, which can [take it over](Mount::take_over).
+    /// As [`Mount::new`], for a mount that outlives this process if possible ([`Mount::kept`]): `keep` hands it to a process
+    /// that lives on, and that passes it to the next server, which can [take it over](Mount::take_over).
     ///
     /// Calls `then` on this thread between the mount, which needs a privilege, and the start of the serving threads, which
     /// inherit this thread's privileges and need none: `then` can drop them.
-    pub fn new_kept<'k>(
+    pub fn new_kept(
         image: Image,
         mount_point: &Path,
         options: &MountOptions,
         then: impl FnOnce() -> Result<(), SysError>,
-        keep: impl FnOnce(&Mounted) -> Option<Keep<'k>>,
+        keep: Option<Keep<'_>>,
     ) -> Result<Self, MountError> {
         let path = free_directory(mount_point)?;
         // An image without a root directory could be mounted, but not listed.
@@ -124,16 +108,12 @@ impl Mount {
         image: Image,
         mount_point: &Path,
         options: &MountOptions,
-        taken: Taken,
+        kept: KeptMount,
     ) -> Result<Self, MountError> {
-        let Taken { channels, agreement, device, is_by_helper } = taken;
-        let (threads, read_bytes) = (channels.len(), agreement.settings.read_bytes);
+        let (threads, read_bytes) = (kept.channels.len(), kept.agreement.settings.read_bytes);
         let memory = ReplyMemory::reserve(&image, threads as u64, read_bytes as u64)?;
-        let mounter = if is_by_helper { Mounter::Helper } else { Mounter::ThisProcess };
         Self::serve(image, options, memory, |fs| {
-            // Not before: dropping it unmounts.
-            let mounted = Mounted::taken_over(mount_point.into(), device, is_by_helper);
-            FuseMount::take_over(fs, mounted, mounter, options.allow_other, channels, &agreement)
+            FuseMount::take_over(fs, mount_point.into(), options.allow_other, kept)
         })
         .map(|mount| mount.served_by(threads, None))
     }

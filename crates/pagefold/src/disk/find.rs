@@ -10,6 +10,9 @@ use std::time::{Duration, Instant};
 /// How long a process that was killed may take to exit.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// After this time, the keeper of a disk whose server has died has started another one.
+const FOLLOW_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// The result of finding a disk.
 pub enum Found {
     /// The disk is running.
@@ -62,13 +65,21 @@ pub fn all_names() -> Result<Vec<String>> {
 
 /// Connects to the server of a disk and calls `request`. If the server dies meanwhile, cleans up after it.
 pub fn with_client<T>(text: &str, request: impl FnOnce(&mut Client) -> Result<T>) -> Result<T> {
+    with_dir(text, |dir| Client::connect(dir).and_then(|mut client| request(&mut client)))
+}
+
+/// The same for a request that changes nothing: if the server dies meanwhile and another follows it, that one is asked.
+pub fn ask<T>(text: &str, request: impl FnMut(&mut Client) -> Result<T>) -> Result<T> {
+    with_dir(text, |dir| Client::ask(dir, request))
+}
+
+fn with_dir<T>(text: &str, request: impl FnOnce(&InstanceDir) -> Result<T>) -> Result<T> {
     let gone = |reason: &str| CliError::new(Exit::NotFound, format!("disk '{text}' is gone{reason}"));
     match find(text)? {
         // A note was printed about it.
         Found::Dead => Err(gone("")),
-        Found::Running(runtime, dir) => Client::connect(&dir)
-            .and_then(|mut client| request(&mut client))
-            .map_err(|e| match wait_and_clean_up(&runtime, &dir, &e) {
+        Found::Running(runtime, dir) => {
+            request(&dir).map_err(|e| match wait_and_clean_up(&runtime, &dir, &e) {
                 Some(CleanupReport { result: Ok(()), reason, message }) => {
                     if reason != EndReason::Removed {
                         output::note(&message);
@@ -76,21 +87,33 @@ pub fn with_client<T>(text: &str, request: impl FnOnce(&mut Client) -> Result<T>
                     gone(&format!(": {}", reason.in_words()))
                 }
                 Some(CleanupReport { result: Err(error), message, .. }) => CliError::new(error.exit, message),
+                None if is_gone(&e) => {
+                    CliError::failed(format!("{e}; whether it did what was requested is not known"))
+                }
                 None => e,
-            }),
+            })
+        }
     }
 }
 
+/// Whether a request failed because the server has gone. A server that misses something says so with an error number.
+fn is_gone(e: &CliError) -> bool {
+    e.exit == Exit::NotFound && e.errno.is_none()
+}
+
 /// After a request failed because the server has gone: waits until its process has exited, and cleans up after it.
-/// `None` if the error is another, or the server does not exit.
+/// `None` if the error is another, the server does not exit, or another one follows it.
 pub fn wait_and_clean_up(runtime: &RuntimeDir, dir: &InstanceDir, e: &CliError) -> Option<CleanupReport> {
-    let deadline = Instant::now() + EXIT_TIMEOUT;
-    while e.exit == Exit::NotFound && Instant::now() < deadline {
+    let begin = Instant::now();
+    while is_gone(e) && begin.elapsed() < EXIT_TIMEOUT {
         let locked = runtime.lock().ok()?;
         if !dir.is_alive() {
             return Some(locked.clean_up(dir));
         }
         drop(locked);
+        if begin.elapsed() > FOLLOW_TIMEOUT && dir.keeper_process().is_ok_and(|keeper| keeper.is_some()) {
+            return None;
+        }
         std::thread::sleep(Duration::from_millis(10));
     }
     None

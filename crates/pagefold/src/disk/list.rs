@@ -28,7 +28,7 @@ pub fn run(args: &ListArgs) -> Result<()> {
     // Without the lock, so that a server that does not respond does not block other commands.
     let mut disks = Vec::new();
     for dir in &dirs {
-        match Client::connect(dir).and_then(|mut client| client.show()) {
+        match Client::ask(dir, Client::show) {
             Err(e) if let Some(cleanup) = super::find::wait_and_clean_up(&runtime, dir, &e) => {
                 if cleanup.reason != EndReason::Removed {
                     output::note(&cleanup.message);
@@ -72,7 +72,8 @@ fn cells_of_silent(dir: &InstanceDir) -> [Cell; 8] {
     let device = device.map_or(Cell::Unknown, Cell::Text);
     let [stored, memory, ratio, codec] = std::array::from_fn(|_| Cell::Unknown);
     let name = Cell::Text(dir.name().to_string());
-    [name, size, stored, memory, ratio, codec, device, Cell::Text("does not respond".to_string())]
+    let words = if dir.is_held() { "held" } else { "does not respond" };
+    [name, size, stored, memory, ratio, codec, device, Cell::Text(words.to_string())]
 }
 
 fn cells(r: &Report) -> [Cell; 8] {

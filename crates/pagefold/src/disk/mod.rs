@@ -2,7 +2,7 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | `create` (arguments) and `start`, `list`, `show`, `block_state`, `set`, `writeback`, `recompress`, `remove` | the commands, each with its arguments |
+//! | `create` (arguments) and `start`, `list`, `show`, `block_state`, `set`, `writeback`, `recompress`, `restart`, `remove` | the commands, each with its arguments |
 //! | `classes` | the table of size classes of `show` |
 //! | `page_ranges` | ranges of pages in options |
 //! | `pass` | running a pass of writeback or recompression: bar, Ctrl-C, report |
@@ -27,6 +27,7 @@ mod recompress;
 mod remove;
 mod request;
 mod resolve;
+mod restart;
 mod set;
 mod show;
 mod start;
@@ -48,9 +49,10 @@ pub enum DiskCommand {
     ///
     /// With --run, the disk exists only while a command runs, and the exit code is that of the command.
     ///
-    /// The contents are volatile: they are in the memory of the server process. They are lost when the disk is
-    /// removed, when the server dies, and when the machine restarts, including the pages on a backing. If
-    /// the server dies while the disk is mounted or used as swap, every access fails with an I/O error.
+    /// The contents are volatile: they are in memory. They are lost when the disk is removed and when the machine restarts,
+    /// including the pages on a backing. If the server dies, its keeper, a second process, starts another one, which goes on
+    /// with the same contents. Only if both die together, the contents are lost, and every access fails with an I/O error;
+    /// `disk show` says if a disk has no keeper.
     Create(Box<create::CreateArgs>),
     /// List the running disks
     #[command(alias = "ls")]
@@ -85,6 +87,16 @@ pub enum DiskCommand {
     /// The codecs are chosen with `disk create --recompress-codec` or `--recompress-after`; the latter does the same
     /// automatically.
     Recompress(recompress::RecompressArgs),
+    /// Replace the servers of disks, which stay in use
+    ///
+    /// The new server runs the program of this command: after an upgrade, the one that is installed now. Programs that
+    /// use the disk notice nothing but a moment's wait; NBD clients have to connect again. If the new server cannot take
+    /// over, the former one serves on, and the message says why. A package can call it with --all after an upgrade.
+    ///
+    /// It also starts a server again that has died too often, so that the users of its disk wait. Needs Linux 6.9 for a loop
+    /// device.
+    #[command(visible_alias = "upgrade")]
+    Restart(restart::RestartArgs),
     /// Remove disks and their contents
     ///
     /// Fails while a disk is mounted, used as swap, or has NBD clients, and lists these users; the other disks are
@@ -105,6 +117,7 @@ pub fn run(command: &DiskCommand) -> Result<ExitCode> {
         DiskCommand::Set(args) => set::run(args).map(done),
         DiskCommand::Writeback(args) => writeback::run(args).map(done),
         DiskCommand::Recompress(args) => recompress::run(args).map(done),
+        DiskCommand::Restart(args) => restart::run(args).map(done),
         DiskCommand::Remove(args) => remove::run(args).map(done),
     }
 }

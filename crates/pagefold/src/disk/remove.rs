@@ -10,11 +10,10 @@ use crate::cli::output;
 use clap::{Args, ValueHint};
 use pagefold_control::client::Client;
 use pagefold_control::error::{CliError, Exit, Result};
-use pagefold_control::instance::InstanceDir;
 use pagefold_control::instance::loop_device::{describe_use, in_use, refuse_if_open};
+use pagefold_control::instance::{InstanceDir, Processes};
 use pagefold_control::removal;
 use pagefold_sys::blockuse::{self, BlockUse};
-use pagefold_sys::pidfd::Process;
 use std::time::Duration;
 
 /// The arguments of `disk remove`.
@@ -75,37 +74,53 @@ fn remove(disk: &str, force: bool) -> Result<()> {
         // The disk does not exist any more, as the user wants.
         Found::Dead => return Ok(()),
     };
-    let process = removal::server_process(&dir)?;
+    let processes = dir.processes()?;
     let not_removed =
         |e: CliError| CliError::new(e.exit, format!("disk '{}' was not removed: {e}", dir.name()));
     if force {
         stop_swapping(&dir).map_err(not_removed)?;
     }
+    let mut left = Vec::new();
     let requested = match force {
+        _ if dir.is_held() => {
+            left = end_held(&dir, &processes, force).map_err(not_removed)?;
+            Ok(())
+        }
         true => removal::request(&dir, force),
         false => refuse_if_open(&dir).and_then(|()| removal::request(&dir, force)),
     };
-    let mut left = Vec::new();
     let end = match requested {
         Ok(()) => ServerEnd::DeviceClosed,
         // The server died meanwhile: clean up after it.
         Err(e) if e.exit == Exit::NotFound => ServerEnd::Died,
         // No usable response, or the server could not close its device.
         Err(e) if e.exit == Exit::Failed && force => {
-            left = kill_unless_served(&dir, process.as_ref(), &e).map_err(not_removed)?;
+            left = kill_unless_served(&dir, &processes, &e).map_err(not_removed)?;
             ServerEnd::Killed
         }
         Err(e) => return Err(not_removed(e)),
     };
-    if let Some(process) = &process {
-        left.extend(wait_for_exit(&dir, process, end, force)?);
-    }
+    left.extend(wait_for_exit(&dir, &processes, end, force)?);
     let note = removal::clean_up(&runtime, &dir)
         .map_err(|e| if left.is_empty() { e } else { left_behind(dir.name(), &left, &e) })?;
     if end == ServerEnd::Died {
         note.iter().for_each(|note| output::note(note));
     }
     Ok(())
+}
+
+/// Ends the keeper of a disk without a server, and returns the uses of the device that are left. Fails as busy if it is in use,
+/// unless `force`.
+fn end_held(dir: &InstanceDir, processes: &Processes, force: bool) -> Result<Vec<BlockUse>> {
+    let device = dir.read_state().and_then(|s| s.loop_device());
+    let uses = device.as_deref().map(blockuse::claims).transpose()?.unwrap_or_default();
+    match &device {
+        Some(device) if !force && !uses.is_empty() => return Err(in_use(device, &uses)),
+        Some(_) if !force => refuse_if_open(dir)?,
+        _ => {}
+    }
+    processes.kill()?;
+    Ok(uses)
 }
 
 /// Runs swapoff on the disk, if it is used as swap. Fails as busy if the server does not answer: swapoff would wait for
@@ -128,9 +143,14 @@ fn stop_swapping(dir: &InstanceDir) -> Result<()> {
 
 /// Waits until the server has exited, after it closed its device, died or was killed. With `force` it is killed after
 /// a timeout, unless it still serves a device that is in use. Returns the uses of its device that are left.
-fn wait_for_exit(dir: &InstanceDir, process: &Process, end: ServerEnd, force: bool) -> Result<Vec<BlockUse>> {
+fn wait_for_exit(
+    dir: &InstanceDir,
+    processes: &Processes,
+    end: ServerEnd,
+    force: bool,
+) -> Result<Vec<BlockUse>> {
     let timeout = if force { FORCE_TIMEOUT } else { END_TIMEOUT };
-    if process.wait(timeout)? {
+    if processes.wait(timeout)? {
         return Ok(Vec::new());
     }
     let (name, ended, seconds) = (dir.name(), end.in_words(), timeout.as_secs());
@@ -145,13 +165,13 @@ fn wait_for_exit(dir: &InstanceDir, process: &Process, end: ServerEnd, force: bo
         // The device is closed, so nobody loses anything.
         ServerEnd::DeviceClosed => {
             output::note(&format!("{reason}; killing the server"));
-            process.kill()?;
+            processes.kill()?;
             Vec::new()
         }
         // It may only be unable to start a thread for the command, and serve the device on.
-        ServerEnd::Died => kill_unless_served(dir, Some(process), &CliError::failed(&reason))?,
+        ServerEnd::Died => kill_unless_served(dir, processes, &CliError::failed(&reason))?,
     };
-    match process.wait(KILL_TIMEOUT)? {
+    match processes.wait(KILL_TIMEOUT)? {
         true => Ok(left),
         false => Err(CliError::failed(format!("{reason}; the kill takes effect when the backing responds"))),
     }
@@ -160,11 +180,7 @@ fn wait_for_exit(dir: &InstanceDir, process: &Process, end: ServerEnd, force: bo
 /// Kills a server that could not close its device, and returns the uses of its device that are left. Fails as busy if the
 /// device is in use and the server answers, because then it still serves its users, or if the device is swap: its
 /// processes would be killed.
-fn kill_unless_served(
-    dir: &InstanceDir,
-    process: Option<&Process>,
-    reason: &CliError,
-) -> Result<Vec<BlockUse>> {
+fn kill_unless_served(dir: &InstanceDir, processes: &Processes, reason: &CliError) -> Result<Vec<BlockUse>> {
     let device = dir.read_state().and_then(|s| s.loop_device());
     let uses = device.as_deref().map(blockuse::claims).transpose()?.unwrap_or_default();
     let is_swap = uses.iter().any(|claim| matches!(claim, BlockUse::Swap { .. }));
@@ -174,9 +190,11 @@ fn kill_unless_served(
     {
         return Err(in_use(device, &uses));
     }
-    let process = process.ok_or_else(|| reason.clone())?;
+    if processes.server.is_none() && processes.keeper.is_none() {
+        return Err(reason.clone());
+    }
     output::note(&format!("{reason}; killing the server"));
-    process.kill()?;
+    processes.kill()?;
     Ok(uses)
 }
 

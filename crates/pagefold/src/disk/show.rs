@@ -36,9 +36,9 @@ pub struct ShowArgs {
 /// Shows one disk.
 pub fn run(args: &ShowArgs) -> Result<()> {
     if let Some(attribute) = &args.attribute {
-        return output::line(&super::find::with_client(&args.disk, |client| client.get(attribute))?);
+        return output::line(&super::find::ask(&args.disk, |client| client.get(attribute))?);
     }
-    let (report, classes) = super::find::with_client(&args.disk, |client| {
+    let (report, classes) = super::find::ask(&args.disk, |client| {
         let classes = args.classes.then(|| client.classes()).transpose()?;
         Ok((client.show()?, classes))
     })?;
@@ -58,8 +58,10 @@ fn render(r: &Report, colours: bool) -> String {
     let mut page = Page::new(colours, 14);
     let size = Human(r.size_bytes);
     let contents = match r.writeback {
-        None => "volatile: lost when the disk is removed or its server ends",
-        Some(_) => "volatile: lost when the disk is removed or its server ends, including written-back pages",
+        None => "volatile: lost when the disk is removed or the machine restarts",
+        Some(_) => {
+            "volatile: lost when the disk is removed or the machine restarts, including written-back pages"
+        }
     };
     let device = if r.device.is_empty() { "no device" } else { &r.device };
     page.heading(&format!("{}  {size}  {device}", r.name));
@@ -73,6 +75,7 @@ fn render(r: &Report, colours: bool) -> String {
     let server =
         format!("process {}, {} export{through}, up {}", r.server.pid, r.export, age(r.created_unix_s));
     page.row("server", &server);
+    page.row("if it dies", &r.keeper.in_words("the contents are lost"));
     page.row("used by", &if r.used_by.is_empty() { "nobody".to_string() } else { r.used_by.join(", ") });
     if let Some(clients) = &r.clients {
         page.row("clients", &clients_row(clients));

@@ -3,7 +3,7 @@
 use super::find;
 use crate::cli::each::each;
 use clap::{Args, ValueHint};
-use pagefold_control::error::{CliError, Result};
+use pagefold_control::error::Result;
 use pagefold_control::instance::mounts as served_mounts;
 use std::path::{Path, PathBuf};
 
@@ -21,15 +21,13 @@ pub struct RestartArgs {
 /// Replaces servers by ones of this program. A failure does not stop the others.
 pub fn run(args: &RestartArgs) -> Result<()> {
     let mounts = if args.all { served_mounts::mount_points()? } else { args.mounts.clone() };
-    // Not the link to the running file, which is an older one if the program was replaced meanwhile.
-    let program = std::env::current_exe().map_err(|e| CliError::io("finding this program", &e))?;
-    each(&mounts, "servers were not replaced", |mount| restart(&find::mount_point(mount)?, &program))
+    each(&mounts, "servers were not replaced", |mount| restart(&find::mount_point(mount)?))
 }
 
-fn restart(point: &Path, program: &Path) -> Result<()> {
+fn restart(point: &Path) -> Result<()> {
     let found = served_mounts::find(|state| state.mount_point == point)?;
     match found.first() {
-        Some((dir, _)) => dir.restart(program),
+        Some((dir, _)) => dir.restart(),
         None => Err(super::stats::no_server(point)?),
     }
 }

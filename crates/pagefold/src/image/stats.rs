@@ -8,9 +8,7 @@ use pagefold_control::client::Client;
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::instance::mounts;
 use pagefold_control::report::LatencyReport;
-use pagefold_control::report::mount::{
-    KeeperReport, MountReport, PrefetchReport, RecordReport, RecordState, RemoteReport,
-};
+use pagefold_control::report::mount::{MountReport, PrefetchReport, RecordReport, RecordState, RemoteReport};
 use pagefold_control::text;
 use pagefold_image::mount::MOUNT_NAME;
 use pagefold_page::size::Human;
@@ -50,7 +48,7 @@ pub fn run(args: &StatsArgs) -> Result<()> {
         }
         return watch::run(dir, Duration::from_secs(interval_s), args.json);
     }
-    let report = Client::connect(dir)?.show_mount()?;
+    let report = Client::ask(dir, Client::show_mount)?;
     match args.json {
         true => output::json(&report),
         false => output::text(&text(&report)),
@@ -82,7 +80,7 @@ fn text(report: &MountReport) -> String {
     row("server", &format!("process {pid}, {} threads, requests through {transport}", report.threads));
     let [used, limit, cached, peak] =
         [budget.in_use_bytes, budget.limit_bytes, budget.cached_bytes, budget.peak_bytes].map(Human);
-    row("if it dies", &if_it_dies(&report.keeper));
+    row("if it dies", &report.keeper.in_words("the mount fails"));
     row("memory", &format!("{used} of {limit} in use, {cached} of it cache; at most {peak}"));
     row("requests", &report.requests.to_string());
     row("waited for memory", &format!("{} reads", budget.waits));
@@ -110,19 +108,6 @@ fn text(report: &MountReport) -> String {
     report.prefetch.iter().for_each(|prefetch| row("prefetch", &prefetched(prefetch)));
     text.push_str(&latency(&report.latency));
     text
-}
-
-/// The consequence of the death of the server, and the last one.
-fn if_it_dies(keeper: &KeeperReport) -> String {
-    match (&keeper.without_keeper, keeper.end, keeper.died_unix_s) {
-        (Some(why), _, _) => format!("the mount fails: {why}"),
-        (None, Some(end), Some(at)) => {
-            let times = text::counted(keeper.restarts, "time", "times");
-            let at = text::time_text(i64::try_from(at).unwrap_or(i64::MAX));
-            format!("another one serves; {times} so far, the last at {at}: {end}")
-        }
-        (None, _, _) => "another one serves".into(),
-    }
 }
 
 fn recording(record: &RecordReport) -> String {

@@ -9,11 +9,9 @@ use crate::cli::output;
 use clap::{Args, ValueHint};
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::instance::mounts as served_mounts;
-use pagefold_control::instance::state::Server;
 use pagefold_control::instance::{InstanceDir, RuntimeDir};
 use pagefold_image::mount::MOUNT_NAME;
 use pagefold_sys::fusermount::{self, HelperError};
-use pagefold_sys::pidfd::{Identity, Process};
 use pagefold_sys::{SysError, fusedev, mounts};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -107,21 +105,10 @@ fn in_use(path: &Path) -> CliError {
     )
 }
 
-fn kill(path: &Path, dir: &InstanceDir, server: Option<&Server>) -> Result<()> {
-    let open = |server: &Server| Process::open(&Identity::from(server));
-    // Then it starts no other server.
-    if let Some(keeper) = dir.keeper().and_then(|state| open(&state.keeper).transpose()).transpose()? {
-        keeper.terminate()?;
-    }
-    if let Some(process) = server.and_then(|server| open(server).transpose()).transpose()? {
-        let seconds = FORCE_TIMEOUT.as_secs();
-        output::note(&format!(
-            "the server of '{}' has not exited after {seconds} s; killing it",
-            path.display()
-        ));
-        process.kill()?;
-    }
-    Ok(())
+fn kill(path: &Path, dir: &InstanceDir) -> Result<()> {
+    let seconds = FORCE_TIMEOUT.as_secs();
+    output::note(&format!("the server of '{}' has not exited after {seconds} s; killing it", path.display()));
+    dir.processes()?.kill()
 }
 
 /// Unmounts with fusermount3, for users without the privilege to unmount.
@@ -148,7 +135,7 @@ fn wait_for_server(path: &Path, force: bool) -> Result<()> {
         }
         if force && !killed && start.elapsed() > FORCE_TIMEOUT {
             killed = true;
-            left.iter().try_for_each(|(dir, state)| kill(path, dir, state.server.as_ref()))?;
+            left.iter().try_for_each(|(dir, _)| kill(path, dir))?;
         }
         if start.elapsed() > EXIT_TIMEOUT {
             let why = match killed {

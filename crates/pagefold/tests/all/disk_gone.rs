@@ -104,9 +104,7 @@ fn the_name_of_a_dead_disk_that_is_in_use_is_refused_with_advice_that_works() {
     std::fs::create_dir(&mount).unwrap();
     sh("mkfs.ext4", &["-q", device.trim_end()]);
     sh("mount", &[device.trim_end(), mount.to_str().unwrap()]);
-    let pid = s.server_pid("x");
-    kill(pid, "KILL");
-    wait_until("the server has exited", || !is_running(pid));
+    s.kill_disk("x");
     let refused = s.run("disk create -q --export loop --size 16M --name x");
     let advice = format!("umount '{}'", mount.display());
     refused.fails(4, &advice);
@@ -121,12 +119,10 @@ fn the_name_of_a_dead_disk_that_is_in_use_is_refused_with_advice_that_works() {
 fn the_log_of_a_server_that_died_is_saved() {
     let s = Sandbox::new();
     s.ok("disk create -q --export nbd --size 8M --name x");
-    let pid = s.server_pid("x");
     // A thread of the server writes it, perhaps after the disk is ready.
     let log = s.runtime().join("x/log");
     wait_until("the log has a line", || std::fs::read_to_string(&log).is_ok_and(|log| log.ends_with('\n')));
-    kill(pid, "KILL");
-    wait_until("the server has exited", || !is_running(pid));
+    s.kill_disk("x");
     let ran = s.run("disk list");
     let path = s.runtime().join(".logs/x.log");
     // A line of the log says nothing of a process that was killed.

@@ -1,6 +1,6 @@
 //! The ways to name a disk, commands on several disks, and the names that are generated.
 
-use crate::support::{Sandbox, have, kill, no_loop, sh};
+use crate::support::{Sandbox, have, no_loop, sh};
 use std::path::Path;
 
 #[test]
@@ -111,7 +111,7 @@ fn a_generated_name_is_never_that_of_an_earlier_disk() {
     s.ok("disk remove disk0");
     assert_eq!(create(), "disk1");
     // Neither after its server died.
-    kill(s.server_pid("disk1"), "KILL");
+    s.kill_disk("disk1");
     assert_eq!(create(), "disk2");
     // A user may choose any name.
     s.ok("disk create --size 8M --export nbd --name disk3");

@@ -172,7 +172,7 @@ fn the_next_command_cleans_up_after_sigkill() {
     // Dirty pages in the cache of the device, which cannot be written any more.
     file.write_all_at(&[7; 1 << 20], 0).unwrap();
     drop(file);
-    kill(s.server_pid("x"), "KILL");
+    s.kill_disk("x");
     let ran = s.run("disk list");
     assert!(ran.code == 0 && ran.err.contains("cleaned up"), "{ran:?}");
     assert_nothing_left(&s, &device);
@@ -189,9 +189,7 @@ fn after_sigkill_a_mounted_disk_is_cleaned_up_once_it_is_unmounted() {
     std::fs::create_dir(&mount).unwrap();
     sh("mkfs.ext4", &["-q", device.to_str().unwrap()]);
     sh("mount", &[device.to_str().unwrap(), mount.to_str().unwrap()]);
-    let pid = s.server_pid("x");
-    kill(pid, "KILL");
-    wait_until("the server has exited", || !is_running(pid));
+    s.kill_disk("x");
     for words in ["disk remove x", "disk remove x --force", "disk show x"] {
         s.run(words).fails(4, &format!("umount '{}'", mount.display()));
     }

@@ -135,7 +135,7 @@ fn the_next_command_cleans_up_after_a_killed_server() {
     {
         let s = Sandbox::new();
         create(&s, "--size 1M --name x");
-        kill(s.server_pid("x"), "KILL");
+        s.kill_disk("x");
         let ran = s.run(command);
         assert!(ran.err.contains("has died and its contents are lost; cleaned up"), "{ran:?}");
         assert_eq!(ran.code, if command.contains("show") { 3 } else { 0 }, "{ran:?}");

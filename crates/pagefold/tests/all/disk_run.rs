@@ -60,8 +60,9 @@ fn a_command_that_removes_the_disk_or_kills_its_server_is_no_hang() {
     let ran = run(&s, "-q --export nbd", &format!("{program} disk remove $PAGEFOLD_NAME; exit 3"));
     assert!(ran.code == 3 && ran.err.is_empty(), "{ran:?}");
     assert_eq!(s.left(), Vec::<String>::new());
-    let kill =
-        format!("kill -9 $({program} disk show x --json | sed -n 's/.*\"pid\": \\([0-9]*\\).*/\\1/p')");
+    let pid = "sed -n 's/.*\"pid\": *\\([0-9]*\\).*/\\1/p'";
+    let keeper = s.runtime().join("x/keeper");
+    let kill = format!("kill -9 $({pid} {}) $({program} disk show x --json | {pid})", keeper.display());
     run(&s, "-q --export nbd --name x", &kill).fails(125, "the server died");
     let ran = run(&s, "-q --export nbd --name x", &format!("{kill}; exit 9"));
     ran.fails(9, "the server died");

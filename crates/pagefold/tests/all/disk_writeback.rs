@@ -282,7 +282,7 @@ fn a_signal_ends_a_server_during_a_pass() {
 fn a_server_that_dies_during_a_pass_leaves_nothing() {
     let s = Sandbox::new();
     let (file, child, _) = slow_pass(&s);
-    kill(s.server_pid("x"), "KILL");
+    s.kill_disk("x");
     let output = child.wait_with_output().unwrap();
     let ran = crate::support::Ran::new("disk writeback", output);
     ran.fails(3, "has died");

@@ -4,6 +4,7 @@
 
 mod disk_backing;
 mod disk_block_state;
+mod disk_databases;
 mod disk_gone;
 mod disk_instances;
 mod disk_life_cycle;
@@ -13,6 +14,7 @@ mod disk_nbd;
 mod disk_output;
 mod disk_pairs;
 mod disk_recompress;
+mod disk_restart;
 mod disk_run;
 mod disk_writeback;
 mod docs;

@@ -90,6 +90,23 @@ impl Sandbox {
         self.show(name)["server"]["pid"].as_i64().unwrap() as i32
     }
 
+    pub fn keeper_pid(&self, name: &str) -> i32 {
+        let text = std::fs::read(self.runtime().join(name).join("keeper")).unwrap();
+        let state: serde_json::Value = serde_json::from_slice(&text).unwrap();
+        state["keeper"]["pid"].as_i64().unwrap() as i32
+    }
+
+    /// Kills the server of a disk and its keeper together, so that the contents are lost, and waits for their ends.
+    pub fn kill_disk(&self, name: &str) {
+        let (server, keeper) = (self.server_pid(name), self.keeper_pid(name));
+        // Stopped first, so that it starts no other server.
+        for (pid, signal) in [(keeper, "STOP"), (server, "KILL"), (keeper, "KILL")] {
+            kill(pid, signal);
+        }
+        wait_until("the keeper has exited", || !is_running(keeper));
+        wait_until("the server has exited", || !is_running(server));
+    }
+
     /// Aborts the FUSE connection of a disk with a loop device, as `umount -f` does.
     pub fn abort_export(&self, name: &str) {
         pagefold_sys::fusedev::abort(&self.runtime().join(name).join("mnt")).unwrap();
@@ -234,7 +251,7 @@ impl Nbd {
         Self::try_connect(socket).is_ok()
     }
 
-    fn try_connect(socket: &Path) -> std::io::Result<Self> {
+    pub fn try_connect(socket: &Path) -> std::io::Result<Self> {
         use std::io::{Read, Write};
         let mut s = std::os::unix::net::UnixStream::connect(socket)?;
         let mut hello = [0; 18];

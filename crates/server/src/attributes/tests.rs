@@ -1,5 +1,5 @@
 use super::*;
-use crate::disk::{Medium, RunningDisk, Setup};
+use crate::disk::{Medium, Setup};
 use pagefold_backing::MemoryBacking;
 use pagefold_control::config::{CodecConfig, DiskConfig};
 use pagefold_control::error::Exit;
@@ -24,7 +24,7 @@ impl AttributeTarget for TestTarget {
     }
 
     fn initialise(&mut self, size_bytes: u64) -> Result<()> {
-        let live = RunningDisk::new(&self.disk.setup(), size_bytes, self.disk.options())?;
+        let live = self.disk.new_running(size_bytes)?;
         self.disk.lock().set_running(Some(Arc::new(live)));
         Ok(())
     }
@@ -58,7 +58,7 @@ fn target(medium: Option<Medium>) -> TestTarget {
         mem_limit_bytes: Some(1 << 20),
         ..DiskConfig::new(1 << 20, "lz4", ExportKind::Nbd)
     };
-    let disk = Disk::new(InstanceName::parse("disk0").unwrap(), &config, medium).unwrap();
+    let disk = Disk::new(InstanceName::parse("disk0").unwrap(), &config, medium, None).unwrap();
     TestTarget { disk, written_back: Vec::new(), recompressed: Vec::new(), pass_failure: None }
 }
 
@@ -75,7 +75,9 @@ fn medium(layout: LayoutKind) -> Medium {
     Medium {
         backing,
         path: "/var/backing".into(),
-        created: false,
+        file: Arc::new(std::fs::File::open("/dev/null").unwrap()),
+        delay_us: 0,
+        created: None,
         layout,
         rate_bytes_per_s: 5,
         daily_bytes: 7,

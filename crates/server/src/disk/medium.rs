@@ -8,8 +8,10 @@ use pagefold_backing::{Backing, FileBacking, FileOptions};
 use pagefold_control::backing::{OpenError, OpenOptions, open_backing};
 use pagefold_control::config::BackingConfig;
 use pagefold_control::error::{CliError, Exit, Result};
+use pagefold_control::instance::state::CreatedFile;
 use pagefold_page::PAGE_SIZE;
 use pagefold_store::writeback::{LayoutKind, MAGIC};
+use std::fmt::Display;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,10 +22,14 @@ use std::time::Duration;
 pub struct Medium {
     /// The medium itself.
     pub backing: Arc<dyn Backing>,
+    /// Its file, for the next server.
+    pub file: Arc<File>,
+    /// The delay that is added to every request, microseconds.
+    pub delay_us: u64,
     /// Its path, for reports.
     pub path: PathBuf,
-    /// Whether the file was created for the disk and is removed with it.
-    pub created: bool,
+    /// The identity of the file, if it was created for the disk and is removed with it.
+    pub created: Option<CreatedFile>,
     /// The layout of pages on it.
     pub layout: LayoutKind,
     /// Rate limit of automatic writeback, 0 for none.
@@ -50,11 +56,13 @@ impl Medium {
         let force = force && std::fs::metadata(path).is_ok_and(|meta| !meta.is_file());
         let options = OpenOptions { size_bytes: None, min_bytes: PAGE_SIZE as u64, magic: MAGIC, force };
         let opened = open_backing(path, &options).map_err(|e| open_failure(path, &e))?;
-        let backing = Arc::new(file_backing(opened.file, path)?);
+        let (backing, file) = file_backing(opened.file, path)?;
         Ok(Medium {
-            backing,
+            backing: Arc::new(backing),
+            file,
+            delay_us: 0,
             path: opened.path,
-            created: false,
+            created: None,
             layout: LayoutKind::Log,
             rate_bytes_per_s: 0,
             daily_bytes: 0,
@@ -62,9 +70,11 @@ impl Medium {
     }
 }
 
-fn file_backing(file: File, path: &Path) -> Result<FileBacking> {
-    let using = |e| CliError::failed(format!("using the backing '{}': {e}", path.display()));
-    FileBacking::new(file, FileOptions::default()).map_err(using)
+fn file_backing(file: File, path: &Path) -> Result<(FileBacking, Arc<File>)> {
+    let using = |e: &dyn Display| CliError::failed(format!("using the backing '{}': {e}", path.display()));
+    let other = file.try_clone().map_err(|e| using(&e))?;
+    let backing = FileBacking::new(file, FileOptions::default()).map_err(|e| using(&e))?;
+    Ok((backing, Arc::new(other)))
 }
 
 /// Whether the path is `/dev/zramN`. In the shell that is a disk of pagefold, here it may be the kernel's.
@@ -108,10 +118,13 @@ pub fn medium(config: Option<&BackingConfig>, file: Option<File>) -> Result<Opti
         (Some(config), Some(file)) => (config, file),
         _ => return Err(CliError::failed("the configuration and the open backing do not match")),
     };
+    let (backing, file) = file_backing(file, &config.path)?;
     Ok(Some(Medium {
-        backing: delayed(file_backing(file, &config.path)?, config.delay_us),
+        backing: delayed(backing, config.delay_us),
+        file,
+        delay_us: config.delay_us,
         path: config.path.clone(),
-        created: config.created.is_some(),
+        created: config.created,
         layout: if config.compressed { LayoutKind::Log } else { LayoutKind::Blocks },
         rate_bytes_per_s: config.rate_bytes_per_s,
         daily_bytes: config.daily_bytes,

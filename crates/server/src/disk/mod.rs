@@ -10,6 +10,7 @@
 
 pub mod block_state;
 mod codec;
+mod kept;
 mod medium;
 mod passes;
 pub mod recompress_report;
@@ -24,6 +25,7 @@ pub mod writeback_report;
 pub use codec::{
     check as check_codec, default_level, help as codec_help, list as codec_list, plain as plain_codec,
 };
+pub use kept::{DiskRecord, KeptDisk};
 pub use medium::{Medium, medium};
 pub use passes::Passes;
 pub use running::{RunningDisk, RunningOptions, SIZE_MAX_BYTES, too_large};
@@ -39,8 +41,12 @@ use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::instance::InstanceName;
 use pagefold_page::PAGE_SIZE;
 use pagefold_store::{MemLimit, Store};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::{SystemTime, UNIX_EPOCH};
+use pagefold_sys::sharedmem::SharedMemory;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// How long commands may use a store after a reset.
+const FORMER_STORE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A disk.
 pub struct Disk {
@@ -48,6 +54,10 @@ pub struct Disk {
     created_unix_s: u64,
     options: RunningOptions,
     device: Arc<ReplaceableDevice>,
+    /// The memory of its stores, one after the other; `None` if the disk does not outlive its server.
+    memory: Option<SharedMemory>,
+    /// The last store that it had before.
+    former: Mutex<Weak<Store>>,
     /// Held by a [`DiskLock`].
     changing: Mutex<()>,
     /// Locked only to copy or exchange the references in it.
@@ -67,24 +77,88 @@ pub struct DiskLock<'a> {
 }
 
 impl Disk {
-    /// Creates an empty disk, with a size if the configuration has one. Former contents of the medium are lost.
-    pub fn new(name: InstanceName, config: &DiskConfig, medium: Option<Medium>) -> Result<Self> {
-        let disk = Disk {
+    /// Creates an empty disk, with a size if the configuration has one. Former contents of the medium are lost. `memory`, an
+    /// empty file, is that of the contents, if they outlive the process.
+    pub fn new(
+        name: InstanceName,
+        config: &DiskConfig,
+        medium: Option<Medium>,
+        memory: Option<SharedMemory>,
+    ) -> Result<Self> {
+        let created_unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+        let disk = Disk::without_size(name, created_unix_s, config, Setup::new(config, medium), memory);
+        if config.size_bytes > 0 {
+            disk.lock().set_running(Some(Arc::new(disk.new_running(config.size_bytes)?)));
+        }
+        Ok(disk)
+    }
+
+    /// The disk that a former server of this configuration had. `kept` is its state, whose store, if there is one, is
+    /// recovered.
+    pub fn recovered(name: InstanceName, config: &DiskConfig, kept: KeptDisk) -> Result<Self> {
+        let KeptDisk { created_unix_s, size_bytes, setup, memory, applied } = kept;
+        let disk = Disk::without_size(name, created_unix_s, config, setup, Some(memory.try_clone()?));
+        match size_bytes {
+            // The former server may have died in the middle of a reset.
+            0 => disk.empty_memory()?,
+            size_bytes => {
+                let running = RunningDisk::recovered(&disk.setup(), size_bytes, disk.options, memory)?;
+                applied.apply(&running);
+                disk.lock().set_running(Some(Arc::new(running)));
+            }
+        }
+        Ok(disk)
+    }
+
+    fn without_size(
+        name: InstanceName,
+        created_unix_s: u64,
+        config: &DiskConfig,
+        setup: Setup,
+        memory: Option<SharedMemory>,
+    ) -> Self {
+        Disk {
             name,
-            created_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
+            created_unix_s,
             options: RunningOptions {
                 uncompressed: config.uncompressed,
                 has_reserve: config.export.facts().is_for_swap,
             },
             device: Arc::default(),
+            memory,
+            former: Mutex::default(),
             changing: Mutex::new(()),
-            present: RwLock::new(DiskState { setup: Arc::new(Setup::new(config, medium)), live: None }),
-        };
-        if config.size_bytes > 0 {
-            let live = RunningDisk::new(&disk.setup(), config.size_bytes, disk.options)?;
-            disk.lock().set_running(Some(Arc::new(live)));
+            present: RwLock::new(DiskState { setup: Arc::new(setup), live: None }),
         }
-        Ok(disk)
+    }
+
+    /// The parts of a disk of this size, with an empty store.
+    pub fn new_running(&self, size_bytes: u64) -> Result<RunningDisk> {
+        self.empty_memory()?;
+        let memory = self.memory.as_ref().map(SharedMemory::try_clone).transpose()?;
+        RunningDisk::new(&self.setup(), size_bytes, self.options, memory)
+    }
+
+    /// The memory of its stores; `None` if the disk does not outlive its server.
+    pub fn memory(&self) -> Option<&SharedMemory> {
+        self.memory.as_ref()
+    }
+
+    /// Returns the memory of the former store to the system. Fails as busy if a command uses that store, and does not end
+    /// soon.
+    pub fn empty_memory(&self) -> Result<()> {
+        let Some(memory) = &self.memory else { return Ok(()) };
+        let former = self.former.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let deadline = Instant::now() + FORMER_STORE_TIMEOUT;
+        while former.strong_count() > 0 {
+            if Instant::now() >= deadline {
+                let what =
+                    "the former contents of the disk are still in use by another command (EBUSY); try again";
+                return Err(CliError::new(Exit::Busy, what).with_errno(libc::EBUSY));
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(memory.set_len(0)?)
     }
 
     /// Its name.
@@ -100,11 +174,6 @@ impl Disk {
     /// When it was created, seconds since 1970.
     pub fn created_unix_s(&self) -> u64 {
         self.created_unix_s
-    }
-
-    /// The properties that do not depend on its settings.
-    pub fn options(&self) -> RunningOptions {
-        self.options
     }
 
     /// The device that the export serves, as long as the disk exists. Without a size its length is 0.
@@ -186,6 +255,10 @@ impl DiskLock<'_> {
         let mut present = self.disk.present.write().unwrap_or_else(PoisonError::into_inner);
         let new = new(&present);
         let old = std::mem::replace(&mut *present, new);
+        if let (Some(old), None) = (&old.live, &present.live) {
+            let mut former = self.disk.former.lock().unwrap_or_else(PoisonError::into_inner);
+            *former = Arc::downgrade(&old.store);
+        }
         drop(present);
         // This may free a store, which takes a while.
         drop(old);

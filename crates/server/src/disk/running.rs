@@ -7,6 +7,7 @@ use pagefold_control::config::RecompressAfter;
 use pagefold_control::error::{CliError, Result};
 use pagefold_page::size::Human;
 use pagefold_store::Store;
+use pagefold_sys::sharedmem::SharedMemory;
 use std::sync::Arc;
 
 /// The largest size of a disk, bytes.
@@ -38,25 +39,46 @@ pub struct RunningDisk {
 }
 
 impl RunningDisk {
-    /// An empty store of `size_bytes` with the settings in `setup`. Former contents of the medium are lost.
-    pub fn new(setup: &Setup, size_bytes: u64, options: RunningOptions) -> Result<Self> {
+    /// An empty store of `size_bytes` with the settings in `setup`. Former contents of the medium are lost. Its contents are
+    /// in `memory`, an empty file, if the disk outlives its server.
+    pub fn new(
+        setup: &Setup,
+        size_bytes: u64,
+        options: RunningOptions,
+        memory: Option<SharedMemory>,
+    ) -> Result<Self> {
         if size_bytes > SIZE_MAX_BYTES {
             return Err(too_large());
         }
-        let store = store::store(setup, size_bytes, options.has_reserve)?;
+        let store = store::store(setup, size_bytes, options.has_reserve, memory)?;
+        Ok(Self::over(store, setup, options))
+    }
+
+    /// The store of a server that has died. Its contents are in `memory` and on the medium.
+    pub fn recovered(
+        setup: &Setup,
+        size_bytes: u64,
+        options: RunningOptions,
+        memory: SharedMemory,
+    ) -> Result<Self> {
+        let store = store::recovered(setup, size_bytes, options.has_reserve, memory)?;
+        Ok(Self::over(store, setup, options))
+    }
+
+    fn over(store: Arc<Store>, setup: &Setup, options: RunningOptions) -> Self {
         let refusals = Arc::new(RefusalTracker::new(store.clone()));
         let served: Arc<dyn BlockDevice> = match options.uncompressed {
-            true => Arc::new(RamDevice::new(size_bytes)),
+            true => Arc::new(RamDevice::new(store.len_bytes())),
             false => refusals.clone(),
         };
-        Ok(RunningDisk {
+        RunningDisk {
             store,
             medium: setup.medium.clone(),
             dictionary_bytes: setup.primary().dictionary.map_or(0, |d| d.len() as u64),
             recompress_after: setup.recompress_after.clone(),
             refusals,
             meter: Arc::new(Metered::new(served)),
-        })
+        }
     }
 
     /// The device that the export serves.

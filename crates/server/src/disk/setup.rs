@@ -52,6 +52,16 @@ impl Setup {
         }
     }
 
+    /// The codecs of all priorities, those that are not chosen among them.
+    pub fn codecs(&self) -> &[CodecConfig; PRIORITY_COUNT] {
+        &self.codecs
+    }
+
+    /// The same with these codecs.
+    pub fn with_codecs(self, codecs: [CodecConfig; PRIORITY_COUNT]) -> Self {
+        Setup { codecs, ..self }
+    }
+
     /// The codec of a priority, if its algorithm is chosen.
     pub fn codec(&self, priority: usize) -> Option<&CodecConfig> {
         self.codecs.get(priority).filter(|codec| !codec.name.is_empty())

@@ -6,9 +6,11 @@ use crate::log;
 use pagefold_codec::Codec;
 use pagefold_control::config::CodecConfig;
 use pagefold_control::error::{CliError, Exit, Result};
+use pagefold_control::text::counted;
 use pagefold_page::size::Human;
 use pagefold_store::writeback::{AttachError, LayoutKind, WritebackConfig};
-use pagefold_store::{MemLimit, Store, StoreConfig, StoreError};
+use pagefold_store::{MemLimit, Recovered, Store, StoreConfig, StoreError};
+use pagefold_sys::sharedmem::SharedMemory;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -40,10 +42,49 @@ pub fn without(limit: MemLimit, bytes: u64) -> MemLimit {
     }
 }
 
-/// Makes an empty store that writes back to the medium, if there is one.
-pub fn store(setup: &Setup, size_bytes: u64, has_reserve: bool) -> Result<Arc<Store>> {
+/// Makes an empty store that writes back to the medium, if there is one. Its contents are in `memory`, an empty file, if the
+/// disk outlives its server.
+pub fn store(
+    setup: &Setup,
+    size_bytes: u64,
+    has_reserve: bool,
+    memory: Option<SharedMemory>,
+) -> Result<Arc<Store>> {
+    let config = config(setup, size_bytes, has_reserve);
+    let made = match memory {
+        Some(memory) => Store::new_kept(config, memory),
+        None => Store::new(config),
+    };
+    let mut store = made.map_err(failed)?;
+    if let Some(medium) = &setup.medium {
+        attach(&mut store, medium, setup.layout)?;
+    }
+    configure(&store, setup);
+    Ok(Arc::new(store))
+}
+
+/// Makes the store of a server that has died, of its memory and its medium.
+pub fn recovered(
+    setup: &Setup,
+    size_bytes: u64,
+    has_reserve: bool,
+    memory: SharedMemory,
+) -> Result<Arc<Store>> {
+    let backing = setup.medium.as_ref().map(|medium| medium.backing.clone());
+    let recovered = Store::recover(config(setup, size_bytes, has_reserve), memory, backing);
+    let (store, Recovered { pages, lost_pages }) = recovered.map_err(failed)?;
+    log::info(format_args!("recovered {}", counted(pages, "page", "pages")));
+    if lost_pages > 0 {
+        let lost = counted(lost_pages, "page is", "pages are");
+        log::error(format_args!("{lost} lost: reading them is an error until they are written again"));
+    }
+    configure(&store, setup);
+    Ok(Arc::new(store))
+}
+
+fn config(setup: &Setup, size_bytes: u64, has_reserve: bool) -> StoreConfig {
     let spec = |config: &CodecConfig| codec::spec(&codec::applicable(config));
-    let parameters = StoreConfig {
+    StoreConfig {
         codec: spec(&setup.primary()),
         further_codecs: std::array::from_fn(|at| setup.codec(at + 1).map(spec)),
         // Idle marks and automatic recompression need ages on every disk.
@@ -52,22 +93,22 @@ pub fn store(setup: &Setup, size_bytes: u64, has_reserve: bool) -> Result<Arc<St
         same_filled: setup.same_filled,
         reserve_bytes: has_reserve.then_some(RESERVE_BYTES),
         ..StoreConfig::new(size_bytes)
-    };
-    let mut store = Store::new(parameters).map_err(failed)?;
-    if let Some(medium) = &setup.medium {
-        attach(&mut store, medium, setup.layout)?;
     }
-    if let (Some(medium), Some(writeback)) = (&setup.medium, store.writeback()) {
-        let settings = writeback.settings();
-        settings.writeback_limit.store(setup.writeback.writeback_limit.load());
-        settings.writeback_limit_enabled.store(setup.writeback.writeback_limit_enabled.load());
-        settings.set_writeback_batch_size(setup.writeback.writeback_batch_size());
-        writeback.policy().rate_bytes_per_s.store(medium.rate_bytes_per_s);
-        writeback.policy().daily_bytes.store(medium.daily_bytes);
-        let logged = AtomicU32::new(0);
-        writeback.on_failure(move |e| log_failure(e, logged.fetch_add(1, Relaxed)));
-    }
-    Ok(Arc::new(store))
+}
+
+/// Sets what a store with a medium can change while it is used.
+fn configure(store: &Store, setup: &Setup) {
+    let (Some(medium), Some(writeback)) = (&setup.medium, store.writeback()) else { return };
+    let (settings, wanted) = (writeback.settings(), &setup.writeback);
+    settings.promote.store(wanted.promote.load());
+    settings.promote_window_s.store(wanted.promote_window_s.load());
+    settings.writeback_limit.store(wanted.writeback_limit.load());
+    settings.writeback_limit_enabled.store(wanted.writeback_limit_enabled.load());
+    settings.set_writeback_batch_size(wanted.writeback_batch_size());
+    writeback.policy().rate_bytes_per_s.store(medium.rate_bytes_per_s);
+    writeback.policy().daily_bytes.store(medium.daily_bytes);
+    let logged = AtomicU32::new(0);
+    writeback.on_failure(move |e| log_failure(e, logged.fetch_add(1, Relaxed)));
 }
 
 /// Refuses codecs that do not take their parameters, as `store` does.

@@ -25,7 +25,7 @@ fn status_of(medium: &Medium, writeback: &Writeback) -> WritebackStatus {
             LayoutKind::Log => "log".to_string(),
             LayoutKind::Blocks => "blocks".to_string(),
         },
-        created: medium.created,
+        created: medium.created.is_some(),
         condition: writeback.condition().to_string(),
         pages: s.bd.bd_count,
         bytes: s.written_back_bytes,

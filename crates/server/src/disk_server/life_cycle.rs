@@ -4,7 +4,7 @@
 //! Reports and attributes do not wait for it.
 
 use super::server::Server;
-use crate::disk::{self, RunningDisk};
+use crate::disk;
 use crate::export::Users;
 use crate::log;
 use pagefold_control::error::Result;
@@ -16,14 +16,15 @@ pub fn initialise(server: &Server, size_bytes: u64) -> Result<()> {
     if server.disk.running().is_some() {
         return Err(disk::has_size());
     }
-    let live = Arc::new(RunningDisk::new(&server.disk.setup(), size_bytes, server.disk.options())?);
+    let live = Arc::new(server.disk.new_running(size_bytes)?);
     let put_in = &mut || {
         lock.set_running(Some(live.clone()));
         Ok(())
     };
+    // Before users can write: if this process dies then, the next one has the size.
     let done = server
-        .export
-        .resize(Users::Ignore, put_in)
+        .hand_over_with(Some(&live))
+        .and_then(|()| server.export.resize(Users::Ignore, put_in))
         .and_then(|()| server.passes.start_threads(&live))
         .and_then(|()| server.dir.write_state(&server.state()));
     if done.is_err() {
@@ -35,6 +36,7 @@ pub fn initialise(server: &Server, size_bytes: u64) -> Result<()> {
         let _ = server.export.resize(Users::Ignore, take_out);
         lock.set_running(None);
         server.passes.end(&live.store);
+        let _ = server.hand_over();
     }
     done
 }
@@ -51,6 +53,11 @@ pub fn reset(server: &Server) -> Result<()> {
     server.export.resize(Users::Refuse, take_out)?;
     if let Some(live) = live {
         server.passes.end(&live.store);
+    }
+    // If this process dies before that, nothing was reset.
+    server.hand_over()?;
+    if let Err(e) = server.disk.empty_memory() {
+        log::warning(format_args!("the memory of the former contents is returned later: {e}"));
     }
     if let Err(e) = server.dir.write_state(&server.state()) {
         log::warning(format_args!("{e}; the next command sees the former size of this disk"));

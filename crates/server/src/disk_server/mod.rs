@@ -12,117 +12,210 @@
 //! device of a loop export are cleaned up by the command that removes the disk. So is a backing file that was created
 //! for the disk: the server has only its descriptor.
 //!
+//! A disk that outlives its server has its pages in shared memory, which its keeper holds too, with the rest of the state that
+//! the next server needs (`kept`). That one takes the disk over (`take_over`) in place of steps 2 and 3, without
+//! capabilities.
+//!
 //! The main thread waits for a signal, for a request to remove the disk, or for the end of a command in the foreground
 //! ([`wait_for_end`]). It logs an end of the export that nobody requested (`end_watch`), and serves on, so that commands
 //! can report it. Threads of the control socket handle requests ([`Server`]); one of them may give the disk a size or
 //! reset it (`life_cycle`).
 
 mod end_watch;
+mod kept;
 mod life_cycle;
 mod report;
 mod server;
+mod take_over;
 
 use crate::attributes::{self, AttributeTarget};
-use crate::disk::{self, Disk, Passes};
+use crate::disk::{self, Disk};
 use crate::export::{self, Opening, PreparedForSwap};
+use crate::keeper::{self, FAILED, KeeperLink};
 use crate::socket::{ControlSocket, RequestHandler};
 use crate::startup::StartupChannel;
 use crate::{errors, log};
 use end_watch::EndWatch;
+use kept::Keeping;
+pub use kept::KeptServer;
 use pagefold_control::config::DiskConfig;
 use pagefold_control::error::{CliError, Result};
+use pagefold_control::export_kind::ExportKind;
 use pagefold_control::instance::{InstanceDir, RuntimeDir};
 use pagefold_control::protocol::{Request, Response};
 use pagefold_control::report::recompress::RecompressPassReport;
 use pagefold_control::report::writeback::{PassProgress, PassReport};
-use pagefold_control::startup::Ready;
+use pagefold_control::startup::{ENDED, Ready, StartRequest};
 use pagefold_store::recompress::RecompressRequest;
 use pagefold_store::writeback::{Selection, WritebackError};
 use pagefold_sys::privileges::CapabilitySet;
+use pagefold_sys::sharedmem::SharedMemory;
 use pagefold_sys::signal::Termination;
 use pagefold_sys::{privileges, ready};
-use server::{Server, state};
+use server::{Parts, Server, state, wake_pair};
 use std::fs::File;
-use std::os::fd::AsFd;
+use std::io::Write;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-/// Serves a disk until it is removed or a signal ends it. The caller holds the lock of the instance.
-/// `backing` is the open file of the backing in the configuration.
+/// How long a server waits before it tries again to start a keeper.
+const KEEPER_PAUSE: Duration = Duration::from_secs(1);
+
+/// How the server of a disk begins.
+pub enum Origin<'a> {
+    /// It makes the disk.
+    New(New<'a>),
+    /// A former server has made it.
+    TakenOver(Box<KeptServer>),
+}
+
+/// The things that a command gives to the server of a new disk.
+pub struct New<'a> {
+    /// The socket to the command.
+    pub channel: StartupChannel,
+    /// Its request.
+    pub start: &'a StartRequest,
+    /// The lock of the instance.
+    pub lock: &'a OwnedFd,
+    /// The open file of the backing in the configuration.
+    pub backing: Option<File>,
+}
+
+/// Serves a disk until it is removed or a signal ends it. A keeper, if there is one, starts another server when this one
+/// dies. The caller holds the lock of the instance.
 pub fn run(
     config: &DiskConfig,
     dir: &InstanceDir,
-    channel: StartupChannel,
-    backing: Option<File>,
+    origin: Origin<'_>,
+    keeper: &mut Option<KeeperLink>,
 ) -> Result<()> {
     privileges::set_private_umask();
     privileges::forbid_dumps()?;
     privileges::set_no_new_privs()?;
     let signals = Termination::listen()?;
-    let (server, wake_receiver) = set_up(config, dir, backing)?;
-    let state = server.state();
-    channel.ready(&Ready {
-        device: state.device(),
-        export: server.export.kind().facts().name.to_string(),
-        swap_warning: server.swap_warning.clone(),
-        warnings: server.warnings.clone(),
-    })?;
-    for warning in &server.warnings {
-        log::warning(format_args!("{warning}"));
+    let Served { server, wake_receiver } = match origin {
+        Origin::New(new) => serve_new(config, dir, new, keeper)?,
+        Origin::TakenOver(kept) => take_over::take_over(config, dir, *kept, keeper)?,
+    };
+    log::info(format_args!("serving {} as {}", dir.name(), server.state().device()));
+    let waited = wait_for_end(&server, &signals, &wake_receiver);
+    if let (Err(e), Some(_)) = (&waited, &server.keeping) {
+        log::error(format_args!("{e}"));
+        log::finish();
+        // The next server serves the disk.
+        std::process::exit(FAILED);
     }
-    log::info(format_args!("serving {} as {}", dir.name(), state.device()));
-    let waited = wait_for_end(&server, &signals, &wake_receiver, channel);
     if let Some(live) = server.disk.running() {
         server.passes.end(&live.store);
     }
+    *keeper = server.lock_keeper().take();
+    server.disarm();
     waited?;
     log::info(format_args!("ending"));
-    remove_dir(&server, dir)
+    remove_dir(&server, dir)?;
+    if let Some(mut command) = server.command() {
+        // It may have gone.
+        let _ = command.write_all(&[ENDED, b"\n"].concat());
+    }
+    Ok(())
+}
+
+/// A server of a disk that serves.
+struct Served {
+    server: Arc<Server>,
+    wake_receiver: UnixStream,
+}
+
+fn serve_new(
+    config: &DiskConfig,
+    dir: &InstanceDir,
+    mut new: New<'_>,
+    keeper: &mut Option<KeeperLink>,
+) -> Result<Served> {
+    let backing = new.backing.take();
+    let (server, wake_receiver) = set_up(config, dir, &new, backing, keeper)?;
+    for link in server.lock_keeper().iter() {
+        link.become_independent();
+        // Before the command can kill this server: from now on its death is not that of the disk.
+        link.report_serving();
+    }
+    let confirmed = new.channel.ready(&Ready {
+        device: server.state().device(),
+        export: server.export.kind().facts().name.to_string(),
+        swap_warning: server.swap_warning.clone(),
+        warnings: server.warnings.clone(),
+    });
+    // Nothing is left to keep: the caller says so to the keeper.
+    confirmed.inspect_err(|_| *keeper = server.lock_keeper().take())?;
+    for warning in &server.warnings {
+        log::warning(format_args!("{warning}"));
+    }
+    Ok(Served { server, wake_receiver })
 }
 
 fn set_up(
     config: &DiskConfig,
     dir: &InstanceDir,
+    new: &New<'_>,
     backing: Option<File>,
+    keeper: &mut Option<KeeperLink>,
 ) -> Result<(Arc<Server>, UnixStream)> {
-    let failed = |e| CliError::io("creating a pair of sockets", &e);
-    let (wake_sender, wake_receiver) = UnixStream::pair().map_err(failed)?;
     privileges::drop_capabilities_except(privileges::SET_UP)?;
     let PreparedForSwap { keep, warning } = match config.export.facts().is_for_swap {
         true => export::prepare_for_swap(),
         false => PreparedForSwap { keep: CapabilitySet::empty(), warning: None },
     };
+    let is_kept = keeper.is_some() && !config.uncompressed;
+    let (memory, swappable) = is_kept.then(|| memory(config.export)).transpose()?.unzip();
     let make_disk = || {
         log::start()?;
-        Disk::new(dir.name().clone(), config, disk::medium(config.backing.as_ref(), backing)?)
+        Disk::new(dir.name().clone(), config, disk::medium(config.backing.as_ref(), backing)?, memory)
     };
     let disk = without_capabilities(keep, make_disk)?;
     let created = config.created_backing();
     dir.write_state(&state(&disk, export::planned_state(config.export, dir), created.clone()))?;
-    let export = export::open(&Opening { config, disk: &disk, dir, keep })?;
+    let export = export::open(&Opening { config, disk: &disk, dir, keep, is_kept })?;
     if let Some(rings) = export.rings() {
         disk.take_for_export(rings.buffer_bytes)?;
     }
-    let (passes, removed) = (Passes::default(), AtomicBool::new(false));
+    let control = ControlSocket::bind(&dir.control_path())?;
+    let not_kept = match is_kept {
+        true => export.not_kept(),
+        false if config.uncompressed => Some("its pages are in plain memory (--uncompressed)".to_string()),
+        false => Some("it has no keeper".to_string()),
+    };
+    let keeping =
+        not_kept.is_none().then(|| Keeping::new(new.start, new.lock.as_fd(), control.as_fd())).transpose()?;
     let warnings = export.warnings();
-    let server = Arc::new(Server {
-        dir: dir.clone(),
-        disk,
-        export,
-        swap_warning: warning,
-        warnings,
-        created,
-        removed,
-        passes,
-        wake_sender,
-    });
-    if let Some(live) = server.disk.running() {
-        server.passes.start_threads(&live)?;
+    let swap_warning = warning.or(swappable.flatten());
+    let parts = Parts { disk, export, swap_warning, warnings, created };
+    let (wake_sender, wake_receiver) = wake_pair()?;
+    let command = new.channel.foreground_socket()?;
+    let server = Server::new(dir, parts, keeping, not_kept, command, wake_sender);
+    if let (Some(keeping), Some(keeper)) = (&server.keeping, keeper.as_mut()) {
+        keeper.hand_over(keeping.pack(&server, server.disk.running().as_deref())?)?;
     }
-    dir.write_state(&server.state())?;
-    ControlSocket::bind(&dir.control_path())?.serve(server.clone())?;
+    let server = server.begin(control, keeper)?;
     Ok((server, wake_receiver))
+}
+
+/// The memory of a disk that outlives its server, and the reason that swapping to it is not safe, if it is not.
+fn memory(export: ExportKind) -> Result<(SharedMemory, Option<String>)> {
+    if !export.facts().is_for_swap {
+        return Ok((SharedMemory::new()?, None));
+    }
+    match SharedMemory::new_unswappable() {
+        Ok(memory) => Ok((memory, None)),
+        Err(e) => {
+            let warning =
+                format!("swapping to this disk is not safe here: its pages may be swapped out: {e}");
+            log::warning(format_args!("{warning}"));
+            Ok((SharedMemory::new()?, Some(warning)))
+        }
+    }
 }
 
 /// Runs `make` in a thread that has dropped its capabilities except `keep`, so that threads started by it have no
@@ -140,35 +233,51 @@ fn without_capabilities<T: Send>(keep: CapabilitySet, make: impl FnOnce() -> Res
 }
 
 /// Waits until the device is closed: by a request, by a signal, or because the command in the foreground has exited. In
-/// the last two cases NBD clients are disconnected; a loop device that is in use is served on.
-fn wait_for_end(
-    server: &Server,
-    signals: &Termination,
-    wake_receiver: &UnixStream,
-    channel: StartupChannel,
-) -> Result<()> {
-    let mut foreground = channel.into_foreground_socket();
+/// the last two cases NBD clients are disconnected; a loop device that is in use is served on. Meanwhile it replaces a dead
+/// keeper.
+fn wait_for_end(server: &Server, signals: &Termination, wake_receiver: &UnixStream) -> Result<()> {
+    let mut foreground = server.command();
+    let mut keeper_end = server.keeper_end();
     let mut export_end = EndWatch::new(&*server.export, server.dir.name());
     loop {
         // Descriptors that are absent are replaced by one that is polled anyway.
         let command = foreground.as_ref().map_or(wake_receiver.as_fd(), |socket| socket.as_fd());
         let export = export_end.first_end().unwrap_or(wake_receiver.as_fd());
-        let fds = [signals.as_fd(), wake_receiver.as_fd(), command, export];
-        let [signalled, removed, exited, _] = ready::wait(fds, export_end.interval())?;
+        let keeper = keeper_end.as_ref().map_or(wake_receiver.as_fd(), |fd| fd.as_fd());
+        let fds = [signals.as_fd(), wake_receiver.as_fd(), command, export, keeper];
+        let [signalled, removed, exited, _, keeper_ended] = ready::wait(fds, export_end.interval())?;
         if removed {
             return Ok(());
         }
+        if server.keeping.is_some()
+            && let Some(end) = server.export.end().filter(|end| end.is_failure)
+        {
+            // The next server has all its threads.
+            return Err(CliError::failed(end.reason));
+        }
         export_end.check();
+        if keeper_ended {
+            // An answer to a thread that hands over wakes this one too.
+            if !keeper::replace_dead(&mut server.lock_keeper()) {
+                ready::wait([signals.as_fd(), wake_receiver.as_fd()], Some(KEEPER_PAUSE))?;
+            }
+            keeper_end = server.keeper_end();
+        }
+        let is_command_gone = exited && foreground.is_some();
         let why = match signals.take() {
             Some(signal) if signalled => format!("signal {signal}"),
-            _ if exited && foreground.take().is_some() => {
-                "the command in the foreground has exited".to_string()
-            }
+            _ if is_command_gone => "the command in the foreground has exited".to_string(),
             _ => continue,
         };
+        if is_command_gone {
+            foreground = None;
+        }
         match server.close_device(true) {
             Ok(()) => return Ok(()),
             Err(e) => log::warning(format_args!("{why}, but: {e}; serving on")),
+        }
+        if is_command_gone {
+            server.forget_command();
         }
     }
 }
@@ -238,17 +347,17 @@ impl RequestHandler for Server {
     fn handle(&self, request: Request, report_progress: &mut dyn FnMut(&PassProgress) -> bool) -> Response {
         let mut context = RequestContext { server: self, report_progress };
         let result = match request {
-            Request::Show {} => {
-                let (device, warnings) = (self.state().device(), self.all_warnings());
-                let report = report::report(&self.disk, &*self.export, device, warnings);
-                Ok(Response::Report(Box::new(report)))
-            }
+            Request::Show {} => Ok(Response::Report(Box::new(report::report(self)))),
             Request::Get { attribute } => {
                 attributes::find(&attribute).and_then(|a| a.show(&self.disk)).map(Response::Value)
             }
-            Request::Set { changes } => context.set(&changes).map(|()| Response::Done),
+            Request::Set { changes } => {
+                let changed = context.set(&changes);
+                changed.and(self.hand_over()).map(|()| Response::Done)
+            }
             Request::Write { attribute, text } => {
                 let written = attributes::write(&mut context, &attribute, &text);
+                let written = written.and(self.hand_over());
                 // The writer of a file gets the error number only.
                 written.inspect_err(|e| log::warning(format_args!("{e}"))).map(|()| Response::Done)
             }

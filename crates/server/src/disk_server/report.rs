@@ -1,12 +1,13 @@
 //! Fills in the report on a disk, for `disk show`. Reads counters only, and does not block.
 
+use super::server::Server;
 use crate::attributes;
 use crate::disk::{Disk, RunningDisk, recompress_report, writeback_report};
-use crate::export::Export;
 use pagefold_block::metered::OPERATIONS;
 use pagefold_control::report::disk::{
     ClassReport, CodecReport, EventsReport, IoReport, MemoryReport, PagesReport, Report, WriteState,
 };
+use pagefold_control::report::keeper::KeeperReport;
 use pagefold_control::report::{LatencyReport, ServerReport};
 use pagefold_page::PAGE_SIZE;
 use pagefold_store::ClassStats;
@@ -22,8 +23,9 @@ fn ratio(stored_pages: u64, in_memory_pages: u64, pool_bytes: u64, table_bytes: 
     (cost > 0.0).then(|| (in_memory_pages * PAGE_SIZE as u64) as f64 / cost)
 }
 
-/// The present report on `disk`. `device`: its path or NBD URI; empty if somebody detached the loop device.
-pub fn report(disk: &Disk, export: &dyn Export, device: String, warnings: Vec<String>) -> Report {
+/// The present report on the disk of `server`.
+pub fn report(server: &Server) -> Report {
+    let (disk, export) = (&server.disk, &*server.export);
     let failure = export.failure();
     let live = disk.running();
     let live = live.as_deref();
@@ -48,13 +50,13 @@ pub fn report(disk: &Disk, export: &dyn Export, device: String, warnings: Vec<St
         name: disk.name().to_string(),
         export: export.kind().facts().name.to_string(),
         transport: export.transport().map(str::to_string),
-        device,
+        device: server.state().device(),
         state: match &failure {
             Some(_) => WriteState::ExportEnded,
             None => live.map_or(WriteState::NoSize, |live| live.refusals.state()),
         },
         export_failure: failure,
-        warnings,
+        warnings: server.all_warnings(),
         size_bytes: disk.size_bytes(),
         volatile: true,
         created_unix_s: disk.created_unix_s(),
@@ -86,6 +88,7 @@ pub fn report(disk: &Disk, export: &dyn Export, device: String, warnings: Vec<St
         writeback,
         recompression: live.and_then(recompress_report::status),
         server: ServerReport::of_this_process(),
+        keeper: KeeperReport::new(&server.dir, server.not_kept.as_deref()),
         io: io.collect(),
         events: EventsReport {
             failed_reads: stats.io.failed_reads,

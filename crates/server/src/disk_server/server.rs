@@ -1,17 +1,24 @@
 //! [`Server`]: what the threads of a disk's server share.
 
-use crate::disk::{self, Disk, Passes};
+use super::kept::Keeping;
+use crate::disk::{self, Disk, Passes, RunningDisk};
 use crate::export::Export;
+use crate::keeper::{ExitOnFailure, KeeperLink};
 use crate::log;
-use pagefold_control::error::Result;
+use crate::socket::ControlSocket;
+use pagefold_control::error::{CliError, Result};
 use pagefold_control::instance::InstanceDir;
 use pagefold_control::instance::state::{BackingFile, ExportState, State};
 use pagefold_sys::pidfd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The disk and its export, shared by the main thread and the threads of the control socket.
 pub(super) struct Server {
+    /// Of a server that has taken a disk over. Dropped first.
+    pub(super) guard: Mutex<Option<ExitOnFailure>>,
     pub(super) dir: InstanceDir,
     pub(super) disk: Disk,
     pub(super) export: Box<dyn Export>,
@@ -26,6 +33,19 @@ pub(super) struct Server {
     pub(super) passes: Passes,
     /// Shut down to wake the main thread, which polls the other end.
     pub(super) wake_sender: UnixStream,
+    /// The connection to the keeper; `None` if there is none.
+    pub(super) keeper: Mutex<Option<KeeperLink>>,
+    /// The things that are handed over to it; `None` if the disk does not outlive its server.
+    pub(super) keeping: Option<Keeping>,
+    /// The reason for that.
+    pub(super) not_kept: Option<String>,
+    /// The socket to a command in the foreground.
+    pub(super) command: Mutex<Option<UnixStream>>,
+}
+
+/// Both ends of the socket that wakes the main thread: the sender and the receiver.
+pub(super) fn wake_pair() -> Result<(UnixStream, UnixStream)> {
+    UnixStream::pair().map_err(|e| CliError::io("creating a pair of sockets", &e))
 }
 
 /// The state for the state file.
@@ -40,10 +60,102 @@ pub(super) fn state(disk: &Disk, export: Option<ExportState>, backing: Option<Ba
     }
 }
 
+/// The parts of a server that are made or taken over.
+pub(super) struct Parts {
+    pub(super) disk: Disk,
+    pub(super) export: Box<dyn Export>,
+    pub(super) swap_warning: Option<String>,
+    pub(super) warnings: Vec<String>,
+    pub(super) created: Option<BackingFile>,
+}
+
 impl Server {
+    /// A server without a connection to its keeper. `wake_sender` is that of [`wake_pair`].
+    pub(super) fn new(
+        dir: &InstanceDir,
+        parts: Parts,
+        keeping: Option<Keeping>,
+        not_kept: Option<String>,
+        command: Option<UnixStream>,
+        wake_sender: UnixStream,
+    ) -> Self {
+        let Parts { disk, export, swap_warning, warnings, created } = parts;
+        Server {
+            guard: Mutex::default(),
+            dir: dir.clone(),
+            disk,
+            export,
+            swap_warning,
+            warnings,
+            created,
+            removed: AtomicBool::new(false),
+            passes: Passes::default(),
+            wake_sender,
+            keeper: Mutex::new(None),
+            keeping,
+            not_kept,
+            command: Mutex::new(command),
+        }
+    }
+
+    /// Starts the threads of passes, and lets commands connect.
+    pub(super) fn begin(self, control: ControlSocket, keeper: &mut Option<KeeperLink>) -> Result<Arc<Self>> {
+        let threads = self.disk.running().map_or(Ok(()), |live| self.passes.start_threads(&live));
+        let begun = threads.and_then(|()| self.dir.write_state(&self.state()));
+        // Dropping a server that has taken a disk over exits.
+        begun.inspect_err(|e| log::error(format_args!("{e}")))?;
+        *self.lock_keeper() = keeper.take();
+        let server = Arc::new(self);
+        control.serve(server.clone()).inspect_err(|_| *keeper = server.lock_keeper().take())?;
+        Ok(server)
+    }
+
     /// The state for the state file, with that of the open export.
     pub(super) fn state(&self) -> State {
         state(&self.disk, Some(self.export.state()), self.created.clone())
+    }
+
+    /// Lets the process end without being followed by another.
+    pub(super) fn disarm(&self) {
+        std::mem::forget(self.guard.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
+
+    /// Hands the state over for the next server, because something in it has changed.
+    pub(super) fn hand_over(&self) -> Result<()> {
+        self.hand_over_with(self.disk.running().as_deref())
+    }
+
+    /// The same, for a disk that gets the parts `live` in place of those that it has.
+    pub(super) fn hand_over_with(&self, live: Option<&RunningDisk>) -> Result<()> {
+        let Some(keeping) = &self.keeping else { return Ok(()) };
+        // Locked first, so that the last state is the newest.
+        if let Some(keeper) = &mut *self.lock_keeper() {
+            keeper.hand_over_again(keeping.pack(self, live)?);
+        }
+        Ok(())
+    }
+
+    pub(super) fn lock_keeper(&self) -> MutexGuard<'_, Option<KeeperLink>> {
+        self.keeper.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A descriptor that is readable when the keeper has died; `None` without a keeper.
+    pub(super) fn keeper_end(&self) -> Option<OwnedFd> {
+        self.lock_keeper().as_ref().and_then(|keeper| keeper.as_fd().try_clone_to_owned().ok())
+    }
+
+    /// The socket to a command in the foreground, or another descriptor of it.
+    pub(super) fn command(&self) -> Option<UnixStream> {
+        let command = self.command.lock().unwrap_or_else(PoisonError::into_inner);
+        command.as_ref().and_then(|command| command.try_clone().ok())
+    }
+
+    /// Forgets the command in the foreground, which has exited: the server does not end with it.
+    pub(super) fn forget_command(&self) {
+        *self.command.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        if let Err(e) = self.hand_over() {
+            log::warning(format_args!("{e}; the next server ends like a command in the foreground"));
+        }
     }
 
     /// The warnings of a report.
@@ -58,6 +170,8 @@ impl Server {
     /// process dies from now on, commands report that the disk has ended, not that its server died.
     pub(super) fn close_device(&self, force: bool) -> Result<()> {
         self.export.close(force)?;
+        // From now on the death of this process is the end of the disk.
+        self.lock_keeper().iter().for_each(KeeperLink::report_end);
         match self.dir.mark_ended() {
             Err(e) if self.dir.exists() => {
                 log::warning(format_args!("{e}; the next command takes this server for one that died"));

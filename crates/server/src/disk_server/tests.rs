@@ -5,7 +5,7 @@
 //! repeated exactly by its seed.
 
 use super::*;
-use crate::export::{Export, Users};
+use crate::export::{Export, Kept, Users};
 use pagefold_block::BlockDevice;
 use pagefold_control::error::Exit;
 use pagefold_control::export_kind::ExportKind;
@@ -33,6 +33,10 @@ struct NoExport {
 impl Export for NoExport {
     fn kind(&self) -> ExportKind {
         ExportKind::Nbd
+    }
+
+    fn kept(&self) -> Kept<'_> {
+        Kept { state: self.state(), mount: None, listener: None }
     }
 
     fn state(&self) -> ExportState {
@@ -75,17 +79,14 @@ fn server(users: &Arc<AtomicUsize>) -> (Server, tempfile::TempDir) {
     let dir = InstanceDir::at(folder.path().join("zram0")).unwrap();
     dir.create().unwrap();
     let config = DiskConfig::new(0, "lz4", ExportKind::Nbd);
-    let server = Server {
-        disk: Disk::new(dir.name().clone(), &config, None).unwrap(),
-        dir,
+    let parts = Parts {
+        disk: Disk::new(dir.name().clone(), &config, None, None).unwrap(),
         export: Box::new(NoExport { users: users.clone(), gate: None, end: Default::default() }),
         swap_warning: None,
         warnings: Vec::new(),
         created: None,
-        removed: AtomicBool::new(false),
-        passes: Passes::default(),
-        wake_sender: UnixStream::pair().unwrap().0,
     };
+    let server = Server::new(&dir, parts, None, None, None, wake_pair().unwrap().0);
     (server, folder)
 }
 

@@ -8,9 +8,25 @@ use pagefold_control::export_kind::ExportKind;
 use pagefold_control::instance::InstanceDir;
 use pagefold_control::instance::state::ExportState;
 use pagefold_control::report::disk::{ClientsReport, RingsReport};
-use pagefold_fuse::SessionEnd;
+use pagefold_fuse::{KeptMount, SessionEnd};
 use pagefold_sys::privileges::CapabilitySet;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+/// The parts of an export that outlive its server. `M` and `L` are the FUSE mount and the socket that listens, if it has them.
+pub struct KeptParts<M, L> {
+    /// Its state, with the loop device even if somebody has detached that.
+    pub state: ExportState,
+    /// The FUSE mount.
+    pub mount: Option<M>,
+    /// The socket that listens.
+    pub listener: Option<L>,
+}
+
+/// Those of an export of this server, for the next one.
+pub type Kept<'a> = KeptParts<&'a KeptMount, BorrowedFd<'a>>;
+
+/// Those of an export of a former server.
+pub type TakenOver = KeptParts<KeptMount, OwnedFd>;
 
 /// An open export.
 pub trait Export: Send + Sync {
@@ -52,6 +68,14 @@ pub trait Export: Send + Sync {
         self.end().filter(|end| end.is_complete).map(|end| end.reason)
     }
 
+    /// Why the next server cannot take it over; `None` if it can.
+    fn not_kept(&self) -> Option<String> {
+        None
+    }
+
+    /// The parts that the next server takes over.
+    fn kept(&self) -> Kept<'_>;
+
     /// The things in the system that outlive a killed server, for the state file.
     fn state(&self) -> ExportState;
 
@@ -66,6 +90,11 @@ pub trait Export: Send + Sync {
     /// Calls `change`, which may change the size of the disk's device, and makes the new size known. With
     /// [`Users::Refuse`] it fails as busy, and calls nothing, while the export is in use.
     fn resize(&self, users: Users, change: &mut dyn FnMut() -> Result<()>) -> Result<()>;
+
+    /// Makes the size of the disk's device known, if the former server died while it did that.
+    fn complete_resize(&self) -> Result<()> {
+        Ok(())
+    }
 
     /// Stops serving. Fails as busy while the export is in use: NBD unless `force`, a loop device always. May be called
     /// again.
@@ -82,4 +111,6 @@ pub struct Opening<'a> {
     pub dir: &'a InstanceDir,
     /// The capabilities that the server keeps.
     pub keep: CapabilitySet,
+    /// Whether another server is to take the export over when this one has died.
+    pub is_kept: bool,
 }

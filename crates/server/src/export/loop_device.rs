@@ -3,12 +3,14 @@
 //! The server cannot unmount: it dropped the capability before it began to serve. Commands unmount after it has exited
 //! (`pagefold_control::instance::loop_device`).
 
-use super::interface::{Export, Opening};
+use super::interface::{Export, Kept, Opening, TakenOver};
+use crate::disk::Disk;
 use crate::log;
-use pagefold_block::loop_export::{LoopExport, LoopOptions, RING_BYTES_MAX, Users};
-use pagefold_control::config::FuseUring;
+use pagefold_block::loop_export::{KeptLoop, LoopExport, LoopOptions, RING_BYTES_MAX, Users};
+use pagefold_control::config::{DiskConfig, FuseUring};
 use pagefold_control::error::{CliError, Result};
 use pagefold_control::export_kind::ExportKind;
+use pagefold_control::instance::InstanceDir;
 use pagefold_control::instance::loop_device::describe_use;
 use pagefold_control::instance::state::{ExportState, LoopBackingFile};
 use pagefold_control::report::disk::RingsReport;
@@ -44,7 +46,7 @@ pub struct Loop {
 impl Loop {
     /// Mounts, drops all capabilities except `keep`, starts to serve, and attaches the loop device.
     pub(super) fn open(opening: &Opening<'_>) -> Result<Self> {
-        let Opening { config, disk, dir, keep } = *opening;
+        let Opening { config, disk, dir, keep, is_kept } = *opening;
         let uring = config.fuse_uring;
         let mount_point = dir.mount_path();
         DirBuilder::new()
@@ -58,9 +60,10 @@ impl Loop {
         let uses_rings = match uring {
             FuseUring::On => true,
             FuseUring::Off => false,
-            // The kernel chooses the ring of a request by its CPU. If all threads of one wait for the medium, requests for
-            // pages in memory wait behind them, although threads of others are idle.
-            FuseUring::Auto => !may_have_backing,
+            // Requests that a server has read from a ring die with it. Besides, the kernel chooses the ring of a request by its
+            // CPU: if all threads of one wait for the medium, requests for pages in memory wait behind them, although threads
+            // of others are idle.
+            FuseUring::Auto => !is_kept && !may_have_backing,
         };
         let options = LoopOptions {
             threads,
@@ -68,6 +71,7 @@ impl Loop {
             ring_bytes: ring_bytes(crate::disk::memory_limit(&disk.setup())),
             sector_bytes: config.sector_size.bytes(),
             keep_capabilities: Some(keep),
+            is_kept,
             ..usual
         };
         let export = LoopExport::start(disk.device(), &mount_point, options)?;
@@ -77,6 +81,37 @@ impl Loop {
             sector_bytes: options.sector_bytes,
             wants_rings: uring == FuseUring::On || uses_rings && fusering::is_enabled(),
         })
+    }
+
+    /// Serves the loop device of a former server.
+    pub(super) fn take_over(
+        config: &DiskConfig,
+        disk: &Disk,
+        dir: &InstanceDir,
+        taken: TakenOver,
+    ) -> Result<Self> {
+        let ExportState::Loop { device: Some(path), backing: Some(backing), mount_point } = taken.state
+        else {
+            return Err(CliError::failed("the former server handed over no loop device"));
+        };
+        let mount = taken.mount;
+        let mount = mount.ok_or_else(|| CliError::failed("the former server handed over no mount"))?;
+        let LoopBackingFile { device: lo_device, inode } = backing;
+        let identity = LoopIdentity { lo_device, lo_inode: inode };
+        let resolved = dir.path().canonicalize();
+        let folder = resolved.map_err(|e| CliError::io("resolving the folder of the disk", &e))?;
+        let at = folder.join(mount_point.file_name().unwrap_or_default());
+        let export = LoopExport::take_over(disk.device(), at, KeptLoop { mount, inode, path, identity })?;
+        let sector_bytes = config.sector_size.bytes();
+        Ok(Loop { export, mount_point, sector_bytes, wants_rings: config.fuse_uring == FuseUring::On })
+    }
+}
+
+impl Loop {
+    fn state_with(&self, device: Option<PathBuf>) -> ExportState {
+        let LoopIdentity { lo_device, lo_inode } = self.export.identity();
+        let backing = Some(LoopBackingFile { device: lo_device, inode: lo_inode });
+        ExportState::Loop { device, backing, mount_point: self.mount_point.clone() }
     }
 }
 
@@ -115,13 +150,18 @@ impl Export for Loop {
         self.export.disk().first_end()
     }
 
+    fn not_kept(&self) -> Option<String> {
+        let disk = self.export.disk();
+        crate::transport::not_kept(disk.can_be_kept(), disk.transport())
+    }
+
+    fn kept(&self) -> Kept<'_> {
+        let state = self.state_with(Some(self.export.device_path().to_path_buf()));
+        Kept { state, mount: self.export.disk().kept(), listener: None }
+    }
+
     fn state(&self) -> ExportState {
-        let LoopIdentity { lo_device, lo_inode } = self.export.identity();
-        ExportState::Loop {
-            device: self.export.is_attached().then(|| self.export.device_path().to_path_buf()),
-            backing: Some(LoopBackingFile { device: lo_device, inode: lo_inode }),
-            mount_point: self.mount_point.clone(),
-        }
+        self.state_with(self.export.is_attached().then(|| self.export.device_path().to_path_buf()))
     }
 
     fn users(&self) -> Vec<String> {
@@ -136,9 +176,20 @@ impl Export for Loop {
         self.export.resize(users, change)
     }
 
+    fn complete_resize(&self) -> Result<()> {
+        Ok(self.export.complete_resize()?)
+    }
+
     fn close(&self, _force: bool) -> Result<()> {
         Ok(self.export.detach()?)
     }
+}
+
+/// Locks the memory of a server that takes such a disk over; it has inherited the rest. Returns the reason that swapping to the
+/// disk is not safe, if it is not. `before` is that of the former server.
+pub fn prepare_again_for_swap(before: Option<String>) -> Option<String> {
+    let locked = harden::lock_memory_again();
+    before.or_else(|| locked.err().map(|e| format!("swapping to this disk is not safe here: {e}")))
 }
 
 /// The result of [`prepare_for_swap`].

@@ -10,11 +10,11 @@ use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::instance::keeper::{
     HELD_WITHIN, PREPARE_TIMEOUT, PROGRAM, RESTART_SIGNAL, RESTARTS_MAX, ServerEnd,
 };
-use pagefold_control::startup::{KEPT, SERVE};
+use pagefold_control::startup::{KEPT, KeptKind, SERVE};
 use pagefold_sys::privileges::{self, CapabilitySet};
 use pagefold_sys::respawn::{self, End, Program, Started};
 use pagefold_sys::signal::Termination;
-use pagefold_sys::{ready, rundir};
+use pagefold_sys::{harden, ready, rundir};
 use rustix::fs::{AtFlags, Mode, OFlags};
 use std::fs::File;
 use std::io::{Cursor, Write};
@@ -22,7 +22,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// The place of the instance's folder, and of a channel of FUSE, among the descriptors of a state.
+/// The place of the instance's folder, and of a channel of FUSE if there is one, among the descriptors of a state.
 const FOLDER: usize = 1;
 const CHANNEL: usize = 2;
 /// The pause before another attempt to start a server.
@@ -48,6 +48,7 @@ struct Candidate {
 }
 
 struct Keeper {
+    kind: KeptKind,
     arguments: Program,
     program: File,
     signals: Termination,
@@ -57,9 +58,9 @@ struct Keeper {
     /// The last restarts, the oldest first.
     restarts: [Option<Instant>; RESTARTS_MAX],
     status: Status,
-    /// Whether the mount has ended, so that there is nothing to keep.
+    /// Whether the FUSE mount has ended, so that there is nothing to keep.
     is_disconnected: bool,
-    /// Whether a signal asked for the end.
+    /// Whether a signal asked for the end of a mount. The server of a disk that is in use serves on after a signal.
     is_ending: bool,
     /// Whether a server has begun to serve. Until then its death is reported by the command that has started it.
     has_served: bool,
@@ -71,10 +72,10 @@ struct Keeper {
     retry_at: Option<Instant>,
 }
 
-/// Keeps the mount of a new server, which it starts, and which gets `command`, the socket to the command. Returns the
-/// exit code of this process.
-pub fn keep(name: &str, command: UnixStream) -> Result<u8> {
-    let mut keeper = Keeper::new(name)?;
+/// Keeps the instance `name` of a new server, which it starts, and which gets `command`, the socket to the command. Returns
+/// the exit code of this process.
+pub fn keep(name: &str, kind: KeptKind, command: UnixStream) -> Result<u8> {
+    let mut keeper = Keeper::new(name, kind)?;
     let server = Server::start(&keeper.arguments, &keeper.program)?;
     server.link.send(Message::New, &[command.as_fd()], &[])?;
     // The command sees its end as the end of the server.
@@ -83,9 +84,9 @@ pub fn keep(name: &str, command: UnixStream) -> Result<u8> {
     Ok(keeper.run())
 }
 
-/// Keeps the mount of a server that has lost its keeper, at the other end of `stream`.
-pub fn adopt(name: &str, stream: UnixStream) -> Result<u8> {
-    let mut keeper = Keeper::new(name)?;
+/// Keeps the instance `name` of a server that has lost its keeper, at the other end of `stream`.
+pub fn adopt(name: &str, kind: KeptKind, stream: UnixStream) -> Result<u8> {
+    let mut keeper = Keeper::new(name, kind)?;
     let link = Link::over(stream)?;
     let (mut fds, mut payload) = (Vec::new(), Vec::new());
     let message = link.receive(&mut fds, &mut payload)?;
@@ -134,11 +135,16 @@ impl Server {
 type Step = std::result::Result<(), u8>;
 
 impl Keeper {
-    fn new(name: &str) -> Result<Self> {
+    fn new(name: &str, kind: KeptKind) -> Result<Self> {
         privileges::set_private_umask();
         privileges::forbid_dumps()?;
+        if kind.is_for_swap() {
+            // Servers inherit it, but for the lock of their memory, and report what was refused.
+            let _ = harden::for_swap();
+        }
         Ok(Keeper {
-            arguments: Program::new(&["pagefold", SERVE, name, KEPT])?,
+            kind,
+            arguments: Program::new(&["pagefold", SERVE, name, KEPT, kind.name()])?,
             program: respawn::open_program("/proc/self/exe".as_ref())?,
             signals: Termination::listen_also(&[RESTART_SIGNAL])?,
             state: None,
@@ -194,7 +200,8 @@ impl Keeper {
     /// servers.
     fn wait(&self) -> [bool; 6] {
         let none = (self.signals.as_fd(), false);
-        let channel = self.state.as_ref().and_then(|state| state.fds.get(CHANNEL));
+        let channel = self.state.as_ref().filter(|_| self.kind.has_channels());
+        let channel = channel.and_then(|state| state.fds.get(CHANNEL));
         let channel = channel.filter(|_| !self.is_disconnected).map_or(none, |fd| (fd.as_fd(), false));
         let (serving, candidate) = (self.serving.as_ref(), self.candidate.as_ref());
         let preparing = candidate.map(|candidate| &candidate.server);
@@ -215,7 +222,7 @@ impl Keeper {
         match self.signals.take() {
             Some(RESTART_SIGNAL) => self.request(),
             Some(number) => {
-                self.is_ending = true;
+                self.is_ending = self.kind == KeptKind::Image;
                 let candidate = self.candidate.as_ref().map(|candidate| &candidate.server);
                 for server in self.serving.iter().chain(candidate) {
                     let _ = server.started.process.send(number);
@@ -331,19 +338,7 @@ impl Keeper {
             Some(Message::State) => {
                 let (fds, payload) =
                     (std::mem::take(&mut server.arriving), std::mem::take(&mut server.payload));
-                self.state = Some(State { fds, payload });
-                if rundir::effective_uid() == 0 {
-                    // For the servers that follow: to unmount.
-                    let _ = privileges::set_no_new_privs();
-                    let _ = privileges::drop_capabilities_except(CapabilitySet::SYS_ADMIN);
-                }
-                if let Some(folder) = self.state.as_ref().and_then(|state| state.fds.get(FOLDER)) {
-                    self.status.continue_from(folder);
-                }
-                // Before the server goes on: commands find the keeper as soon as the mount is ready.
-                self.write_status();
-                self.serving.iter().for_each(|server| _ = server.link.send(Message::Accepted, &[], &[]));
-                Ok(())
+                self.take_state(State { fds, payload })
             }
             Some(Message::Serving) => {
                 self.has_served = true;
@@ -359,6 +354,44 @@ impl Keeper {
             }
             _ => self.server_died(),
         }
+    }
+
+    /// Holds the state from now on, in place of a former one of the same server.
+    fn take_state(&mut self, state: State) -> Step {
+        if self.state.replace(state).is_none() {
+            self.drop_privileges();
+            if let Some(folder) = self.state.as_ref().and_then(|state| state.fds.get(FOLDER)) {
+                self.status.continue_from(folder);
+            }
+            // Before the server goes on: commands find the keeper as soon as the device is ready.
+            self.write_status();
+        }
+        self.serving.iter().for_each(|server| _ = server.link.send(Message::Accepted, &[], &[]));
+        // It prepares with the former state.
+        match self.candidate.take() {
+            None => Ok(()),
+            Some(Candidate { server, program, is_requested, .. }) => {
+                server.kill();
+                let Err(e) = self.start_candidate(program, is_requested) else { return Ok(()) };
+                self.fail_request(e.to_string().as_bytes());
+                Ok(())
+            }
+        }
+    }
+
+    /// Drops the capabilities that no server needs that takes over.
+    fn drop_privileges(&self) {
+        if rundir::effective_uid() != 0 {
+            // Other users mount with the set-user-id program fusermount3, which must gain privileges.
+            return;
+        }
+        let keep = match self.kind {
+            // To unmount.
+            KeptKind::Image => CapabilitySet::SYS_ADMIN,
+            KeptKind::Disk(_) => CapabilitySet::empty(),
+        };
+        let _ = privileges::set_no_new_privs();
+        let _ = privileges::drop_capabilities_except(keep);
     }
 
     fn server_died(&mut self) -> Step {
@@ -393,7 +426,8 @@ impl Keeper {
         let now = Instant::now();
         let is_recent = |restart: &Option<Instant>| restart.is_some_and(|at| now - at < HELD_WITHIN);
         if self.restarts.iter().all(is_recent) {
-            log(format_args!("servers have died too often; 'pagefold image restart' tries again"));
+            let object = if self.kind == KeptKind::Image { "image" } else { "disk" };
+            log(format_args!("servers have died too often; 'pagefold {object} restart' tries again"));
             self.status.is_held = true;
             return Ok(());
         }

@@ -2,7 +2,7 @@
 
 use super::link::{Link, Message, State};
 use pagefold_control::error::{CliError, Result};
-use pagefold_control::startup::{ADOPT, SERVE};
+use pagefold_control::startup::{ADOPT, KeptKind, SERVE};
 use pagefold_sys::pidfd::Process;
 use pagefold_sys::ready;
 use pagefold_sys::respawn::Started;
@@ -13,8 +13,21 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+/// The exit code of a server that has failed, and is followed by another one: that of a panic.
+pub const FAILED: i32 = 101;
 /// How long a new keeper may take to begin.
 const ACCEPT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A guard of a disk or a mount that outlives this process: an error or a panic before its end exits without closing it, and
+/// the keeper starts another server.
+pub struct ExitOnFailure;
+
+impl Drop for ExitOnFailure {
+    fn drop(&mut self) {
+        crate::log::finish();
+        std::process::exit(FAILED);
+    }
+}
 
 /// The beginning of a server that has a keeper.
 pub enum Beginning {
@@ -28,6 +41,7 @@ pub enum Beginning {
 pub struct KeeperLink {
     link: Link,
     name: String,
+    kind: KeptKind,
     /// Whether there was no other server when the keeper started this one.
     is_only_server: bool,
     /// The keeper, if this process has started it.
@@ -38,7 +52,7 @@ pub struct KeeperLink {
 impl KeeperLink {
     /// Connects the server of the instance `name`. Until [`KeeperLink::become_independent`], the end of the keeper is that
     /// of a server that is new.
-    pub fn begin(name: &str, stream: UnixStream) -> Result<(Self, Beginning)> {
+    pub fn begin(name: &str, kind: KeptKind, stream: UnixStream) -> Result<(Self, Beginning)> {
         let link = Link::over(stream)?;
         let (mut fds, mut payload) = (Vec::new(), Vec::new());
         let mut is_only_server = false;
@@ -55,7 +69,7 @@ impl KeeperLink {
             }
         };
         let (name, child, handed_over) = (name.into(), None, None);
-        Ok((KeeperLink { link, name, is_only_server, child, handed_over }, beginning))
+        Ok((KeeperLink { link, name, kind, is_only_server, child, handed_over }, beginning))
     }
 
     /// From now on the server goes on if its keeper dies.
@@ -69,6 +83,14 @@ impl KeeperLink {
         self.expect(Message::Accepted)?;
         self.handed_over = Some(state);
         Ok(())
+    }
+
+    /// Hands over anew, because something has changed. If the keeper has just died, the next one gets it.
+    pub fn hand_over_again(&mut self, state: State) {
+        let sent = self.link.send_state(&state).and_then(|()| self.expect(Message::Accepted));
+        // The end of the connection is noticed by the thread that replaces keepers.
+        drop(sent);
+        self.handed_over = Some(state);
     }
 
     /// Notes what this server has taken over, for a keeper that it may have to start.
@@ -122,8 +144,8 @@ impl KeeperLink {
     /// Starts another keeper after the death of the former one, and hands everything over to it. It inherits the rights of
     /// the calling thread.
     ///
-    /// Returns false if there is nothing to keep: the mount ends with this server.
-    pub fn start_keeper(&mut self) -> Result<bool> {
+    /// Returns false if there is nothing to keep: the instance ends with this server.
+    fn start_keeper(&mut self) -> Result<bool> {
         if let Some(mut former) = self.child.take() {
             let _ = former.kill();
             let _ = former.wait();
@@ -131,7 +153,7 @@ impl KeeperLink {
         let Some(state) = &self.handed_over else { return Ok(false) };
         let (link, theirs) = Link::pair()?;
         let mut command = Command::new("/proc/self/exe");
-        command.arg0("pagefold").args([SERVE, &self.name, ADOPT]);
+        command.arg0("pagefold").args([SERVE, &self.name, ADOPT, self.kind.name()]);
         let child = command.stdin(theirs).stdout(Stdio::null()).spawn();
         self.child = Some(child.map_err(|e| CliError::io("starting a keeper", &e))?);
         // This process keeps no end of the keeper's socket, so that it notices the end of the keeper.
@@ -144,6 +166,26 @@ impl KeeperLink {
         match is_there {
             true => self.expect(Message::Accepted).map(|_| true),
             false => Err(CliError::failed("the new keeper does not answer")),
+        }
+    }
+}
+
+/// Starts another keeper if that of `link` has died. Returns false if none could be started yet, and this should be tried
+/// again after a pause.
+pub fn replace_dead(link: &mut Option<KeeperLink>) -> bool {
+    let Some(lost) = link else { return true };
+    if !ready::is_at_end(lost.as_fd()).unwrap_or(true) {
+        return true;
+    }
+    match lost.start_keeper() {
+        Ok(true) => true,
+        Ok(false) => {
+            *link = None;
+            true
+        }
+        Err(e) => {
+            crate::log::warning(format_args!("no keeper could be started yet: {e}"));
+            false
         }
     }
 }

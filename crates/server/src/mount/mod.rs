@@ -13,12 +13,12 @@ pub mod media;
 mod report;
 mod shares;
 
-use crate::keeper::KeeperLink;
+use crate::keeper::{self, ExitOnFailure, FAILED, Handover, KeeperLink, State};
 use crate::socket::{ControlSocket, RequestHandler};
 use crate::startup::StartupChannel;
 use cache::OpenedCache;
 pub use kept::Kept;
-use kept::{Handover, Version};
+use kept::Version;
 use lists::{ListFile, Prefetch, Recording};
 use media::{Media, OpenFiles, Sources};
 use pagefold_control::config::{FuseUring, MountConfig, ReadAheadConfig};
@@ -29,27 +29,24 @@ use pagefold_control::media::Location;
 use pagefold_control::protocol::{Request, Response};
 use pagefold_control::report::writeback::PassProgress;
 use pagefold_control::startup::{ENDED, Ready, StartRequest};
-use pagefold_fuse::{Agreement, Keep};
-use pagefold_image::mount::{LEAST_REPLY_BYTES, Mount, MountError, MountOptions, Transport};
+use pagefold_fuse::{Keep, KeptMount};
+use pagefold_image::mount::{LEAST_REPLY_BYTES, Mount, MountError, MountOptions};
 use pagefold_image::startup::Recorder;
 use pagefold_image::with_causes;
 use pagefold_image::{Image, ImageError, Options};
 use pagefold_page::size::Human;
 use pagefold_remote::RemoteSource;
-use pagefold_sys::fusermount::Mounted;
 use pagefold_sys::privileges::{self, CapabilitySet};
 use pagefold_sys::signal::Termination;
 use pagefold_sys::{SysError, pidfd, ready, rundir};
 use report::MountSession;
 use std::fmt::Display;
 use std::io::Write;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The exit code of a server that has failed, and is followed by another one: that of a panic.
-const FAILED: i32 = 101;
 /// How long a server waits before it tries again to start a keeper.
 const KEEPER_PAUSE: Duration = Duration::from_secs(1);
 /// How long a server whose first thread has ended waits before it looks for other events.
@@ -154,11 +151,10 @@ fn serve(
                 lock: lock.as_fd(),
                 control: control.as_fd(),
                 command: command.as_ref().map(AsFd::as_fd),
-                files: &files,
-                versions,
             };
+            let pack = |mount: &KeptMount| kept::pack(&handover, mount, &files, &versions);
             let image = image.clone();
-            let mount = run_in_thread(|| mount(config, image, &options, &handover, keeper.as_mut()))?;
+            let mount = run_in_thread(|| mount(config, image, &options, &pack, keeper.as_mut()))?;
             (mount, control, Some(channel), command)
         }
         Origin::TakenOver(kept) => take_over(config, dir, &image, &options, *kept, keeper.as_mut())?,
@@ -182,7 +178,7 @@ fn serve(
         transport: crate::transport::name(mount.transport()),
         without_rings,
         rings: crate::transport::rings(mount.transport()),
-        not_kept: not_kept(&mount),
+        not_kept: crate::transport::not_kept(mount.kept(), mount.transport()),
         max_read_bytes: mount.read_bytes(),
         requests: mount.requests(),
         remote,
@@ -220,7 +216,7 @@ fn take_over(
     kept: Kept,
     keeper: Option<&mut KeeperLink>,
 ) -> Result<(Mount, ControlSocket, Option<StartupChannel>, Option<UnixStream>)> {
-    let Kept { taken, control, command, packed, .. } = kept;
+    let Kept { mount, control, command, packed, .. } = kept;
     let keeper = keeper.ok_or_else(|| CliError::failed("there is no keeper"))?;
     keeper.wait_for_turn()?;
     keeper.note_taken_over(packed);
@@ -229,7 +225,7 @@ fn take_over(
     let control = ControlSocket::taken_over(control)?;
     let mount = run_in_thread(|| {
         privileges::drop_capabilities()?;
-        Mount::take_over(image.clone(), &config.mount_point, options, taken)
+        Mount::take_over(image.clone(), &config.mount_point, options, mount)
             .map_err(|e| mount_failure(config, e))
     })?;
     Ok((mount, control, None, command))
@@ -267,18 +263,6 @@ fn write_state(config: &MountConfig, dir: &InstanceDir) -> Result<()> {
         mount_point: config.mount_point.clone(),
         server: pidfd::Identity::of_self().map(Into::into),
     })
-}
-
-/// Why the mount does not outlive this server; `None` if it does.
-fn not_kept(mount: &Mount) -> Option<String> {
-    match (mount.kept(), mount.transport()) {
-        (Some(Ok(())), _) => None,
-        (Some(Err(why)), _) => Some(why.clone()),
-        (None, Transport::Rings { .. }) => {
-            Some("requests come through rings, and those that a dead server has read are lost".into())
-        }
-        (None, Transport::Device { .. }) => Some("it has no keeper".into()),
-    }
 }
 
 /// Runs `make` in a separate thread and waits for it. Threads started by `make` inherit the capabilities of that
@@ -350,18 +334,13 @@ fn mount(
     config: &MountConfig,
     image: Image,
     options: &MountOptions,
-    handover: &Handover<'_>,
+    pack: &(dyn Fn(&KeptMount) -> Result<State> + Sync),
     keeper: Option<&mut KeeperLink>,
 ) -> Result<Mount> {
     let drop_all = || -> Result<(), SysError> { privileges::drop_capabilities() };
-    let keep = |mounted: &Mounted| {
-        let (device, is_by_helper) = (mounted.device(), mounted.is_by_helper());
-        let keeper = keeper?;
-        Some(Box::new(move |channels: &[BorrowedFd<'_>], agreement: &Agreement| {
-            let packed = handover.pack(device, is_by_helper, channels, agreement);
-            packed.and_then(|state| keeper.hand_over(state)).map_err(|e| e.to_string())
-        }) as Keep<'_>)
-    };
+    let keep = keeper.map(|keeper| -> Keep<'_> {
+        Box::new(|mount| pack(&mount).and_then(|state| keeper.hand_over(state)).map_err(|e| e.to_string()))
+    });
     Mount::new_kept(image, &config.mount_point, options, drop_all, keep).map_err(|e| mount_failure(config, e))
 }
 
@@ -404,16 +383,6 @@ fn failure(error: &MountError) -> CliError {
         error => with_causes(error).to_string(),
     };
     CliError::new(exit, what)
-}
-
-/// A guard of a mount that outlives this process: an error or a panic before the end of the mount exits without
-/// unmounting, and the keeper starts another server.
-struct ExitOnFailure;
-
-impl Drop for ExitOnFailure {
-    fn drop(&mut self) {
-        std::process::exit(FAILED);
-    }
 }
 
 impl Served {
@@ -474,14 +443,9 @@ impl Served {
             if ended || exited || (signalled && signals.take().is_some()) {
                 return Ok(());
             }
-            if keeper_ended && let Some(lost) = keeper {
-                match lost.start_keeper() {
-                    Ok(true) => {}
-                    Ok(false) => *keeper = None,
-                    Err(e) => {
-                        crate::log::warning(format_args!("no keeper could be started yet: {e}"));
-                        ready::wait([signals.as_fd(), mount.ended()], Some(KEEPER_PAUSE))?;
-                    }
+            if keeper_ended && keeper.is_some() {
+                if !keeper::replace_dead(keeper) {
+                    ready::wait([signals.as_fd(), mount.ended()], Some(KEEPER_PAUSE))?;
                 }
             } else if first_ended {
                 // All threads end together, unless one has failed and there is no keeper: the others serve on.

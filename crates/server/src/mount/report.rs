@@ -5,7 +5,8 @@ use super::lists::{Prefetch, Recording};
 use pagefold_control::config::MountConfig;
 use pagefold_control::instance::InstanceDir;
 use pagefold_control::report::disk::RingsReport;
-use pagefold_control::report::mount::{BudgetReport, KeeperReport, MountReport, ReadsReport, RemoteReport};
+use pagefold_control::report::keeper::KeeperReport;
+use pagefold_control::report::mount::{BudgetReport, MountReport, ReadsReport, RemoteReport};
 use pagefold_control::report::{LatencyReport, ServerReport};
 use pagefold_image::{Image, ImageStats, ReadStats};
 use pagefold_page::latency::Latency;
@@ -63,7 +64,7 @@ pub fn report(session: &MountSession) -> MountReport {
         transport: session.transport.to_string(),
         without_rings: session.without_rings.clone(),
         rings: session.rings,
-        keeper: keeper_report(session),
+        keeper: KeeperReport::new(&session.dir, session.not_kept.as_deref()),
         max_read_bytes: session.max_read_bytes,
         requests: session.requests.load(Ordering::Relaxed),
         budget: copied! {
@@ -78,16 +79,6 @@ pub fn report(session: &MountSession) -> MountReport {
         }),
         record: session.recording.as_ref().map(|recording| recording.report()),
         prefetch: session.prefetch.as_ref().map(Prefetch::report),
-    }
-}
-
-fn keeper_report(session: &MountSession) -> KeeperReport {
-    let state = session.dir.keeper().filter(|_| session.not_kept.is_none());
-    KeeperReport {
-        without_keeper: session.not_kept.clone(),
-        restarts: state.as_ref().map_or(0, |state| state.restarts),
-        died_unix_s: state.as_ref().and_then(|state| state.died_unix_s),
-        end: state.and_then(|state| state.end),
     }
 }
 

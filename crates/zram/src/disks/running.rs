@@ -62,6 +62,11 @@ impl RunningDisks {
         Client::connect(&self.find(number)?.1)
     }
 
+    /// Makes a request that changes nothing.
+    fn ask<T>(&self, number: u32, request: impl FnMut(&mut Client) -> Result<T>) -> Result<T> {
+        Client::ask(&self.find(number)?.1, request)
+    }
+
     fn list(&self) -> Result<Vec<u32>> {
         let Some(runtime) = RuntimeDir::open()? else { return Ok(Vec::new()) };
         // See `find`.
@@ -113,14 +118,14 @@ impl RunningDisks {
     /// Removes a disk. Fails as busy if it is in use.
     pub fn remove(&self, number: u32) -> Result<()> {
         let (runtime, dir, _) = self.find(number)?;
-        let process = removal::server_process(&dir)?;
+        let processes = dir.processes()?;
         refuse_if_open(&dir)?;
         match removal::request(&dir, false) {
             // The server died meanwhile: clean up after it.
             Err(e) if e.exit == Exit::NotFound => {}
             result => result?,
         }
-        if !process.map_or(Ok(true), |process| process.wait(END_TIMEOUT))? {
+        if !processes.wait(END_TIMEOUT)? {
             let seconds = END_TIMEOUT.as_secs();
             return Err(CliError::failed(format!(
                 "the server of {} has not exited after {seconds} s",
@@ -161,7 +166,7 @@ impl Disks for RunningDisks {
     }
 
     fn read(&self, number: u32, attribute: &str) -> std::result::Result<String, Errno> {
-        let value = self.connect(number).and_then(|mut client| client.get(attribute));
+        let value = self.ask(number, |client| client.get(attribute));
         self.errno(format_args!("reading '{attribute}' of zram{number}"), value)
     }
 
@@ -171,12 +176,12 @@ impl Disks for RunningDisks {
     }
 
     fn block_state(&self, number: u32, first: u64) -> std::result::Result<(String, Option<u64>), Errno> {
-        let piece = self.connect(number).and_then(|mut client| client.block_state_piece(first, None));
+        let piece = self.ask(number, |client| client.block_state_piece(first, None));
         self.errno(format_args!("reading 'block_state' of zram{number}"), piece)
     }
 
     fn classes(&self, number: u32) -> std::result::Result<Vec<ClassReport>, Errno> {
-        let classes = self.connect(number).and_then(|mut client| client.classes());
+        let classes = self.ask(number, Client::classes);
         self.errno(format_args!("reading 'classes' of zram{number}"), classes)
     }
 

@@ -1,0 +1,85 @@
+//! [`take_over`]: the set-up of a server that takes over the disk of a former one.
+//!
+//! Everything that can fail without the memory of the disk comes first: then the former server, if it lives, serves on. From
+//! its turn on, this process alone has the disk. An error then exits without closing the device, and the keeper tries again,
+//! with a new server.
+
+use super::Served;
+use super::kept::{Keeping, KeptServer};
+use super::server::{Parts, Server, state, wake_pair};
+use crate::disk::{self, Disk};
+use crate::export::{self, Prepared};
+use crate::keeper::{ExitOnFailure, FAILED, KeeperLink};
+use crate::log;
+use crate::socket::ControlSocket;
+use pagefold_control::config::DiskConfig;
+use pagefold_control::error::{CliError, Result};
+use pagefold_control::instance::InstanceDir;
+use std::os::fd::AsFd;
+use std::sync::Mutex;
+
+/// Waits until this server may take the disk over, and serves it.
+pub(super) fn take_over(
+    config: &DiskConfig,
+    dir: &InstanceDir,
+    kept: KeptServer,
+    keeper: &mut Option<KeeperLink>,
+) -> Result<Served> {
+    match wait_for_turn(config, kept, keeper) {
+        Err(failure) => {
+            // The former server serves on, or the keeper tries again.
+            keeper.take().iter().for_each(|keeper| keeper.report_failure(&failure.message));
+            Err(failure)
+        }
+        Ok((kept, prepared)) => Ok(serve(config, dir, kept, prepared, keeper).unwrap_or_else(|failure| {
+            log::error(format_args!("{failure}"));
+            log::finish();
+            std::process::exit(FAILED)
+        })),
+    }
+}
+
+/// Prepares all that needs neither the memory nor the device, and waits until no other process uses these.
+fn wait_for_turn(
+    config: &DiskConfig,
+    mut kept: KeptServer,
+    keeper: &mut Option<KeeperLink>,
+) -> Result<(KeptServer, Prepared)> {
+    log::start()?;
+    disk::check_codecs(&kept.disk.setup)?;
+    let prepared = export::prepare(config)?;
+    if config.export.facts().is_for_swap {
+        kept.swap_warning = export::prepare_again_for_swap(kept.swap_warning);
+    }
+    let link = keeper.as_mut().ok_or_else(|| CliError::failed("there is no keeper"))?;
+    link.wait_for_turn()?;
+    Ok((kept, prepared))
+}
+
+fn serve(
+    config: &DiskConfig,
+    dir: &InstanceDir,
+    kept: KeptServer,
+    prepared: Prepared,
+    keeper: &mut Option<KeeperLink>,
+) -> Result<Served> {
+    let KeptServer { start, lock, control, command, disk, export, swap_warning, warnings, packed } = kept;
+    if let Some(keeper) = keeper {
+        keeper.note_taken_over(packed);
+    }
+    let disk = Disk::recovered(dir.name().clone(), config, disk)?;
+    let created = config.created_backing();
+    dir.write_state(&state(&disk, Some(export.state.clone()), created.clone()))?;
+    let control = ControlSocket::taken_over(control)?;
+    let keeping = Keeping::new(&start, lock.as_fd(), control.as_fd())?;
+    let (wake_sender, wake_receiver) = wake_pair()?;
+    let export = export::take_over(config, &disk, dir, export, prepared)?;
+    // Nothing fails between this and the guard.
+    let parts = Parts { disk, export, swap_warning, warnings, created };
+    let server = Server::new(dir, parts, Some(keeping), None, command, wake_sender);
+    let server = Server { guard: Mutex::new(Some(ExitOnFailure)), ..server };
+    server.export.complete_resize().inspect_err(|e| log::error(format_args!("{e}")))?;
+    let server = server.begin(control, keeper)?;
+    server.lock_keeper().iter().for_each(KeeperLink::report_serving);
+    Ok(Served { server, wake_receiver })
+}

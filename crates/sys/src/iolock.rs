@@ -1,0 +1,72 @@
+//! Opening a medium anew so that a later process can wait for the end of all I/O of this one.
+//!
+//! A request that a process has given to io_uring can end after the process is gone. Until then the kernel keeps the open
+//! file of the request, and with it the locks that belong to it (F_OFD_SETLK in fcntl(2)). So a process that uses a medium
+//! opens it anew, and locks one byte of that open file: the next process gets the lock when nothing is under way any more.
+
+use crate::SysError;
+use std::fs::{File, OpenOptions};
+use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
+
+/// The byte that is locked: the last one that a file can have.
+const BYTE: libc::off_t = libc::off_t::MAX - 1;
+/// The pause between two attempts.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// Opens `file` anew for reading and writing, and waits until no I/O is under way through another file that this function
+/// has returned, in this process or another, and all descriptors of that are closed. Fails with ETIMEDOUT after `limit`.
+pub fn open_alone(file: &File, limit: Duration) -> Result<File, SysError> {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let opened = OpenOptions::new().read(true).write(true).open(path);
+    let opened = opened.map_err(|e| SysError::io("opening the medium anew", &e))?;
+    let deadline = Instant::now() + limit;
+    loop {
+        match lock(&opened) {
+            Ok(()) => return Ok(opened),
+            Err(e) if !matches!(e.errno, libc::EAGAIN | libc::EACCES) => return Err(e),
+            Err(_) if Instant::now() >= deadline => {
+                return Err(SysError::new("waiting for the end of I/O to the medium", libc::ETIMEDOUT));
+            }
+            Err(_) => std::thread::sleep(PAUSE),
+        }
+    }
+}
+
+fn lock(file: &File) -> Result<(), SysError> {
+    // SAFETY: zeroes are a valid value of each field.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = libc::F_WRLCK as libc::c_short;
+    lock.l_whence = libc::SEEK_SET as libc::c_short;
+    lock.l_start = BYTE;
+    lock.l_len = 1;
+    // SAFETY: the descriptor is open, and the kernel only reads the structure.
+    let code = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
+    crate::done(code, || "locking the medium")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_one_waits_until_all_descriptors_are_closed() {
+        let file = tempfile::tempfile().unwrap();
+        let first = open_alone(&file, Duration::ZERO).unwrap();
+        let copy = first.try_clone().unwrap();
+        let refused =
+            |file: &File| open_alone(file, Duration::from_millis(10)).map(drop).map_err(|e| e.errno);
+        assert_eq!(refused(&file), Err(libc::ETIMEDOUT));
+        drop(first);
+        assert_eq!(refused(&copy), Err(libc::ETIMEDOUT));
+        let waiting = std::thread::scope(|s| {
+            let waiting = s.spawn(|| open_alone(&file, Duration::from_secs(60)));
+            std::thread::sleep(Duration::from_millis(20));
+            drop(copy);
+            waiting.join().unwrap()
+        });
+        assert_eq!(refused(&file), Err(libc::ETIMEDOUT));
+        drop(waiting.unwrap());
+        assert_eq!(refused(&file), Ok(()));
+    }
+}
