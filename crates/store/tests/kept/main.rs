@@ -1,0 +1,15 @@
+//! Stores whose contents outlive their process: death at each step of an operation, random kills, and changed memory.
+//!
+//! This program runs itself as the processes that die: see `child`.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod child;
+mod faults;
+mod image;
+mod kills;
+#[cfg(target_arch = "x86_64")]
+mod step;
+#[path = "../support/mod.rs"]
+mod support;
+mod tamper;
+mod verify;
