@@ -71,8 +71,8 @@
 //!
 //! # What it is for
 //!
-//! Caches, block devices and memory whose contents compress and need not survive the process. Contents are volatile:
-//! those on the backing too. The crate knows no device, protocol or file; `pagefold-block` exports a store as a block
+//! Caches, block devices and memory whose contents compress. Contents are volatile, those on the backing too: they
+//! survive the process if the store is [in shared memory](Store::new_kept), and never the machine. The crate knows no device, protocol or file; `pagefold-block` exports a store as a block
 //! device, and `pagefold-memory` makes it memory of a program.
 //!
 //! # Limits and failures

@@ -4,6 +4,7 @@
 
 mod disk_backing;
 mod disk_block_state;
+mod disk_databases;
 mod disk_gone;
 mod disk_instances;
 mod disk_life_cycle;

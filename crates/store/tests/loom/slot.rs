@@ -50,7 +50,7 @@ impl Model {
         match guard.content() {
             Content::Folded { handle, .. } | Content::Raw { handle } => Some(self.read(handle)),
             Content::SameFilled(word) => Some(word),
-            Content::Empty | Content::WrittenBack(_) => None,
+            Content::Empty | Content::WrittenBack(_) | Content::Lost => None,
         }
     }
 }
