@@ -45,7 +45,7 @@ impl Mounted {
             return None;
         }
         let s = Sandbox::new();
-        let device = s.ok("disk create --size 1G --name x --export loop --mem-limit 256M");
+        let device = s.ok("disk create --size 1G --name x --export loop --memory 256M");
         let (device, mount) = (device.trim_end(), s.path("mnt"));
         if let Some(why) = s.show("x")["keeper"]["without_keeper"].as_str() {
             skipped!("{test}: {why}");
