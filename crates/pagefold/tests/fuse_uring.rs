@@ -13,7 +13,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use support::{Sandbox, kill, no_loop, sh, wait_until};
+use support::{Sandbox, no_loop, sh, wait_until};
 
 /// Sets the kernel's parameter, or prints that `test` is skipped.
 fn offer_rings(test: &str, value: &str) -> Option<Parameter> {
