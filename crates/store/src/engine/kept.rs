@@ -19,6 +19,9 @@ use pagefold_sys::{cpu, timer};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+/// How many slots ahead a recovery prefetches the objects of slots.
+const PREFETCH_SLOTS: u64 = 16;
+
 /// The pages that a recovery has found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Recovered {
@@ -139,6 +142,13 @@ impl Found {
 fn recover_slots(pages: &Pages, recovery: &mut Recovery, writeback: Option<&Writeback>) -> Recovered {
     let mut recovered = Recovered::default();
     pages.each_slot(|index, slot, _| {
+        // The first words of objects are anywhere in memory.
+        let ahead = PageIndex(index.0 + PREFETCH_SLOTS);
+        if pages.table.page_count().contains(ahead)
+            && let Some((handle, _)) = pages.table.get(ahead).and_then(Slot::object_hint)
+        {
+            pages.pool.prefetch(Handle::from_bits(handle), 1);
+        }
         match recover_slot(pages, index, slot, recovery, writeback) {
             Some(Content::Empty) => {}
             Some(content) => {
