@@ -30,6 +30,14 @@ pub enum Part {
     Sequences,
 }
 
+impl Part {
+    /// Its name without a page.
+    pub fn kind(&self) -> String {
+        let name = format!("{self:?}");
+        name.split('(').next().unwrap_or_default().into()
+    }
+}
+
 /// The parts of an image.
 pub struct Parts {
     directory: Range<u64>,
