@@ -245,7 +245,7 @@ fn number(variable: &str) -> Option<u64> {
 #[test]
 fn changed_memory_is_refused_or_loses_pages() {
     let is_full = std::env::var_os("PAGEFOLD_FULL").is_some();
-    let count = number("PAGEFOLD_TAMPER").unwrap_or(if is_full { 100_000 } else { 400 });
+    let count = number("PAGEFOLD_TAMPER").unwrap_or(if is_full { 5000 } else { 300 });
     let first = number("PAGEFOLD_TAMPER_SEED").unwrap_or(1);
     let shared = Shared::new();
     let mut child = child::start(&format!("tamper {first} {count}"), &shared);
