@@ -31,6 +31,9 @@ const REMOVE_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long a server may be stopped before a request fails: somebody may continue it soon.
 const STOP_GRACE: Duration = Duration::from_secs(3);
 
+/// How often a command that waits for a response looks whether servers have died too often.
+const HELD_INTERVAL: Duration = Duration::from_millis(100);
+
 /// How long servers may die and be followed by others during a request.
 const FOLLOW_TIME: Duration = Duration::from_secs(10);
 
@@ -267,6 +270,14 @@ impl Client {
 
     fn request(&mut self, request: &Request, timeout: Duration) -> Result<Response> {
         self.send(request, timeout)?;
+        // The server may have died before it accepted this connection, and none may follow it.
+        let deadline = Instant::now() + timeout;
+        while !ready::wait([self.stream.as_fd()], Some(HELD_INTERVAL))?[0] {
+            self.dir.refuse_if_held()?;
+            if Instant::now() >= deadline {
+                return Err(self.no_response(&std::io::ErrorKind::TimedOut.into(), timeout));
+            }
+        }
         self.receive(&mut BufReader::new(&self.stream), timeout)
     }
 

@@ -141,7 +141,7 @@ impl SectorSize {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FuseUring {
-    /// Where the kernel offers it; not for images, whose mounts would fail when their servers die.
+    /// Where the kernel offers it, if the disk does not outlive its server in any case; not for images.
     #[default]
     Auto,
     /// Where the kernel offers it, with a warning where it does not.

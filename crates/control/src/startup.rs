@@ -38,7 +38,7 @@ pub const KEEP: &str = "keep";
 pub const KEPT: &str = "kept";
 /// Its argument for a keeper that a server starts, because it has lost its own.
 pub const ADOPT: &str = "adopt";
-/// What a keeper keeps, which is the last argument of keepers and of their servers.
+/// The kind of the instance of a keeper: the last argument of keepers and of their servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeptKind {
     /// A mounted image.

@@ -54,6 +54,19 @@ fn guest_swap_refused() {
     assert!(console.number("pswpin") > 0, "nothing was swapped in:\n{}", console.tail());
 }
 
+/// The server of the disk is killed while the machine swaps, and the next one needs memory just then.
+#[test]
+fn guest_swap_killed() {
+    let Some((guest, _guard)) = guest("guest_swap_killed") else { return };
+    let parameters =
+        "pf.size=160M pf.limit=88M pf.hog=160 pf.passes=8 pf.reclaim=48M pf.kills=3 pf.time_s=780";
+    let console = guest.run(parameters, Duration::from_secs(840));
+    console.expect_ok();
+    assert!(console.number("pswpin") > 0, "nothing was swapped in:\n{}", console.tail());
+    assert_eq!(console.number("restarts"), 3, "{}", console.tail());
+    assert_eq!(console.number("failed_reads"), 0, "{}", console.tail());
+}
+
 /// The tests above rely on it: the hog detects a single wrong bit.
 #[test]
 fn hog_notices_a_wrong_byte() {

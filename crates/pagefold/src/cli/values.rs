@@ -20,11 +20,7 @@ pub fn one_of<T: Copy + Send + Sync + 'static, const N: usize>(
 pub fn fuse_uring() -> impl TypedValueParser<Value = FuseUring> {
     const ON: &str = "Where the kernel offers it: Linux 6.14, with /sys/module/fuse/parameters/enable_uring set by the \
                       administrator; a warning where it does not";
-    one_of([
-        ("auto", "As on, without the warning; as off for images on servers", FuseUring::Auto),
-        ("on", ON, FuseUring::On),
-        ("off", "Never", FuseUring::Off),
-    ])
+    one_of([("auto", "As off", FuseUring::Auto), ("on", ON, FuseUring::On), ("off", "Never", FuseUring::Off)])
 }
 
 /// Parses the size that `option` has.

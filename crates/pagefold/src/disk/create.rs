@@ -43,7 +43,7 @@ pub struct CreateArgs {
     pub memory: Option<String>,
     /// File or block device for cold pages, used when memory is nearly full. A file that does not exist is created,
     /// sparse and with mode 0600, in a directory that exists, and is removed with the disk; an existing file or device
-    /// stays. Pages on the backing are not encrypted, and are lost when the disk is removed or its server dies
+    /// stays. Pages on the backing are not encrypted, and are lost when the disk is removed or the machine restarts
     #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath, conflicts_with = "uncompressed")]
     pub backing: Option<PathBuf>,
     /// Size of a new backing file. An existing file or device is used in its full size, and a different size is refused
@@ -71,9 +71,9 @@ pub struct CreateArgs {
     /// How programs access the disk
     #[arg(long, value_enum, default_value_t = ExportArg::AUTO)]
     pub export: ExportArg,
-    /// Whether requests of the loop export come through io_uring. on: instead of through /dev/fuse; auto: where the
-    /// kernel offers it, unless the disk has a backing. The buffers of its rings are part of --memory, and take at most
-    /// an eighth of it and 32M
+    /// Whether requests of the loop export come through io_uring. on: instead of through /dev/fuse, where the kernel
+    /// offers it. 'auto' means off, because a disk with io_uring does not outlive its server. The buffers of the rings
+    /// are part of --memory, and take at most an eighth of it and 32M
     #[arg(long, value_parser = fuse_uring(), value_name = "auto|on|off", default_value = "auto")]
     pub fuse_uring: FuseUring,
     /// Size of the loop device's sectors. 512 is for images of disks and file systems that were made for it, such as cloud

@@ -16,6 +16,7 @@ const COMMANDS: &[&str] = &[
     "disk set",
     "disk recompress",
     "disk writeback",
+    "disk restart",
     "disk remove",
     "image",
     "image ls",

@@ -90,7 +90,7 @@ fn quiet_silences_notes_before_and_after_the_command_but_no_results_and_errors()
     );
     s.run("-q disk show nosuch").fails(3, "there is no disk");
     // A note of clean-up, too.
-    crate::support::kill(s.server_pid("x"), "KILL");
+    s.kill_disk("x");
     let ran = s.run("disk list -q");
     assert!(ran.code == 0 && ran.err.is_empty() && ran.out.is_empty(), "{ran:?}");
 }

@@ -96,9 +96,15 @@ impl Sandbox {
         state["keeper"]["pid"].as_i64().unwrap() as i32
     }
 
-    /// Kills the server of a disk and its keeper together, so that the contents are lost, and waits for their ends.
+    /// Kills the server of a disk and its keeper, if it has one, together, so that the contents are lost, and waits for their
+    /// ends.
     pub fn kill_disk(&self, name: &str) {
-        let (server, keeper) = (self.server_pid(name), self.keeper_pid(name));
+        let server = self.server_pid(name);
+        if self.show(name)["keeper"]["without_keeper"].is_string() {
+            kill(server, "KILL");
+            return wait_until("the server has exited", || !is_running(server));
+        }
+        let keeper = self.keeper_pid(name);
         // Stopped first, so that it starts no other server.
         for (pid, signal) in [(keeper, "STOP"), (server, "KILL"), (keeper, "KILL")] {
             kill(pid, signal);

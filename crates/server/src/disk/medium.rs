@@ -4,7 +4,7 @@
 //! only for the attribute `backing_dev`: its clients run as the same user, or as root.
 
 use pagefold_backing::layer::{DelayLayer, DelayOptions, SystemClock};
-use pagefold_backing::{Backing, FileBacking, FileOptions};
+use pagefold_backing::{Backing, FileBacking, FileOptions, Uring};
 use pagefold_control::backing::{OpenError, OpenOptions, open_backing};
 use pagefold_control::config::BackingConfig;
 use pagefold_control::error::{CliError, Exit, Result};
@@ -16,6 +16,9 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+
+/// How long a server waits for requests of the former one.
+const FORMER_IO_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The medium of a disk, with the settings of writeback.
 #[derive(Clone)]
@@ -70,10 +73,31 @@ impl Medium {
     }
 }
 
+impl Medium {
+    /// The medium for the store of a disk that outlives its server: it waits for the requests of the former server, and
+    /// the next one for those of this.
+    pub fn backing_alone(&self) -> Result<Arc<dyn Backing>> {
+        let options = FileOptions::default();
+        let opened = FileBacking::new_alone(&self.file, options, FORMER_IO_TIMEOUT);
+        let backing = match opened {
+            // Only the command could open it. A thread that waits for its own request cannot die before that ends.
+            Err(e) if matches!(e.errno(), libc::EACCES | libc::EPERM | libc::ENOENT) => {
+                let file = self.file.try_clone().map_err(|e| using(&self.path, &e))?;
+                FileBacking::new(file, FileOptions { uring: Uring::Off, ..options })
+            }
+            opened => opened,
+        };
+        Ok(delayed(backing.map_err(|e| using(&self.path, &e))?, self.delay_us))
+    }
+}
+
+fn using(path: &Path, e: &dyn Display) -> CliError {
+    CliError::failed(format!("using the backing '{}': {e}", path.display()))
+}
+
 fn file_backing(file: File, path: &Path) -> Result<(FileBacking, Arc<File>)> {
-    let using = |e: &dyn Display| CliError::failed(format!("using the backing '{}': {e}", path.display()));
-    let other = file.try_clone().map_err(|e| using(&e))?;
-    let backing = FileBacking::new(file, FileOptions::default()).map_err(|e| using(&e))?;
+    let other = file.try_clone().map_err(|e| using(path, &e))?;
+    let backing = FileBacking::new(file, FileOptions::default()).map_err(|e| using(path, &e))?;
     Ok((backing, Arc::new(other)))
 }
 

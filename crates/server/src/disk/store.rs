@@ -3,6 +3,7 @@
 use super::codec;
 use super::{Medium, PRIORITY_COUNT, Setup};
 use crate::log;
+use pagefold_backing::Backing;
 use pagefold_codec::Codec;
 use pagefold_control::config::CodecConfig;
 use pagefold_control::error::{CliError, Exit, Result};
@@ -51,13 +52,15 @@ pub fn store(
     memory: Option<SharedMemory>,
 ) -> Result<Arc<Store>> {
     let config = config(setup, size_bytes, has_reserve);
+    let is_kept = memory.is_some();
     let made = match memory {
         Some(memory) => Store::new_kept(config, memory),
         None => Store::new(config),
     };
     let mut store = made.map_err(failed)?;
     if let Some(medium) = &setup.medium {
-        attach(&mut store, medium, setup.layout)?;
+        let backing = if is_kept { medium.backing_alone()? } else { medium.backing.clone() };
+        attach(&mut store, backing, setup.layout)?;
     }
     configure(&store, setup);
     Ok(Arc::new(store))
@@ -70,7 +73,7 @@ pub fn recovered(
     has_reserve: bool,
     memory: SharedMemory,
 ) -> Result<Arc<Store>> {
-    let backing = setup.medium.as_ref().map(|medium| medium.backing.clone());
+    let backing = setup.medium.as_ref().map(Medium::backing_alone).transpose()?;
     let recovered = Store::recover(config(setup, size_bytes, has_reserve), memory, backing);
     let (store, Recovered { pages, lost_pages }) = recovered.map_err(failed)?;
     log::info(format_args!("recovered {}", counted(pages, "page", "pages")));
@@ -122,8 +125,8 @@ pub fn check_codecs(setup: &Setup) -> Result<()> {
 }
 
 /// Attaches the medium. One that is too small for the segments of the log gets a page in each block.
-fn attach(store: &mut Store, medium: &Medium, layout: LayoutKind) -> Result<()> {
-    let config = |layout| WritebackConfig { backing: medium.backing.clone(), layout };
+fn attach(store: &mut Store, backing: Arc<dyn Backing>, layout: LayoutKind) -> Result<()> {
+    let config = |layout| WritebackConfig { backing: backing.clone(), layout };
     match store.attach(config(layout)) {
         Err(StoreError::Attach(AttachError::TooSmall { .. })) if layout == LayoutKind::Log => {
             store.attach(config(LayoutKind::Blocks)).map_err(failed)

@@ -198,8 +198,8 @@ fn set_up(
     if let (Some(keeping), Some(keeper)) = (&server.keeping, keeper.as_mut()) {
         keeper.hand_over(keeping.pack(&server, server.disk.running().as_deref())?)?;
     }
-    let server = server.begin(control, keeper)?;
-    Ok((server, wake_receiver))
+    server.disk.running().map_or(Ok(()), |live| server.passes.start_threads(&live))?;
+    Ok((server.begin(control, keeper)?, wake_receiver))
 }
 
 /// The memory of a disk that outlives its server, and the reason that swapping to it is not safe, if it is not.

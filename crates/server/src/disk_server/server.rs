@@ -98,10 +98,9 @@ impl Server {
         }
     }
 
-    /// Starts the threads of passes, and lets commands connect.
+    /// Writes the state file, and lets commands connect.
     pub(super) fn begin(self, control: ControlSocket, keeper: &mut Option<KeeperLink>) -> Result<Arc<Self>> {
-        let threads = self.disk.running().map_or(Ok(()), |live| self.passes.start_threads(&live));
-        let begun = threads.and_then(|()| self.dir.write_state(&self.state()));
+        let begun = self.dir.write_state(&self.state());
         // Dropping a server that has taken a disk over exits.
         begun.inspect_err(|e| log::error(format_args!("{e}")))?;
         *self.lock_keeper() = keeper.take();

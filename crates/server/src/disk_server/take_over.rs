@@ -7,7 +7,7 @@
 use super::Served;
 use super::kept::{Keeping, KeptServer};
 use super::server::{Parts, Server, state, wake_pair};
-use crate::disk::{self, Disk};
+use crate::disk::{self, Disk, Passes};
 use crate::export::{self, Prepared};
 use crate::keeper::{ExitOnFailure, FAILED, KeeperLink};
 use crate::log;
@@ -73,11 +73,14 @@ fn serve(
     let control = ControlSocket::taken_over(control)?;
     let keeping = Keeping::new(&start, lock.as_fd(), control.as_fd())?;
     let (wake_sender, wake_receiver) = wake_pair()?;
+    // Before the first request: a write at the limit of memory is refused if nobody writes back.
+    let passes = Passes::default();
+    disk.running().map_or(Ok(()), |live| passes.start_threads(&live))?;
     let export = export::take_over(config, &disk, dir, export, prepared)?;
     // Nothing fails between this and the guard.
     let parts = Parts { disk, export, swap_warning, warnings, created };
     let server = Server::new(dir, parts, Some(keeping), None, command, wake_sender);
-    let server = Server { guard: Mutex::new(Some(ExitOnFailure)), ..server };
+    let server = Server { guard: Mutex::new(Some(ExitOnFailure)), passes, ..server };
     server.export.complete_resize().inspect_err(|e| log::error(format_args!("{e}")))?;
     let server = server.begin(control, keeper)?;
     server.lock_keeper().iter().for_each(KeeperLink::report_serving);
