@@ -178,7 +178,7 @@ fn death_of_two_threads() {
         for (first, second) in
             operations.iter().flat_map(|first| operations.iter().map(move |second| (first, second)))
         {
-            let stride = |random: &mut Random| 1 + random.below(if is_full() { 12 } else { 180 });
+            let stride = |random: &mut Random| 1 + random.below(if is_full() { 12 } else { 300 });
             let mut step = stride(&mut random);
             loop {
                 let time = (random.below(2) == 0).then(|| Duration::from_micros(random.below(300)));

@@ -8,7 +8,7 @@ const PAGE: u64 = 4096;
 const SLOT_LEN: u64 = 16;
 const CHUNK_LEN: u64 = PAGE / SLOT_LEN;
 
-/// What a byte of the memory is.
+/// The meaning of a byte of the memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Part {
     /// A field of the header that the checksum covers, or one before it.
