@@ -15,7 +15,10 @@ use notes::{Notes, PAGES, contents};
 use pagefold_backing::{Direct, FileBacking, FileOptions, Uring};
 use pagefold_page::PAGE_SIZE;
 use pagefold_store::writeback::{LayoutKind, WritebackConfig};
-use pagefold_store::{CodecSpec, MemLimit, Store, StoreConfig, WritebackThread};
+use pagefold_store::{
+    AutoRecompress, CodecSpec, MemLimit, RecompressRule, RecompressThread, Store, StoreConfig,
+    WritebackThread,
+};
 use std::os::unix::process::ExitStatusExt;
 use std::process::Child;
 use std::sync::Arc;
@@ -24,6 +27,8 @@ use std::time::{Duration, Instant};
 
 /// Frames of objects: about half of what all pages need.
 const LIMIT_FRAMES: u64 = 160;
+/// The reserve of some of the stores.
+const RESERVE_BYTES: u64 = 128 << 10;
 /// The longest that a child may take to recover and check its store.
 const CHECK_MAX: Duration = Duration::from_secs(60);
 
@@ -41,8 +46,8 @@ fn config() -> StoreConfig {
     }
 }
 
-fn backing(shared: &Shared) -> Arc<FileBacking> {
-    let options = FileOptions { direct: Direct::Off, uring: Uring::Off };
+fn backing(shared: &Shared, uring: Uring) -> Arc<FileBacking> {
+    let options = FileOptions { direct: Direct::Off, uring };
     Arc::new(FileBacking::new(shared.medium.try_clone().unwrap(), options).unwrap())
 }
 
@@ -59,10 +64,13 @@ pub fn run_child(words: &str, shared: Shared) {
     let (round, seed): (u64, u64) = (words[1].parse().unwrap(), words[2].parse().unwrap());
     let notes = Notes::map(&shared.notes);
     let mut random = Random(seed);
+    let uring = if random.below(2) == 0 { Uring::Auto } else { Uring::Off };
+    let reserve_bytes = (random.below(3) == 0).then_some(RESERVE_BYTES);
+    let config = StoreConfig { reserve_bytes, ..config() };
     let store = match round {
-        0 => create(&shared, layout),
+        0 => create(config, &shared, layout, uring),
         _ => {
-            let subject = recover(&shared, layout, &notes);
+            let subject = recover(config, &shared, layout, uring, &notes);
             if words[3] == "last" {
                 subject.check_use(&(0..PAGES).collect::<Vec<_>>());
                 return;
@@ -75,6 +83,10 @@ pub fn run_child(words: &str, shared: Shared) {
     let store = Arc::new(store);
     let is_automatic = layout.is_some() && random.below(2) == 0;
     let _thread = is_automatic.then(|| WritebackThread::start(store.clone()).unwrap());
+    let rules = vec![RecompressRule { age_s: 0, priority: 1 }];
+    let automatic = AutoRecompress { rules, cpu_percent: 50 };
+    let _recompress_thread =
+        (random.below(2) == 0).then(|| RecompressThread::start(store.clone(), automatic).unwrap());
     std::thread::scope(|scope| {
         for writer in 0..worker::WRITERS {
             let (store, notes, random) = (&store, &notes, Random(random.next()));
@@ -84,19 +96,25 @@ pub fn run_child(words: &str, shared: Shared) {
     });
 }
 
-fn create(shared: &Shared, layout: Option<LayoutKind>) -> Store {
-    let mut store = Store::new_kept(config(), shared.memory.try_clone().unwrap()).unwrap();
+fn create(config: StoreConfig, shared: &Shared, layout: Option<LayoutKind>, uring: Uring) -> Store {
+    let mut store = Store::new_kept(config, shared.memory.try_clone().unwrap()).unwrap();
     if let Some(layout) = layout {
         shared.medium.set_len(segments(9) as u64).unwrap();
-        store.attach(WritebackConfig { backing: backing(shared), layout }).unwrap();
+        store.attach(WritebackConfig { backing: backing(shared, uring), layout }).unwrap();
     }
     store
 }
 
 /// Recovers the store, and checks that each page has the version that was last acknowledged or that was being written.
-fn recover(shared: &Shared, layout: Option<LayoutKind>, notes: &Notes) -> Subject {
-    let backing = layout.map(|_| backing(shared) as Arc<_>);
-    let subject = Subject::recover(config(), &shared.memory, backing).unwrap();
+fn recover(
+    config: StoreConfig,
+    shared: &Shared,
+    layout: Option<LayoutKind>,
+    uring: Uring,
+    notes: &Notes,
+) -> Subject {
+    let backing = layout.map(|_| backing(shared, uring) as Arc<_>);
+    let subject = Subject::recover(config, &shared.memory, backing).unwrap();
     let pages = read_all(&subject.store);
     for (index, page) in (0..).zip(&pages) {
         let (begun, acknowledged) = notes.versions(index);

@@ -8,7 +8,7 @@ const PAGE: u64 = 4096;
 const SLOT_LEN: u64 = 16;
 const CHUNK_LEN: u64 = PAGE / SLOT_LEN;
 
-/// What a byte of the memory is.
+/// The meaning of a byte of the memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Part {
     /// A field of the header that the checksum covers, or one before it.
@@ -28,6 +28,14 @@ pub enum Part {
     /// A byte of a frame that is neither.
     Unused,
     Sequences,
+}
+
+impl Part {
+    /// Its name without a page.
+    pub fn kind(&self) -> String {
+        let name = format!("{self:?}");
+        name.split('(').next().unwrap_or_default().into()
+    }
 }
 
 /// The parts of an image.
