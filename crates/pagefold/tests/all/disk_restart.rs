@@ -203,7 +203,19 @@ fn writers_notice_nothing_of_a_restart() {
     let Some((s, device)) = loop_disk(test, "") else { return };
     write_while(&s, &device, kills(), |n| {
         let former = s.server_pid("x");
-        s.ok(["disk restart x", "disk upgrade --all"][n as usize % 2]);
+        // The new server has a setting that changes while it prepares.
+        std::thread::scope(|scope| {
+            let set = scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(3 * (n % 8)));
+                s.run(&format!("disk set x mem_limit={}M", 70 + n))
+            });
+            s.ok(["disk restart x", "disk upgrade --all"][n as usize % 2]);
+            let set = set.join().unwrap();
+            match set.code {
+                0 => assert_eq!(s.show("x")["attributes"]["mem_limit"], ((70 + n) << 20).to_string()),
+                _ => set.fails(FAILED, "whether it did what was requested is not known"),
+            }
+        });
         assert_ne!(s.server_pid("x"), former);
     });
 }

@@ -254,3 +254,51 @@ fn file_of(memory: &SharedMemory) -> Result<File> {
 fn duplicating(e: &std::io::Error) -> CliError {
     CliError::io("duplicating a descriptor", e)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pagefold_control::config::DiskConfig;
+    use pagefold_control::export_kind::ExportKind;
+    use pagefold_control::instance::InstanceName;
+
+    #[test]
+    fn a_state_is_unpacked_as_it_was_and_a_malformed_one_is_refused() {
+        let codec = |name: &str, dictionary: Option<&[u8]>| CodecConfig {
+            name: name.into(),
+            level: Some(3),
+            dictionary: dictionary.map(<[u8]>::to_vec),
+            window_bits: None,
+        };
+        let config = DiskConfig {
+            codec: codec("zstd", Some(b"first words")),
+            further_codecs: vec![codec("lz4hc", None), codec("zstd", Some(b"other words"))],
+            recompress_after: vec![RecompressAfter { age_s: 60, priority: 2 }],
+            mem_limit_bytes: Some(5 << 20),
+            ..DiskConfig::new(1 << 20, "", ExportKind::Nbd)
+        };
+        let name = InstanceName::parse("x").unwrap();
+        let disk = Disk::new(name, &config, None, Some(SharedMemory::new().unwrap())).unwrap();
+        disk.store().unwrap().set_recompress_busy_percent(77);
+        disk.setup().writeback.writeback_limit.store(12);
+        let (record, fds) = DiskRecord::of(&disk, disk.running().as_deref()).unwrap();
+        let text = serde_json::to_string(&record).unwrap();
+        assert!(fds.len() == 2 && !text.contains("words"));
+        let copies = || fds.iter().map(|fd| fd.try_clone().unwrap()).collect::<Vec<_>>();
+        let unpack = |text: &str, fds: Vec<OwnedFd>| {
+            serde_json::from_str::<DiskRecord>(text).unwrap().with_fds(&mut fds.into_iter())
+        };
+        let kept = unpack(&text, copies()).unwrap();
+        assert_eq!((kept.size_bytes, kept.created_unix_s), (1 << 20, disk.created_unix_s()));
+        assert_eq!(kept.setup.codecs(), disk.setup().codecs());
+        assert_eq!(kept.setup.recompress_after, config.recompress_after);
+        assert_eq!((kept.setup.mem_limit_bytes, kept.setup.same_filled), (Some(5 << 20), true));
+        assert_eq!(kept.setup.writeback.writeback_limit.load(), 12);
+        assert_eq!(kept.applied.recompress_busy_percent, Some(77));
+        for count in 0..fds.len() {
+            assert!(unpack(&text, copies().into_iter().take(count).collect()).is_err());
+        }
+        let longer = text.replace("[11,null,11,null]", "[11,null,12,null]");
+        assert!(longer != text && unpack(&longer, copies()).is_err());
+    }
+}

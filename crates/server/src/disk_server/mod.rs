@@ -61,6 +61,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+/// How often the rest of a limit of writeback is handed over.
+const LIMIT_INTERVAL: Duration = Duration::from_secs(5);
 /// How long a server waits before it tries again to start a keeper.
 const KEEPER_PAUSE: Duration = Duration::from_secs(1);
 
@@ -245,9 +247,14 @@ fn wait_for_end(server: &Server, signals: &Termination, wake_receiver: &UnixStre
         let export = export_end.first_end().unwrap_or(wake_receiver.as_fd());
         let keeper = keeper_end.as_ref().map_or(wake_receiver.as_fd(), |fd| fd.as_fd());
         let fds = [signals.as_fd(), wake_receiver.as_fd(), command, export, keeper];
-        let [signalled, removed, exited, _, keeper_ended] = ready::wait(fds, export_end.interval())?;
+        let limit = server.writeback_limit().map(|_| LIMIT_INTERVAL);
+        let interval = export_end.interval().into_iter().chain(limit).min();
+        let [signalled, removed, exited, _, keeper_ended] = ready::wait(fds, interval)?;
         if removed {
             return Ok(());
+        }
+        if let Err(e) = server.hand_over_limit() {
+            log::warning(format_args!("{e}; the next server may write back more pages than the limit says"));
         }
         if server.keeping.is_some()
             && let Some(end) = server.export.end().filter(|end| end.is_failure)

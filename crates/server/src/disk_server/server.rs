@@ -12,7 +12,7 @@ use pagefold_control::instance::state::{BackingFile, ExportState, State};
 use pagefold_sys::pidfd;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The disk and its export, shared by the main thread and the threads of the control socket.
@@ -39,6 +39,8 @@ pub(super) struct Server {
     pub(super) keeping: Option<Keeping>,
     /// The reason for that.
     pub(super) not_kept: Option<String>,
+    /// The limit of pages to write back that was handed over last.
+    pub(super) limit_handed_over: AtomicU64,
     /// The socket to a command in the foreground.
     pub(super) command: Mutex<Option<UnixStream>>,
 }
@@ -94,6 +96,7 @@ impl Server {
             keeper: Mutex::new(None),
             keeping,
             not_kept,
+            limit_handed_over: AtomicU64::new(u64::MAX),
             command: Mutex::new(command),
         }
     }
@@ -132,6 +135,22 @@ impl Server {
             keeper.hand_over_again(keeping.pack(self, live)?);
         }
         Ok(())
+    }
+
+    /// The number of pages that may still be written back, if that is limited.
+    pub(super) fn writeback_limit(&self) -> Option<u64> {
+        let live = self.disk.running().filter(|_| self.keeping.is_some())?;
+        let settings = live.store.writeback()?.settings();
+        settings.writeback_limit_enabled.load().then(|| settings.writeback_limit.load())
+    }
+
+    /// Hands the state over if pages were written back meanwhile that the limit counts.
+    pub(super) fn hand_over_limit(&self) -> Result<()> {
+        let Some(limit) = self.writeback_limit() else { return Ok(()) };
+        match self.limit_handed_over.swap(limit, Ordering::Relaxed) == limit {
+            true => Ok(()),
+            false => self.hand_over(),
+        }
     }
 
     pub(super) fn lock_keeper(&self) -> MutexGuard<'_, Option<KeeperLink>> {

@@ -88,7 +88,7 @@ pub enum Ending {
     Reset,
     /// SIGTERM, then `disk list`.
     Terminate,
-    /// SIGKILL during a load, then `disk list`, which cleans up.
+    /// SIGKILL of server and keeper during a load, then `disk list`, which cleans up.
     Kill,
 }
 
@@ -115,6 +115,8 @@ pub struct Config {
     pub is_disturbed: bool,
     /// Whether the server is stopped and continued by signals during the load.
     pub stops_server: bool,
+    /// Whether the server is killed and replaced during the load, and its keeper killed.
+    pub kills_server: bool,
     /// Whether the limit is lowered and raised during the load.
     pub changes_limit: bool,
     /// Seed of the disturbances.
@@ -164,6 +166,8 @@ impl Config {
             attributes: attributes(random, backing.is_some()),
             backing,
             stops_server: random.percent(15),
+            // Clients of NBD would have to connect again.
+            kills_server: export == Export::Loop && random.percent(35),
             changes_limit: false,
             disturb_seed: random.next(),
             load: Load::Mixed(Mixed::draw(random, 1)),

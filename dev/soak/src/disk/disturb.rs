@@ -1,4 +1,5 @@
-//! Disturbs a load on a disk: commands of all kinds, and signals that stop and continue the server.
+//! Disturbs a load on a disk: commands of all kinds, signals that stop and continue the server, and the deaths of servers
+//! and keepers.
 
 use super::config::Config;
 use super::recompress;
@@ -9,24 +10,40 @@ use crate::random::Random;
 use crate::verdict::Fault;
 use rustix::process::Signal;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Least time between two changes of the limit, so that the sampler sees each limit.
 const LIMIT_LASTS: Duration = Duration::from_millis(600);
+
+/// Least time between two kills of a server: after four within a minute, none follows.
+const KILL_INTERVAL: Duration = Duration::from_secs(21);
 
 /// Disturbs the load until `stop` is set. A command that hangs is a fault; a command that fails is not, because its
 /// failure may be justified. Only those of recompression have nothing that could justify a failure.
 pub fn run(config: &Config, server: &Server, stop: &AtomicBool) -> Result<(), Fault> {
     let mut random = Random::new(config.disturb_seed);
+    let mut killed: Option<Instant> = None;
     while !stop.load(Relaxed) {
         std::thread::sleep(Duration::from_millis(random.between(20, 400)));
         if config.changes_limit && random.percent(30) {
             change_limit(config, server, &mut random)?;
         }
         if config.stops_server && random.percent(30) {
-            process::signal(server.pid, Signal::STOP);
+            process::signal(server.pid(), Signal::STOP);
             std::thread::sleep(Duration::from_millis(random.between(50, 1500)));
-            process::signal(server.pid, Signal::CONT);
+            process::signal(server.pid(), Signal::CONT);
+        }
+        if config.kills_server && random.percent(20) {
+            // More deaths would hold the disk.
+            let may_kill = killed.is_none_or(|at| at.elapsed() > KILL_INTERVAL);
+            match random.below(3) {
+                0 if may_kill => {
+                    killed = Some(Instant::now());
+                    server.replace(false)?;
+                }
+                1 => server.replace_keeper()?,
+                _ => server.replace(true)?,
+            }
         }
         if config.is_disturbed {
             disturb(config, server, &mut random)?;

@@ -42,7 +42,7 @@ pub fn check_rest(config: &Config, server: &Server) -> Result<(), Fault> {
     let (tries_max, first) = (rules * shown["original_bytes"].as_u64().unwrap_or(0) / FRAME, tries(&shown));
     let (began, mut before) = (Instant::now(), first);
     loop {
-        let at_rest = REST.wait(server.pid);
+        let at_rest = REST.wait(server.pid());
         let now = tries(&server.show()?);
         let is_trying = std::mem::replace(&mut before, now) < now;
         let problem = match at_rest {
@@ -52,7 +52,7 @@ pub fn check_rest(config: &Config, server: &Server) -> Result<(), Fault> {
             Err(_) if began.elapsed() > TRYING => return Ok(()),
             Err(_) => continue,
         };
-        let message = format!("the server {problem}\n{}", process::stacks(server.pid));
+        let message = format!("the server {problem}\n{}", process::stacks(server.pid()));
         return Err(Fault::new(FaultKind::Idle, message));
     }
 }
@@ -69,7 +69,7 @@ pub fn check_memory(config: &Config, server: &Server, sampler: &Sampler) -> Resu
     let (limit, beyond) = (config.limit_bytes().unwrap_or(u64::MAX), BEYOND_LIMIT_BYTES);
     let is_within = peak <= limit.saturating_add(beyond);
     require!(is_within, Memory, "pages took {peak} bytes; the limit is {limit}, and {beyond} beyond it");
-    let rss = process::rss_bytes(server.pid).unwrap_or(0);
+    let rss = process::rss_bytes(server.pid()).unwrap_or(0);
     let counted = ["/memory/pool_bytes", "/memory/slot_table_bytes", "/memory/ready_bytes"];
     let counted: u64 = counted.iter().map(|pointer| number(shown, pointer)).sum();
     let (promised, memory) = (counted + READY_BYTES + OVERHEAD_BYTES, &shown["memory"]);
@@ -87,7 +87,7 @@ pub fn end(config: &Config, context: &Context, server: &Server) -> Result<(), Fa
             Ending::Remove => server.remove(),
             Ending::Reset => server.set("reset=1").and_then(|ran| ran.ok().map(drop)),
             Ending::Terminate => {
-                process::signal(server.pid, Signal::TERM);
+                process::signal(server.pid(), Signal::TERM);
                 wait_for_end(server).and_then(|()| server.list())
             }
             Ending::Kill => kill_under_load(config, context, server).and_then(|()| server.list()),
@@ -121,16 +121,26 @@ fn kill_under_load(config: &Config, context: &Context, server: &Server) -> Resul
             // dd fails when the server dies or the disk is full; the check is only that it ends.
             let writing = scope.spawn(|| process::run(context, "dd", &args, EXIT_LIMIT));
             std::thread::sleep(Duration::from_millis(300));
-            process::signal(server.pid, Signal::KILL);
+            kill(server);
             join(writing)
         })?;
     }
-    process::signal(server.pid, Signal::KILL);
+    kill(server);
     wait_for_end(server)
 }
 
+/// Kills the server and its keeper together.
+fn kill(server: &Server) {
+    let keeper = server.keeper();
+    // Stopped first, so that it starts no other server.
+    keeper.iter().for_each(|keeper| process::signal(*keeper, Signal::STOP));
+    process::signal(server.pid(), Signal::KILL);
+    keeper.iter().for_each(|keeper| process::signal(*keeper, Signal::KILL));
+}
+
 fn wait_for_end(server: &Server) -> Result<(), Fault> {
-    process::wait_for_end(server.pid, EXIT_LIMIT)
+    server.keeper().map_or(Ok(()), |keeper| process::wait_for_end(keeper, EXIT_LIMIT))?;
+    process::wait_for_end(server.pid(), EXIT_LIMIT)
 }
 
 /// Checks that no process, mount, loop device, file in the runtime folder or backing is left.

@@ -106,7 +106,7 @@ impl Config {
             stop.store(true, Relaxed);
             (loaded, join(disturber))
         });
-        require!(process::is_running(server.pid), Failed, "the server has ended; {loaded:?}");
+        require!(process::is_running(server.pid()), Failed, "the server has ended; {loaded:?}");
         // A fault from the server's counters says more than the error of the load, so it comes first.
         sampler.sample()?;
         let loaded = loaded?;

@@ -37,6 +37,8 @@ pub struct Sampler<'a> {
 
 #[derive(Default)]
 struct Samples {
+    /// The server of the last sample: counters begin anew with each.
+    pid: u64,
     recent: VecDeque<(Instant, StoreState)>,
     /// Refused writes that the server has counted up to the last sample.
     refused: u64,
@@ -69,11 +71,14 @@ impl<'a> Sampler<'a> {
     /// Takes a sample. This call and all later ones return the first fault of all samples.
     pub fn sample(&self) -> Result<(), Fault> {
         // Another thread may ask later and record earlier: counters are compared with those recorded before this asks.
-        let saved_before = self.samples().saved_bytes;
+        let before = {
+            let samples = self.samples();
+            (samples.pid, samples.saved_bytes)
+        };
         let shown = self.server.show();
         let mut samples = self.samples();
         let recorded = match shown {
-            Ok(shown) => self.record(&mut samples, &shown, saved_before),
+            Ok(shown) => self.record(&mut samples, &shown, before),
             Err(fault) => Err(fault),
         };
         if samples.fault.is_none() {
@@ -82,8 +87,13 @@ impl<'a> Sampler<'a> {
         samples.fault.clone().map_or(Ok(()), Err)
     }
 
-    fn record(&self, samples: &mut Samples, shown: &Value, saved_before: u64) -> Result<(), Fault> {
+    fn record(&self, samples: &mut Samples, shown: &Value, before: (u64, u64)) -> Result<(), Fault> {
         let number = |pointer: &str| process::number(shown, pointer);
+        let pid = number("/server/pid");
+        if std::mem::replace(&mut samples.pid, pid) != pid {
+            (samples.refused, samples.saved_bytes) = (0, 0);
+        }
+        let saved_before = if before.0 == pid { before.1 } else { 0 };
         samples.peak_bytes = samples.peak_bytes.max(number("/memory/pool_max_bytes"));
         samples.recent.push_back((Instant::now(), self.server.state(shown)));
         while samples.recent.front().is_some_and(|(at, _)| at.elapsed() > AGE_MAX) && samples.recent.len() > 2

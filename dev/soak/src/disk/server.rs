@@ -10,6 +10,8 @@ use pagefold_sys::mem::Available;
 use rustix::process::Signal;
 use serde_json::Value;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
 /// Time limit of a command. None of these commands has to wait for a medium.
@@ -22,8 +24,8 @@ pub const NAME: &str = "zram0";
 /// A running disk.
 pub struct Server<'a> {
     context: &'a Context,
-    /// Process id of its server.
-    pub pid: u32,
+    /// Process id of its server, which may be replaced.
+    pid: Arc<AtomicU32>,
     /// Path of its device, or its NBD URI.
     pub device: String,
     config: &'a Config,
@@ -60,14 +62,58 @@ impl<'a> Server<'a> {
     }
 
     fn new(context: &'a Context, config: &'a Config, device: String) -> Result<Self, Fault> {
-        let server = Server { context, pid: 0, device, config };
-        let pid = number(&server.show()?, "/server/pid");
-        Ok(Server { pid: u32::try_from(pid).unwrap_or(0), ..server })
+        let server = Server { context, pid: Arc::default(), device, config };
+        server.note_pid(&server.show()?);
+        Ok(server)
+    }
+
+    /// Process id of its server.
+    pub fn pid(&self) -> u32 {
+        self.pid.load(Relaxed)
+    }
+
+    fn note_pid(&self, shown: &Value) {
+        self.pid.store(u32::try_from(number(shown, "/server/pid")).unwrap_or(0), Relaxed);
+    }
+
+    /// Process id of its keeper; `None` if it has none.
+    pub fn keeper(&self) -> Option<u32> {
+        let text = std::fs::read(self.context.runtime().1.join(NAME).join("keeper")).ok()?;
+        let state: Value = serde_json::from_slice(&text).ok()?;
+        u32::try_from(number(&state, "/keeper/pid")).ok()
+    }
+
+    /// Kills the server, or lets a command replace it, and waits for the next one. A disk with rings has none.
+    pub fn replace(&self, by_command: bool) -> Result<(), Fault> {
+        if self.show()?.pointer("/keeper/without_keeper").is_some_and(|why| !why.is_null()) {
+            return Ok(());
+        }
+        let former = self.pid();
+        match by_command {
+            true => drop(pagefold(self.context, &["disk", "restart", NAME])?.ok()?),
+            false => process::signal(former, Signal::KILL),
+        }
+        let is_replaced = process::wait_until(COMMAND, || {
+            self.note_pid(&self.show()?);
+            Ok(self.pid() != former)
+        })?;
+        require!(is_replaced, Leftover, "no server has followed process {former}");
+        Ok(())
+    }
+
+    /// Kills the keeper, and waits for the next one.
+    pub fn replace_keeper(&self) -> Result<(), Fault> {
+        let Some(former) = self.keeper() else { return Ok(()) };
+        process::signal(former, Signal::KILL);
+        let is_replaced =
+            process::wait_until(COMMAND, || Ok(self.keeper().is_some_and(|keeper| keeper != former)))?;
+        require!(is_replaced, Leftover, "no keeper has followed process {former}");
+        Ok(())
     }
 
     /// The same disk in another life.
     pub fn reborn(&self, config: &'a Config) -> Self {
-        Server { config, device: self.device.clone(), ..*self }
+        Server { config, device: self.device.clone(), pid: self.pid.clone(), context: self.context }
     }
 
     /// Runs `disk show --json`.
