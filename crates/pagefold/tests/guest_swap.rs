@@ -59,7 +59,7 @@ fn guest_swap_refused() {
 fn guest_swap_killed() {
     let Some((guest, _guard)) = guest("guest_swap_killed") else { return };
     let parameters =
-        "pf.size=160M pf.limit=88M pf.hog=160 pf.passes=8 pf.reclaim=48M pf.kills=3 pf.time_s=780";
+        "pf.size=160M pf.limit=88M pf.hog=160 pf.passes=6 pf.reclaim=48M pf.kills=3 pf.time_s=780";
     let console = guest.run(parameters, Duration::from_secs(840));
     console.expect_ok();
     assert!(console.number("pswpin") > 0, "nothing was swapped in:\n{}", console.tail());

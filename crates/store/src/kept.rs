@@ -9,6 +9,7 @@ use pagefold_sys::SysError;
 use pagefold_sys::mem::Reservation;
 use pagefold_sys::sharedmem::SharedMemory;
 use parking_lot::{Mutex, MutexGuard};
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -38,7 +39,25 @@ enum Field {
     BackingLen,
     IdLow,
     IdHigh,
+    /// A mark of the codec of each priority.
+    Codec0,
+    Codec1,
+    Codec2,
+    Codec3,
     Ticks,
+}
+
+/// The codecs by priority.
+const CODECS: [Field; 4] = [Field::Codec0, Field::Codec1, Field::Codec2, Field::Codec3];
+
+/// The properties of a store that do not change, as another process needs them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shape {
+    pub(crate) len_bytes: u64,
+    /// Bytes of the directory of slots.
+    pub(crate) directory_len: usize,
+    /// A mark of the codec of each priority, 0 for none: bytes of one codec cannot be read by another.
+    pub(crate) codecs: [u64; 4],
 }
 
 /// How the pages on the backing lie there.
@@ -74,32 +93,32 @@ impl KeptMemory {
     /// Makes the memory, a new file, that of an empty store of `len_bytes`, with so many frames.
     pub(crate) fn create(
         memory: SharedMemory,
-        len_bytes: u64,
-        directory_len: usize,
+        shape: Shape,
         frames: u32,
         clock_start: Duration,
     ) -> Result<Self, SysError> {
-        let kept = Self::map(memory, directory_len, frames)?;
+        let kept = Self::map(memory, shape.directory_len, frames)?;
         kept.memory.set_len(kept.frames_end())?;
         kept.head.populate(0, DIRECTORY_START as usize)?;
         kept.set(Field::Magic, MAGIC);
         kept.set(Field::Version, VERSION);
-        kept.set(Field::LenBytes, len_bytes);
+        kept.set(Field::LenBytes, shape.len_bytes);
         kept.set(Field::Frames, frames.into());
         kept.set(Field::ClockStartNs, clock_start.as_nanos() as u64);
+        CODECS.into_iter().zip(shape.codecs).for_each(|(field, mark)| kept.set(field, mark));
         kept.seal();
         Ok(kept)
     }
 
     /// Opens the memory of a dead process for a store of `len_bytes`. Fails with a reason if it is none.
-    pub(crate) fn open(memory: SharedMemory, len_bytes: u64, directory_len: usize) -> Result<Self, String> {
+    pub(crate) fn open(memory: SharedMemory, shape: Shape) -> Result<Self, String> {
         let text = |e: &dyn std::fmt::Display| e.to_string();
         let file_len = memory.len_bytes().map_err(|e| text(&e))?;
         if file_len < DIRECTORY_START {
             return Err(format!("it has {file_len} bytes, too few"));
         }
         // The header says how many frames there are.
-        let mut kept = Self::map(memory, directory_len, 0).map_err(|e| text(&e))?;
+        let mut kept = Self::map(memory, shape.directory_len, 0).map_err(|e| text(&e))?;
         match (kept.get(Field::Magic), kept.get(Field::Version)) {
             (MAGIC, VERSION) => {}
             (MAGIC, version) => {
@@ -110,8 +129,11 @@ impl KeptMemory {
         if kept.get(Field::Checksum) != kept.checksum() {
             return Err("the checksum of its header is wrong".into());
         }
-        if kept.get(Field::LenBytes) != len_bytes {
+        if kept.get(Field::LenBytes) != shape.len_bytes {
             return Err(format!("it is that of a store of {} bytes", kept.get(Field::LenBytes)));
+        }
+        if CODECS.map(|field| kept.get(field)) != shape.codecs {
+            return Err("it is that of a store with other codecs".into());
         }
         kept.frames = u32::try_from(kept.get(Field::Frames)).unwrap_or(0);
         if kept.frames == 0 || kept.frames_end() > file_len {
@@ -151,6 +173,18 @@ impl KeptMemory {
     /// The directory of the slots' table.
     pub(crate) fn directory(&self) -> Result<Reservation, SysError> {
         Reservation::shared(&self.memory, DIRECTORY_START, self.directory_len)
+    }
+
+    /// The parts of the directory that have memory, bytes from its beginning.
+    pub(crate) fn used_directory(&self) -> impl Iterator<Item = Range<usize>> + '_ {
+        let mut at = DIRECTORY_START;
+        let end = DIRECTORY_START + self.directory_len as u64;
+        let from_start = |at: u64| (at - DIRECTORY_START) as usize;
+        std::iter::from_fn(move || {
+            let used = self.memory.first_used(at..end)?;
+            at = used.end;
+            Some(from_start(used.start)..from_start(used.end))
+        })
     }
 
     /// The notes of changes of slots in the frames of `arena`. They are used only as long as this lives.
@@ -254,7 +288,8 @@ impl KeptMemory {
         use Field::*;
         let fields =
             [LenBytes, Frames, ClockStartNs, Layout, SegmentLen, SegmentCount, BackingLen, IdLow, IdHigh];
-        fields.iter().fold(0, |crc, field| crc32c::crc32c_append(crc, &self.get(*field).to_le_bytes())).into()
+        let append = |crc, field| crc32c::crc32c_append(crc, &self.get(field).to_le_bytes());
+        fields.into_iter().chain(CODECS).fold(0, append).into()
     }
 
     fn seal(&self) {

@@ -11,38 +11,49 @@ use std::time::{Duration, Instant};
 
 /// The byte that is locked: the last one that a file can have.
 const BYTE: libc::off_t = libc::off_t::MAX - 1;
+/// The errors of file systems without such locks.
+const NO_LOCKS: [i32; 4] = [libc::ENOLCK, libc::EOPNOTSUPP, libc::ENOSYS, libc::EINVAL];
 /// The pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// Opens `file` anew for reading and writing, and waits until no I/O is under way through another file that this function
 /// has returned, in this process or another, and all descriptors of that are closed. Fails with ETIMEDOUT after `limit`.
-pub fn open_alone(file: &File, limit: Duration) -> Result<File, SysError> {
+///
+/// Returns `None` where that is impossible: only another process could open the file, or its file system has no locks.
+/// Then a thread must do its I/O itself, because it does not end before that. The I/O of files that were opened before has
+/// ended then too, if the file system has locks.
+pub fn open_alone(file: &File, limit: Duration) -> Result<Option<File>, SysError> {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     let opened = OpenOptions::new().read(true).write(true).open(path);
-    let opened = opened.map_err(|e| SysError::io("opening the medium anew", &e))?;
     let deadline = Instant::now() + limit;
     loop {
-        match lock(&opened) {
-            Ok(()) => return Ok(opened),
+        let taken = match &opened {
+            Ok(opened) => lock(opened, libc::F_OFD_SETLK).map(|_| true),
+            Err(_) => lock(file, libc::F_OFD_GETLK).map(|found| found == libc::F_UNLCK),
+        };
+        match taken {
+            Ok(true) => return Ok(opened.ok()),
+            Err(e) if NO_LOCKS.contains(&e.errno) => return Ok(None),
             Err(e) if !matches!(e.errno, libc::EAGAIN | libc::EACCES) => return Err(e),
-            Err(_) if Instant::now() >= deadline => {
+            _ if Instant::now() >= deadline => {
                 return Err(SysError::new("waiting for the end of I/O to the medium", libc::ETIMEDOUT));
             }
-            Err(_) => std::thread::sleep(PAUSE),
+            _ => std::thread::sleep(PAUSE),
         }
     }
 }
 
-fn lock(file: &File) -> Result<(), SysError> {
+/// Takes the lock, or returns the type of the one that would keep it from being taken.
+fn lock(file: &File, command: libc::c_int) -> Result<libc::c_int, SysError> {
     // SAFETY: zeroes are a valid value of each field.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     lock.l_type = libc::F_WRLCK as libc::c_short;
     lock.l_whence = libc::SEEK_SET as libc::c_short;
     lock.l_start = BYTE;
     lock.l_len = 1;
-    // SAFETY: the descriptor is open, and the kernel only reads the structure.
-    let code = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
-    crate::done(code, || "locking the medium")
+    // SAFETY: the descriptor is open, and the kernel only reads and writes the structure.
+    let code = unsafe { libc::fcntl(file.as_raw_fd(), command, &raw mut lock) };
+    crate::done(code, || "locking the medium").map(|()| libc::c_int::from(lock.l_type))
 }
 
 #[cfg(test)]
@@ -52,7 +63,7 @@ mod tests {
     #[test]
     fn the_next_one_waits_until_all_descriptors_are_closed() {
         let file = tempfile::tempfile().unwrap();
-        let first = open_alone(&file, Duration::ZERO).unwrap();
+        let first = open_alone(&file, Duration::ZERO).unwrap().unwrap();
         let copy = first.try_clone().unwrap();
         let refused =
             |file: &File| open_alone(file, Duration::from_millis(10)).map(drop).map_err(|e| e.errno);
@@ -65,8 +76,10 @@ mod tests {
             drop(copy);
             waiting.join().unwrap()
         });
+        assert_eq!(lock(&file, libc::F_OFD_GETLK).unwrap(), libc::F_WRLCK);
         assert_eq!(refused(&file), Err(libc::ETIMEDOUT));
         drop(waiting.unwrap());
+        assert_eq!(lock(&file, libc::F_OFD_GETLK).unwrap(), libc::F_UNLCK);
         assert_eq!(refused(&file), Ok(()));
     }
 }

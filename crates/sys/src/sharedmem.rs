@@ -6,10 +6,12 @@
 //! Memory of such a file is returned by punching holes: `madvise(MADV_DONTNEED)` frees nothing of it.
 
 use crate::SysError;
-use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SeekFrom};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 use std::fs::File;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 /// The name that `/proc/PID/maps` shows.
 const NAME: &str = "pagefold";
@@ -19,6 +21,8 @@ const NAME: &str = "pagefold";
 pub struct SharedMemory {
     file: File,
     is_unswappable: bool,
+    /// Counts the values of this process that are the same file.
+    values: Arc<()>,
 }
 
 impl SharedMemory {
@@ -32,7 +36,7 @@ impl SharedMemory {
         };
         let fd =
             made.map_err(|e| SysError::new("creating memory to share (memfd_create)", e.raw_os_error()))?;
-        Ok(SharedMemory { file: fd.into(), is_unswappable: false })
+        Ok(Self::from_fd(fd, false))
     }
 
     /// Creates an empty file, whose memory the system never swaps out, whether a process maps it or not: on a private tmpfs
@@ -54,12 +58,12 @@ impl SharedMemory {
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
         let fd = rustix::fs::openat(&root, ".", flags, Mode::RUSR | Mode::WUSR);
         let fd = fd.map_err(failed("creating a file in a tmpfs"))?;
-        Ok(SharedMemory { file: fd.into(), is_unswappable: true })
+        Ok(Self::from_fd(fd, true))
     }
 
     /// The file at a descriptor that another process has handed over.
     pub fn from_fd(fd: OwnedFd, is_unswappable: bool) -> Self {
-        SharedMemory { file: fd.into(), is_unswappable }
+        SharedMemory { file: fd.into(), is_unswappable, values: Arc::default() }
     }
 
     /// Whether the system never swaps its memory out.
@@ -73,7 +77,7 @@ impl SharedMemory {
         Ok(meta.len())
     }
 
-    /// Makes it longer. The new bytes are zeroes, and use no memory.
+    /// Makes it longer, or shorter if no process maps it. New bytes are zeroes, and use no memory.
     pub fn set_len(&self, len_bytes: u64) -> Result<(), SysError> {
         self.file.set_len(len_bytes).map_err(|e| SysError::io("extending shared memory", &e))
     }
@@ -92,10 +96,24 @@ impl SharedMemory {
         punched.map_err(|e| SysError::new(format!("returning {len_bytes} bytes of memory"), e.raw_os_error()))
     }
 
+    /// The first range of bytes with memory in `range`; it may begin and end with bytes of the pages around it. `None` if
+    /// there is none.
+    pub fn first_used(&self, range: Range<u64>) -> Option<Range<u64>> {
+        let start = rustix::fs::seek(&self.file, SeekFrom::Data(range.start)).ok()?;
+        let end = rustix::fs::seek(&self.file, SeekFrom::Hole(start)).ok()?;
+        (start < range.end).then(|| start.max(range.start)..end.min(range.end))
+    }
+
     /// Another descriptor of it.
     pub fn try_clone(&self) -> Result<Self, SysError> {
         let file = self.file.try_clone().map_err(|e| SysError::io("duplicating a descriptor", &e))?;
-        Ok(SharedMemory { file, is_unswappable: self.is_unswappable })
+        Ok(SharedMemory { file, is_unswappable: self.is_unswappable, values: self.values.clone() })
+    }
+
+    /// Whether this process has no other value for the file, and so no mapping of it
+    /// ([`Reservation`](crate::mem::Reservation) has one).
+    pub fn is_only_value(&self) -> bool {
+        Arc::strong_count(&self.values) == 1
     }
 }
 
@@ -124,6 +142,10 @@ mod tests {
             memory.file.read_exact_at(&mut bytes, 1 << 20).unwrap();
             assert!(bytes[..4096].iter().all(|b| *b == 0) && bytes[4096..].iter().all(|b| *b == 7));
             assert_eq!(memory.used_bytes().unwrap(), 4096);
+            let (from, page) = ((1 << 20) + 4096, 4096);
+            assert_eq!(memory.first_used(0..1 << 30), Some(from..from + page));
+            assert_eq!(memory.first_used(from + 8..from + 16), Some(from + 8..from + 16));
+            assert_eq!((memory.first_used(0..from), memory.first_used(from + page..1 << 30)), (None, None));
         }
     }
 

@@ -97,8 +97,15 @@ impl FileBacking {
 
     /// Like [`FileBacking::new`], for a medium that a process uses which has died, or that another one will use when this
     /// one has: opens the file anew, and waits until no request of the former process is under way. Fails after `limit`.
+    /// Where the file cannot be opened anew or locked, each thread does its I/O itself: then it cannot die before that ends.
     pub fn new_alone(file: &File, options: FileOptions, limit: Duration) -> Result<Self, BackingError> {
-        Self::new(iolock::open_alone(file, limit)?, options)
+        match iolock::open_alone(file, limit)? {
+            Some(opened) => Self::new(opened, options),
+            None => {
+                let file = file.try_clone().map_err(|e| SysError::io("duplicating a descriptor", &e))?;
+                Self::new(file, FileOptions { uring: Uring::Off, ..options })
+            }
+        }
     }
 
     /// Makes a medium that is only read, through the page cache. `file` need not be open for writing.

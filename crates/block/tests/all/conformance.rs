@@ -96,7 +96,7 @@ impl Access {
 
 /// An open export.
 enum Open {
-    Loop(LoopExport, #[allow(dead_code, reason = "removed when it is dropped")] tempfile::TempDir),
+    Loop(Box<LoopExport>, #[allow(dead_code, reason = "removed when it is dropped")] tempfile::TempDir),
     Nbd {
         served: Served,
         structured: bool,
@@ -162,7 +162,7 @@ impl Open {
                 };
                 let short = access == Access::LoopThroughShortRings;
                 assert_eq!(request_bytes, uring.then_some(if short { 128 << 10 } else { 1 << 20 }));
-                Some(Open::Loop(export, dir))
+                Some(Open::Loop(Box::new(export), dir))
             }
         }
     }

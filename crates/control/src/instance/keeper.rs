@@ -101,7 +101,7 @@ impl InstanceDir {
                 let (times, log) = (RESTARTS_MAX + 1, self.log_path());
                 let [restart, give_up] = match self.is_mount() {
                     true => ["image restart", "image unmount --force"],
-                    false => ["disk restart", "disk remove"],
+                    false => ["disk restart", "disk remove --force"],
                 };
                 Err(CliError::failed(format!(
                     "the server of {title} has died {times} times within a minute, at last because {end}; its users wait. \

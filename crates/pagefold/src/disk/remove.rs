@@ -14,6 +14,7 @@ use pagefold_control::instance::loop_device::{describe_use, in_use, refuse_if_op
 use pagefold_control::instance::{InstanceDir, Processes};
 use pagefold_control::removal;
 use pagefold_sys::blockuse::{self, BlockUse};
+use std::path::Path;
 use std::time::Duration;
 
 /// The arguments of `disk remove`.
@@ -77,7 +78,7 @@ fn remove(disk: &str, force: bool) -> Result<()> {
     let processes = dir.processes()?;
     let not_removed =
         |e: CliError| CliError::new(e.exit, format!("disk '{}' was not removed: {e}", dir.name()));
-    if force {
+    if force && !dir.is_held() {
         stop_swapping(&dir).map_err(not_removed)?;
     }
     let mut left = Vec::new();
@@ -115,12 +116,31 @@ fn end_held(dir: &InstanceDir, processes: &Processes, force: bool) -> Result<Vec
     let device = dir.read_state().and_then(|s| s.loop_device());
     let uses = device.as_deref().map(blockuse::claims).transpose()?.unwrap_or_default();
     match &device {
-        Some(device) if !force && !uses.is_empty() => return Err(in_use(device, &uses)),
+        Some(device) if uses.iter().any(|claim| matches!(claim, BlockUse::Swap { .. })) => {
+            return Err(held_in_use(dir, device, &uses, "processes with pages there would be killed"));
+        }
+        Some(device) if !force && !uses.is_empty() => {
+            let way = "'disk remove --force' gives the contents up, and a file system is unmounted with 'umount -l' then";
+            return Err(held_in_use(dir, device, &uses, way));
+        }
         Some(_) if !force => refuse_if_open(dir)?,
         _ => {}
     }
     processes.kill()?;
     Ok(uses)
+}
+
+/// The error for a held disk in use. Unmounting it or swapoff would wait for a server.
+fn held_in_use(dir: &InstanceDir, device: &Path, uses: &[BlockUse], otherwise: &str) -> CliError {
+    let users: Vec<_> = uses.iter().map(describe_use).collect();
+    let message = format!(
+        "its servers have died too often, and {} is {}, which waits for one; 'disk restart {}' starts one again; \
+         {otherwise}",
+        device.display(),
+        users.join(", "),
+        dir.name()
+    );
+    CliError::new(Exit::Busy, message)
 }
 
 /// Runs swapoff on the disk, if it is used as swap. Fails as busy if the server does not answer: swapoff would wait for

@@ -4,7 +4,7 @@
 //! only for the attribute `backing_dev`: its clients run as the same user, or as root.
 
 use pagefold_backing::layer::{DelayLayer, DelayOptions, SystemClock};
-use pagefold_backing::{Backing, FileBacking, FileOptions, Uring};
+use pagefold_backing::{Backing, FileBacking, FileOptions};
 use pagefold_control::backing::{OpenError, OpenOptions, open_backing};
 use pagefold_control::config::BackingConfig;
 use pagefold_control::error::{CliError, Exit, Result};
@@ -77,16 +77,7 @@ impl Medium {
     /// The medium for the store of a disk that outlives its server: it waits for the requests of the former server, and
     /// the next one for those of this.
     pub fn backing_alone(&self) -> Result<Arc<dyn Backing>> {
-        let options = FileOptions::default();
-        let opened = FileBacking::new_alone(&self.file, options, FORMER_IO_TIMEOUT);
-        let backing = match opened {
-            // Only the command could open it. A thread that waits for its own request cannot die before that ends.
-            Err(e) if matches!(e.errno(), libc::EACCES | libc::EPERM | libc::ENOENT) => {
-                let file = self.file.try_clone().map_err(|e| using(&self.path, &e))?;
-                FileBacking::new(file, FileOptions { uring: Uring::Off, ..options })
-            }
-            opened => opened,
-        };
+        let backing = FileBacking::new_alone(&self.file, FileOptions::default(), FORMER_IO_TIMEOUT);
         Ok(delayed(backing.map_err(|e| using(&self.path, &e))?, self.delay_us))
     }
 }

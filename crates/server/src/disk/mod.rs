@@ -32,7 +32,8 @@ pub use running::{RunningDisk, RunningOptions, SIZE_MAX_BYTES, too_large};
 pub use selection::{AGE_MAX_S, of as selection_of, recompress_request};
 pub use setup::{PRIORITY_COUNT, Setup};
 pub use store::{
-    OWN_BYTES, RESERVE_BYTES, TABLE_BYTES_PER_GIB, check_codecs, check_limit, limit, memory_limit,
+    OWN_BYTES, RESERVE_BYTES, TABLE_BYTES_PER_GIB, check_codecs, check_limit, check_memory, limit,
+    memory_limit,
 };
 
 use pagefold_block::{BlockDevice, ReplaceableDevice};
@@ -42,7 +43,7 @@ use pagefold_control::instance::InstanceName;
 use pagefold_page::PAGE_SIZE;
 use pagefold_store::{MemLimit, Store};
 use pagefold_sys::sharedmem::SharedMemory;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// How long commands may use a store after a reset.
@@ -56,8 +57,6 @@ pub struct Disk {
     device: Arc<ReplaceableDevice>,
     /// The memory of its stores, one after the other; `None` if the disk does not outlive its server.
     memory: Option<SharedMemory>,
-    /// The last store that it had before.
-    former: Mutex<Weak<Store>>,
     /// Held by a [`DiskLock`].
     changing: Mutex<()>,
     /// Locked only to copy or exchange the references in it.
@@ -100,7 +99,10 @@ impl Disk {
         let disk = Disk::without_size(name, created_unix_s, config, setup, Some(memory.try_clone()?));
         match size_bytes {
             // The former server may have died in the middle of a reset.
-            0 => disk.empty_memory()?,
+            0 => {
+                drop(memory);
+                disk.empty_memory()?;
+            }
             size_bytes => {
                 let running = RunningDisk::recovered(&disk.setup(), size_bytes, disk.options, memory)?;
                 applied.apply(&running);
@@ -126,7 +128,6 @@ impl Disk {
             },
             device: Arc::default(),
             memory,
-            former: Mutex::default(),
             changing: Mutex::new(()),
             present: RwLock::new(DiskState { setup: Arc::new(setup), live: None }),
         }
@@ -148,9 +149,8 @@ impl Disk {
     /// soon.
     pub fn empty_memory(&self) -> Result<()> {
         let Some(memory) = &self.memory else { return Ok(()) };
-        let former = self.former.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let deadline = Instant::now() + FORMER_STORE_TIMEOUT;
-        while former.strong_count() > 0 {
+        while !memory.is_only_value() {
             if Instant::now() >= deadline {
                 let what =
                     "the former contents of the disk are still in use by another command (EBUSY); try again";
@@ -255,10 +255,6 @@ impl DiskLock<'_> {
         let mut present = self.disk.present.write().unwrap_or_else(PoisonError::into_inner);
         let new = new(&present);
         let old = std::mem::replace(&mut *present, new);
-        if let (Some(old), None) = (&old.live, &present.live) {
-            let mut former = self.disk.former.lock().unwrap_or_else(PoisonError::into_inner);
-            *former = Arc::downgrade(&old.store);
-        }
         drop(present);
         // This may free a store, which takes a while.
         drop(old);

@@ -66,6 +66,14 @@ pub fn store(
     Ok(Arc::new(store))
 }
 
+/// Whether the memory of another server can be used, as far as that can be seen while it lives.
+pub fn check_memory(setup: &Setup, size_bytes: u64, memory: &SharedMemory) -> Result<()> {
+    match size_bytes {
+        0 => Ok(()),
+        _ => Store::check_kept(&config(setup, size_bytes, false), memory).map_err(failed),
+    }
+}
+
 /// Makes the store of a server that has died, of its memory and its medium.
 pub fn recovered(
     setup: &Setup,

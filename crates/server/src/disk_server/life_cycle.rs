@@ -23,7 +23,7 @@ pub fn initialise(server: &Server, size_bytes: u64) -> Result<()> {
     };
     // Before users can write: if this process dies then, the next one has the size.
     let done = server
-        .hand_over_with(Some(&live))
+        .hand_over_with(Some(&live), &lock)
         .and_then(|()| server.export.resize(Users::Ignore, put_in))
         .and_then(|()| server.passes.start_threads(&live))
         .and_then(|()| server.dir.write_state(&server.state()));
@@ -36,7 +36,7 @@ pub fn initialise(server: &Server, size_bytes: u64) -> Result<()> {
         let _ = server.export.resize(Users::Ignore, take_out);
         lock.set_running(None);
         server.passes.end(&live.store);
-        let _ = server.hand_over();
+        let _ = server.hand_over_with(None, &lock);
     }
     done
 }
@@ -55,7 +55,7 @@ pub fn reset(server: &Server) -> Result<()> {
         server.passes.end(&live.store);
     }
     // If this process dies before that, nothing was reset.
-    server.hand_over()?;
+    server.hand_over_with(None, &lock)?;
     if let Err(e) = server.disk.empty_memory() {
         log::warning(format_args!("the memory of the former contents is returned later: {e}"));
     }

@@ -1,7 +1,7 @@
 //! [`Server`]: what the threads of a disk's server share.
 
 use super::kept::Keeping;
-use crate::disk::{self, Disk, Passes, RunningDisk};
+use crate::disk::{self, Disk, DiskLock, Passes, RunningDisk};
 use crate::export::Export;
 use crate::keeper::{ExitOnFailure, KeeperLink};
 use crate::log;
@@ -104,8 +104,12 @@ impl Server {
     /// Writes the state file, and lets commands connect.
     pub(super) fn begin(self, control: ControlSocket, keeper: &mut Option<KeeperLink>) -> Result<Arc<Self>> {
         let begun = self.dir.write_state(&self.state());
-        // Dropping a server that has taken a disk over exits.
-        begun.inspect_err(|e| log::error(format_args!("{e}")))?;
+        let is_taken_over = self.guard.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        match begun {
+            // Its users matter more than commands, which may not find it.
+            Err(e) if is_taken_over => log::warning(format_args!("{e}")),
+            begun => begun?,
+        }
         *self.lock_keeper() = keeper.take();
         let server = Arc::new(self);
         control.serve(server.clone()).inspect_err(|_| *keeper = server.lock_keeper().take())?;
@@ -122,19 +126,20 @@ impl Server {
         std::mem::forget(self.guard.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 
-    /// Hands the state over for the next server, because something in it has changed.
+    /// Hands the state over for the next server, because something in it has changed. Waits for a change of the size.
     pub(super) fn hand_over(&self) -> Result<()> {
-        self.hand_over_with(self.disk.running().as_deref())
+        let lock = self.disk.lock();
+        self.hand_over_with(self.disk.running().as_deref(), &lock)
     }
 
-    /// The same, for a disk that gets the parts `live` in place of those that it has.
-    pub(super) fn hand_over_with(&self, live: Option<&RunningDisk>) -> Result<()> {
+    /// The same, for a disk that gets the parts `live` in place of those that it has. The lock makes the last state the
+    /// newest.
+    pub(super) fn hand_over_with(&self, live: Option<&RunningDisk>, _: &DiskLock<'_>) -> Result<()> {
         let Some(keeping) = &self.keeping else { return Ok(()) };
-        // Locked first, so that the last state is the newest.
-        if let Some(keeper) = &mut *self.lock_keeper() {
-            keeper.hand_over_again(keeping.pack(self, live)?);
+        match &mut *self.lock_keeper() {
+            Some(keeper) => keeper.hand_over_again(keeping.pack(self, live)?),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// The number of pages that may still be written back, if that is limited.

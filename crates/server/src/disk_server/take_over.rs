@@ -47,6 +47,7 @@ fn wait_for_turn(
 ) -> Result<(KeptServer, Prepared)> {
     log::start()?;
     disk::check_codecs(&kept.disk.setup)?;
+    disk::check_memory(&kept.disk.setup, kept.disk.size_bytes, &kept.disk.memory)?;
     let prepared = export::prepare(config)?;
     if config.export.facts().is_for_swap {
         kept.swap_warning = export::prepare_again_for_swap(kept.swap_warning);
@@ -69,7 +70,10 @@ fn serve(
     }
     let disk = Disk::recovered(dir.name().clone(), config, disk)?;
     let created = config.created_backing();
-    dir.write_state(&state(&disk, Some(export.state.clone()), created.clone()))?;
+    if let Err(e) = dir.write_state(&state(&disk, Some(export.state.clone()), created.clone())) {
+        // The users of the disk matter more than commands.
+        log::warning(format_args!("{e}"));
+    }
     let control = ControlSocket::taken_over(control)?;
     let keeping = Keeping::new(&start, lock.as_fd(), control.as_fd())?;
     let (wake_sender, wake_receiver) = wake_pair()?;
@@ -81,7 +85,10 @@ fn serve(
     let parts = Parts { disk, export, swap_warning, warnings, created };
     let server = Server::new(dir, parts, Some(keeping), None, command, wake_sender);
     let server = Server { guard: Mutex::new(Some(ExitOnFailure)), passes, ..server };
-    server.export.complete_resize().inspect_err(|e| log::error(format_args!("{e}")))?;
+    if let Err(e) = server.export.complete_resize() {
+        // Perhaps somebody has detached the loop device.
+        log::warning(format_args!("{e}"));
+    }
     let server = server.begin(control, keeper)?;
     server.lock_keeper().iter().for_each(KeeperLink::report_serving);
     Ok(Served { server, wake_receiver })

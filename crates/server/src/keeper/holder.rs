@@ -66,6 +66,14 @@ struct Keeper {
     has_served: bool,
     /// Whether the server that serves was requested by a command that waits for it.
     is_requested: bool,
+    /// The program of the server that has been let serve, until it says that it does. Before that, the former program is
+    /// the one that works.
+    new_program: Option<File>,
+    /// Whether a server has been let serve and has not said yet that it does.
+    is_beginning: bool,
+    /// A signal that asked for the end of a disk while no server served it, for the next one: it knows whether the disk is
+    /// in use.
+    signal: Option<i32>,
     /// Whether the server is about to end in an orderly way.
     is_done: bool,
     /// When to try again to start a server, if that was impossible.
@@ -156,6 +164,9 @@ impl Keeper {
             is_ending: false,
             has_served: false,
             is_requested: false,
+            new_program: None,
+            is_beginning: false,
+            signal: None,
             is_done: false,
             retry_at: None,
         })
@@ -223,12 +234,16 @@ impl Keeper {
             Some(RESTART_SIGNAL) => self.request(),
             Some(number) => {
                 self.is_ending = self.kind == KeptKind::Image;
-                let candidate = self.candidate.as_ref().map(|candidate| &candidate.server);
-                for server in self.serving.iter().chain(candidate) {
-                    let _ = server.started.process.send(number);
+                if self.is_ending {
+                    let candidate = self.candidate.as_ref().map(|candidate| &candidate.server);
+                    for server in self.serving.iter().chain(candidate) {
+                        let _ = server.started.process.send(number);
+                    }
+                    return if self.serving.is_none() && self.candidate.is_none() { Err(0) } else { Ok(()) };
                 }
-                if self.serving.is_none() && self.candidate.is_none() {
-                    return Err(0);
+                match &self.serving {
+                    Some(server) if !self.is_beginning => _ = server.started.process.send(number),
+                    _ => self.signal = Some(number),
                 }
             }
             None => {}
@@ -341,7 +356,13 @@ impl Keeper {
                 self.take_state(State { fds, payload })
             }
             Some(Message::Serving) => {
-                self.has_served = true;
+                (self.has_served, self.is_beginning) = (true, false);
+                if let Some(program) = self.new_program.take() {
+                    self.program = program;
+                }
+                if let (Some(number), Some(server)) = (self.signal.take(), &self.serving) {
+                    let _ = server.started.process.send(number);
+                }
                 if std::mem::take(&mut self.is_requested) {
                     self.status.note_request(None);
                     self.write_status();
@@ -398,6 +419,7 @@ impl Keeper {
         let Some(server) = self.serving.take() else { return Ok(()) };
         let pid = server.started.pid;
         let end = server.kill();
+        (self.new_program, self.is_beginning) = (None, false);
         if std::mem::take(&mut self.is_requested) {
             self.note_failed_request(None, end);
         }
@@ -464,9 +486,7 @@ impl Keeper {
         log(format_args!("process {} serves", server.started.pid));
         self.serving = Some(server);
         self.is_requested = is_requested;
-        if let Some(program) = program {
-            self.program = program;
-        }
+        (self.new_program, self.is_beginning) = (program, true);
         self.status.is_held = false;
         self.status.restarts += u64::from(!is_requested);
         self.write_status();

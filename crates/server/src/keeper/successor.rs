@@ -86,11 +86,16 @@ impl KeeperLink {
     }
 
     /// Hands over anew, because something has changed. If the keeper has just died, the next one gets it.
-    pub fn hand_over_again(&mut self, state: State) {
-        let sent = self.link.send_state(&state).and_then(|()| self.expect(Message::Accepted));
-        // The end of the connection is noticed by the thread that replaces keepers.
-        drop(sent);
-        self.handed_over = Some(state);
+    pub fn hand_over_again(&mut self, state: State) -> Result<()> {
+        let sent = self.link.send_state(&state).and_then(|()| self.expect_soon(Message::Accepted));
+        match sent {
+            // The end of the connection is noticed by the thread that replaces keepers.
+            Err(e) if !ready::is_at_end(self.link.as_fd())? => Err(e),
+            _ => {
+                self.handed_over = Some(state);
+                Ok(())
+            }
+        }
     }
 
     /// Notes what this server has taken over, for a keeper that it may have to start.
@@ -162,10 +167,15 @@ impl KeeperLink {
         link.send(Message::Server, &[this.process.as_fd()], &this.pid.to_le_bytes())?;
         link.send_state(state)?;
         self.link = link;
+        self.expect_soon(Message::Accepted).map(|_| true)
+    }
+
+    /// Receives the message `expected` of a keeper that is not waiting for anything.
+    fn expect_soon(&self, expected: Message) -> Result<Vec<OwnedFd>> {
         let [is_there] = ready::wait([self.link.as_fd()], Some(ACCEPT_TIMEOUT))?;
         match is_there {
-            true => self.expect(Message::Accepted).map(|_| true),
-            false => Err(CliError::failed("the new keeper does not answer")),
+            true => self.expect(expected),
+            false => Err(CliError::failed("the keeper does not answer; perhaps it is stopped")),
         }
     }
 }

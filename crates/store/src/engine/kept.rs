@@ -7,11 +7,12 @@
 use crate::engine::config::StoreConfig;
 use crate::engine::store::Store;
 use crate::error::StoreError;
-use crate::kept::KeptMemory;
+use crate::kept::{KeptMemory, Shape};
 use crate::pages::{Clock, Pages, SlotTable};
 use crate::slot::{Content, Intents, Slot, Unfinished};
 use crate::writeback::Writeback;
 use pagefold_backing::Backing;
+use pagefold_codec::CodecSpec;
 use pagefold_page::PageIndex;
 use pagefold_pool::{Arena, Handle, Owner, Pool, Recovery, SourceError};
 use pagefold_sys::sharedmem::SharedMemory;
@@ -46,13 +47,12 @@ impl Store {
     pub fn new_kept(config: StoreConfig, memory: SharedMemory) -> Result<Self, StoreError> {
         let (codecs, counters) = Store::parts(&config)?;
         let page_count = config.page_count();
-        let (frames, directory_len) =
-            (Arena::frames_for(config.arena_len_bytes()), SlotTable::directory_bytes(page_count));
+        let frames = Arena::frames_for(config.arena_len_bytes());
         let clock = Clock::new();
         let make = || {
-            let kept = KeptMemory::create(memory, config.len_bytes, directory_len, frames, clock.start())?;
+            let kept = KeptMemory::create(memory, shape(&config), frames, clock.start())?;
             let arena = Arc::new(kept.arena()?);
-            let table = SlotTable::over(page_count, &arena, kept.directory()?);
+            let table = SlotTable::over(page_count, &arena, Some(kept.directory()?))?;
             Ok((kept, arena, table))
         };
         let (kept, arena, table) = make().map_err(StoreError::SetUp)?;
@@ -60,6 +60,13 @@ impl Store {
         let mut store = Store::of(&config, pages);
         store.start_reserve(arena, &config)?;
         Ok(store)
+    }
+
+    /// Whether [`Store::recover`] can use this memory, as far as its header says. A process may still use it.
+    pub fn check_kept(config: &StoreConfig, memory: &SharedMemory) -> Result<(), StoreError> {
+        let memory = memory.try_clone().map_err(|e| StoreError::SetUp(e.into()))?;
+        let opened = KeptMemory::open(memory, shape(config));
+        opened.map(drop).map_err(StoreError::Unrecoverable)
     }
 
     /// Makes the store of a process that has died: of its memory, its backing if it had one attached, and the configuration
@@ -71,8 +78,7 @@ impl Store {
         backing: Option<Arc<dyn Backing>>,
     ) -> Result<(Self, Recovered), StoreError> {
         let (codecs, counters) = Store::parts(&config)?;
-        let directory_len = SlotTable::directory_bytes(config.page_count());
-        let kept = KeptMemory::open(memory, config.len_bytes, directory_len);
+        let kept = KeptMemory::open(memory, shape(&config));
         let kept = kept.map_err(StoreError::Unrecoverable)?;
         let mut found = Found::new(&config, kept)?;
         let mut recovery = Recovery::new(found.arena.clone());
@@ -107,11 +113,31 @@ impl Store {
     }
 }
 
+/// The properties of a store that does not change.
+fn shape(config: &StoreConfig) -> Shape {
+    let mut codecs = [0; 4];
+    let further = config.further_codecs.iter().map(Option::as_ref);
+    let specs = std::iter::once(Some(&config.codec)).chain(further);
+    for (mark, spec) in codecs.iter_mut().zip(specs) {
+        *mark = spec.map_or(0, mark_of);
+    }
+    let directory_len = SlotTable::directory_bytes(config.page_count());
+    Shape { len_bytes: config.len_bytes, directory_len, codecs }
+}
+
+/// A number that tells codecs apart that cannot read each other's bytes: by name, dictionary and format. Not 0.
+fn mark_of(spec: &CodecSpec) -> u64 {
+    let name = u64::from(crc32c::crc32c(spec.name.as_bytes())) | 1;
+    let dictionary = crc32c::crc32c(spec.dictionary.as_deref().unwrap_or_default());
+    let window_bits = spec.window_bits.unwrap_or_default().to_le_bytes();
+    name | u64::from(crc32c::crc32c_append(dictionary, &window_bits)) << 32
+}
+
 impl Found {
     fn new(config: &StoreConfig, kept: KeptMemory) -> Result<Self, StoreError> {
         let make = || {
             let arena = Arc::new(kept.arena()?);
-            let table = SlotTable::over(config.page_count(), &arena, kept.directory()?);
+            let table = SlotTable::over(config.page_count(), &arena, Some(kept.directory()?))?;
             Ok((arena, table))
         };
         let (arena, table) = make().map_err(|e: SourceError| StoreError::SetUp(e))?;
@@ -120,7 +146,7 @@ impl Found {
     }
 
     fn claim_slots(&self, recovery: &mut Recovery) -> Result<(), StoreError> {
-        match self.table.claim(recovery) {
+        match self.table.claim(self.kept.used_directory(), recovery) {
             true => Ok(()),
             false => Err(StoreError::Unrecoverable("the table of its pages is inconsistent".into())),
         }

@@ -14,6 +14,7 @@ use pagefold_pool::{
     Arena, FRAME_LEN, Frame, FrameSource, Frames, Purpose, PutError, Recovery, SourceError, Take,
 };
 use pagefold_sys::mem::Reservation;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Slots per chunk.
@@ -26,6 +27,9 @@ const NONE: u32 = 0;
 /// The memory of the chunks belongs to the arena, which must outlive the table.
 pub(crate) struct SlotTable {
     directory: Reservation,
+    /// The same in memory that outlives the process. It is only written: reading what was never written would take memory
+    /// there.
+    kept: Option<Reservation>,
     chunk_count: usize,
     page_count: PageCount,
     /// The arena's first frame.
@@ -40,8 +44,7 @@ unsafe impl Sync for SlotTable {}
 impl SlotTable {
     /// Creates a table of empty slots, in frames of `arena`.
     pub(crate) fn new(page_count: PageCount, arena: &Arena) -> Result<Self, SourceError> {
-        let directory = Reservation::new(Self::directory_bytes(page_count))?;
-        Ok(Self::over(page_count, arena, directory))
+        Self::over(page_count, arena, None)
     }
 
     /// Bytes of the directory of a table.
@@ -49,21 +52,34 @@ impl SlotTable {
         page_count.0.div_ceil(CHUNK_LEN) as usize * size_of::<AtomicU32>()
     }
 
-    /// A table with this directory, of [`SlotTable::directory_bytes`]. It contains zeroes, or is that of another process.
-    /// Then [`SlotTable::claim`] comes before any other use.
-    pub(crate) fn over(page_count: PageCount, arena: &Arena, directory: Reservation) -> Self {
-        assert!(directory.len_bytes() >= Self::directory_bytes(page_count));
+    /// A table whose directory is also in `kept`, of [`SlotTable::directory_bytes`], in memory that outlives the process. It
+    /// contains zeroes, or is that of another process. Then [`SlotTable::claim`] comes before any other use.
+    pub(crate) fn over(
+        page_count: PageCount,
+        arena: &Arena,
+        kept: Option<Reservation>,
+    ) -> Result<Self, SourceError> {
+        let len_bytes = Self::directory_bytes(page_count);
+        assert!(kept.as_ref().is_none_or(|kept| kept.len_bytes() >= len_bytes));
+        let directory = Reservation::new(len_bytes)?;
         let chunk_count = page_count.0.div_ceil(CHUNK_LEN) as usize;
-        SlotTable { directory, chunk_count, page_count, frames: arena.first_frame() }
+        Ok(SlotTable { directory, kept, chunk_count, page_count, frames: arena.first_frame() })
     }
 
-    /// Claims the frames of all chunks, which another process has allocated. False if they cannot be frames of a table.
-    pub(crate) fn claim(&self, recovery: &mut Recovery) -> bool {
-        let claimed = |entry: &AtomicU32| match entry.load(Ordering::Relaxed) {
+    /// Claims the frames of all chunks that another process has allocated, whose entries lie in `used`, parts of the kept
+    /// directory in bytes. False if they cannot be frames of a table.
+    pub(crate) fn claim(&self, used: impl Iterator<Item = Range<usize>>, recovery: &mut Recovery) -> bool {
+        let Some(kept) = &self.kept else { return true };
+        let kept = self.entries(kept);
+        let mut claimed = |index: usize| match kept[index].load(Ordering::Relaxed) {
             NONE => true,
-            entry => recovery.claim_slots(entry - 1).is_some(),
+            entry => {
+                self.chunks()[index].store(entry, Ordering::Release);
+                recovery.claim_slots(entry - 1).is_some()
+            }
         };
-        self.chunks().iter().all(claimed)
+        let index = |at: usize| (at / size_of::<AtomicU32>()).min(self.chunk_count);
+        used.map(|used| index(used.start)..index(used.end)).all(|mut used| used.all(&mut claimed))
     }
 
     /// The slot that lies so many bytes behind the first frame, if a slot lies there. Searches all chunks.
@@ -79,9 +95,15 @@ impl SlotTable {
     /// The directory: the number of a frame plus one for each chunk, [`NONE`] for one that is not allocated.
     #[inline]
     fn chunks(&self) -> &[AtomicU32] {
-        // SAFETY: the reservation has room for `chunk_count` numbers, is page-aligned, lives as long as `self`,
-        // and is only accessed through this function.
-        unsafe { std::slice::from_raw_parts(self.directory.base().as_ptr().cast(), self.chunk_count) }
+        self.entries(&self.directory)
+    }
+
+    /// The entries in one of the two directories.
+    #[inline]
+    fn entries(&self, directory: &Reservation) -> &[AtomicU32] {
+        // SAFETY: both reservations have room for `chunk_count` numbers, are page-aligned, live as long as `self`,
+        // and are only accessed through this function.
+        unsafe { std::slice::from_raw_parts(directory.base().as_ptr().cast(), self.chunk_count) }
     }
 
     pub(crate) fn page_count(&self) -> PageCount {
@@ -122,15 +144,23 @@ impl SlotTable {
         };
         let frame = taken.ok_or(not_ready.clone())?;
         Self::empty_chunk(&frame, source);
-        let entry = &self.chunks()[(index.0 / CHUNK_LEN) as usize];
+        let at = (index.0 / CHUNK_LEN) as usize;
+        let fresh = frame.id().number() + 1;
+        // Where the process dies, the chunk must be known before a slot in it is used.
+        let decisive = &self.entries(self.kept.as_ref().unwrap_or(&self.directory))[at];
         // Release publishes the zeroes; acquire synchronises with the thread that published another chunk first.
-        match entry.compare_exchange(NONE, frame.id().number() + 1, Ordering::AcqRel, Ordering::Acquire) {
+        let entry = match decisive.compare_exchange(NONE, fresh, Ordering::AcqRel, Ordering::Acquire) {
             // The table owns the frame from now on.
             Ok(_) => {
                 source.arena().take_id(frame);
+                fresh
             }
-            Err(_) => source.release(frame, Purpose::Slots),
-        }
+            Err(other) => {
+                source.release(frame, Purpose::Slots);
+                other
+            }
+        };
+        self.chunks()[at].store(entry, Ordering::Release);
         self.get(index).ok_or(not_ready)
     }
 
@@ -157,6 +187,8 @@ impl SlotTable {
 
     /// Touches the directory, so that no later write has to wait for the kernel to back it.
     pub(crate) fn touch(&self) {
+        // Refused only without memory, and then the first write may wait.
+        self.kept.iter().for_each(|kept| _ = kept.populate(0, kept.len_bytes()));
         for entry in self.chunks() {
             // Writes the value that is there already: this makes the kernel back the page and does not disturb
             // concurrent writers.

@@ -134,6 +134,13 @@ fn another_store_or_backing_is_refused() {
     drop(Store::new_kept(config(), memory.try_clone().unwrap()).unwrap());
     assert!(refused(StoreConfig::new(4096), None).contains("that of a store of"));
     assert!(refused(config(), Some(Arc::new(MemoryBacking::new(64 << 20)))).contains("backing"));
+    for codec in [CodecSpec::named("zstd"), CodecSpec { dictionary: Some(vec![7; 99]), ..config().codec }] {
+        assert!(refused(StoreConfig { codec, ..config() }, None).contains("other codecs"));
+    }
+    assert!(
+        refused(StoreConfig { further_codecs: Default::default(), ..config() }, None)
+            .contains("other codecs")
+    );
     let (mut store, _) = recover(&memory, None);
     let backing: Arc<dyn Backing> = Arc::new(MemoryBacking::new(64 << 20));
     store.attach(WritebackConfig { backing, layout: LayoutKind::Log }).unwrap();

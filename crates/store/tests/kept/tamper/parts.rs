@@ -97,9 +97,9 @@ impl Parts {
     /// The part in which a byte lies.
     pub fn part(&self, at: u64) -> Part {
         match at {
-            // Twelve fields: the last one before the ticks is the upper half of the identity.
-            0..96 => Part::Header,
-            96..4096 => Part::HeaderTail,
+            // Sixteen fields: the last one before the ticks is that of the last codec.
+            0..128 => Part::Header,
+            128..4096 => Part::HeaderTail,
             4096..8192 => Part::Notes,
             8192..12288 => Part::Redo,
             _ if self.directory.contains(&at) => Part::Directory,
