@@ -59,6 +59,8 @@ fn measure_recovery(set: &PageSet, report: &mut Report) -> anyhow::Result<()> {
         drop(store);
         Ok(vec![ms])
     };
-    let sides = vec![Side::new("pagefold", recover), Side::missing("private memory")];
+    // The time that a disk may stand still.
+    let limit = Side::new("one second", |_| Ok(vec![1e3]));
+    let sides = vec![Side::new("pagefold", recover), limit];
     report.compare(&set.name, &RECOVERY, [0, report.pick(3, 1)], sides)
 }
