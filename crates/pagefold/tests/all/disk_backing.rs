@@ -244,6 +244,7 @@ fn a_user_without_privileges_writes_back_to_a_file() {
 #[test]
 fn a_block_device_is_a_backing_unless_it_is_in_use() {
     let tools = ["losetup", "mkfs.ext4", "mount", "mkswap", "swapon"];
+    let _alone = crate::support::alone_with_swap();
     if let Some(why) = no_devices(&tools) {
         pagefold_testkit::skipped!("a_block_device_is_a_backing_unless_it_is_in_use: {why}");
         return;

@@ -1,7 +1,7 @@
 //! Disks at their memory limit, and swapoff under the limit of a memory control group.
 
 use crate::support::writeback::{connect, pages};
-use crate::support::{Sandbox, have, is_running, no_loop, sh, wait_until};
+use crate::support::{Sandbox, alone_with_swap, have, is_running, no_loop, sh, wait_until};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
@@ -151,6 +151,7 @@ impl Drop for Group {
 fn remove_force_is_refused_if_swapoff_would_exceed_the_limit_of_a_memory_group() {
     let test = "remove_force_is_refused_if_swapoff_would_exceed_the_limit_of_a_memory_group";
     let missing = ["mkswap", "swapon"].iter().find(|t| !have(t)).map(|t| format!("needs {t}"));
+    let _alone = alone_with_swap();
     // The group could swap to another area what the swapoff brings back.
     let swaps = std::fs::read_to_string("/proc/swaps").unwrap();
     let other = (swaps.lines().count() > 1).then(|| "this machine has swap".to_string());

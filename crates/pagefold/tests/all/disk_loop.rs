@@ -1,6 +1,6 @@
 //! Disks with the loop export, which needs root, FUSE and loop devices.
 
-use crate::support::{Sandbox, have, is_running, kill, no_loop, sh, wait_until};
+use crate::support::{Sandbox, alone_with_swap, have, is_running, kill, no_loop, sh, wait_until};
 use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -152,6 +152,7 @@ fn real_files_are_read_back_unchanged_on_ext4_and_xfs() {
 
 #[test]
 fn a_disk_used_as_swap_is_removed_only_with_force() {
+    let _alone = alone_with_swap();
     let Some((s, device)) = disk("a_disk_used_as_swap_is_removed_only_with_force", &["mkswap", "swapon"])
     else {
         return;

@@ -9,6 +9,7 @@ pub mod zram;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A private folder with a runtime folder. When dropped, it removes the disks that still run.
@@ -200,6 +201,13 @@ pub fn no_interrupts() -> Option<&'static str> {
     let ignored = u64::from_str_radix(ignored.trim(), 16).unwrap();
     (ignored & 1 << (libc::SIGINT - 1) != 0)
         .then_some("SIGINT is ignored here: run the tests in the foreground")
+}
+
+/// Keeps other tests from adding and removing swap areas: the kernel may find no room for a page just then, and kill its
+/// process.
+pub fn alone_with_swap() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 pub fn is_running(pid: i32) -> bool {

@@ -5,7 +5,7 @@
 
 use super::markdown::{Block, Language, Step};
 use super::{labels, shell};
-use crate::support::{Sandbox, have, is_root, no_loop};
+use crate::support::{Sandbox, alone_with_swap, have, is_root, no_loop};
 use std::fmt::Write as _;
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -91,6 +91,7 @@ impl Session {
 
     /// Runs the session. The error says where it stopped, or which labels of samples no longer exist.
     pub fn run(&self, sandbox: &Sandbox) -> Result<(), String> {
+        let _alone = self.script.contains("swapon").then(alone_with_swap);
         let (guide, folder) = (sandbox.path("guide"), sandbox.path("folder"));
         fs::create_dir(&guide).unwrap();
         fs::create_dir(&folder).unwrap();

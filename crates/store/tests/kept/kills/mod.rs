@@ -1,7 +1,7 @@
 //! Random kills: a process with several threads uses a store until it is killed at a random moment; the next one
 //! recovers the store, checks each page against the notes, and goes on with it.
 //!
-//! `PAGEFOLD_KILLS` is the number of rounds, and `PAGEFOLD_KILL_SEED` the seed; `PAGEFOLD_FULL` makes it 1000 rounds.
+//! `PAGEFOLD_KILLS` is the number of rounds, and `PAGEFOLD_KILL_SEED` the seed; `PAGEFOLD_LONG` makes it 1000 rounds.
 
 mod notes;
 mod worker;
@@ -194,7 +194,7 @@ fn number(variable: &str) -> Option<u64> {
 }
 
 fn kill_kind(kind: &str) {
-    let is_full = std::env::var_os("PAGEFOLD_FULL").is_some();
+    let is_full = std::env::var_os("PAGEFOLD_LONG").is_some();
     let rounds = number("PAGEFOLD_KILLS").unwrap_or(if is_full { 1000 } else { 30 }).div_ceil(3);
     let seed = number("PAGEFOLD_KILL_SEED").unwrap_or_else(|| u64::from(std::process::id()) << 8 | 1);
     eprintln!("{kind}: PAGEFOLD_KILL_SEED={seed}");

@@ -2,7 +2,7 @@
 //! store's memory and after each system call. At each stop a store is recovered from a copy of the memory, as if the
 //! process had died there.
 //!
-//! `PAGEFOLD_STEP` runs only the scenarios whose names contain it; `PAGEFOLD_FULL` runs all.
+//! `PAGEFOLD_STEP` runs only the scenarios whose names contain it; `PAGEFOLD_LONG` runs all.
 
 pub mod pairs;
 mod scenario;
@@ -283,7 +283,7 @@ fn recovery_faults(scenario: &Scenario, deaths: usize, checks: usize) -> Vec<Str
 }
 
 fn is_full() -> bool {
-    std::env::var_os("PAGEFOLD_FULL").is_some()
+    std::env::var_os("PAGEFOLD_LONG").is_some()
 }
 
 /// Runs the scenarios of a group, a part of them in the short tier.

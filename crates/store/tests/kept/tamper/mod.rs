@@ -244,7 +244,7 @@ fn number(variable: &str) -> Option<u64> {
 
 #[test]
 fn changed_memory_is_refused_or_loses_pages() {
-    let is_full = std::env::var_os("PAGEFOLD_FULL").is_some();
+    let is_full = std::env::var_os("PAGEFOLD_LONG").is_some();
     let count = number("PAGEFOLD_TAMPER").unwrap_or(if is_full { 5000 } else { 300 });
     let first = number("PAGEFOLD_TAMPER_SEED").unwrap_or(1);
     let shared = Shared::new();
