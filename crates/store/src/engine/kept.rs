@@ -46,16 +46,11 @@ impl Store {
     /// first page is stored. After the death of this process another one can [recover](Store::recover) it.
     pub fn new_kept(config: StoreConfig, memory: SharedMemory) -> Result<Self, StoreError> {
         let (codecs, counters) = Store::parts(&config)?;
-        let page_count = config.page_count();
         let frames = Arena::frames_for(config.arena_len_bytes());
         let clock = Clock::new();
-        let make = || {
-            let kept = KeptMemory::create(memory, shape(&config), frames, clock.start())?;
-            let arena = Arc::new(kept.arena()?);
-            let table = SlotTable::over(page_count, &arena, Some(kept.directory()?))?;
-            Ok((kept, arena, table))
-        };
-        let (kept, arena, table) = make().map_err(StoreError::SetUp)?;
+        let kept = KeptMemory::create(memory, shape(&config), frames, clock.start());
+        let kept = kept.map_err(|e| StoreError::SetUp(e.into()))?;
+        let (arena, table) = parts_in(&kept, &config).map_err(StoreError::SetUp)?;
         let pages = Pages::kept(codecs, counters, clock, table, kept, Pool::new(arena.clone()));
         let mut store = Store::of(&config, pages);
         store.start_reserve(arena, &config)?;
@@ -113,7 +108,14 @@ impl Store {
     }
 }
 
-/// The properties of a store that does not change.
+/// The arena and the table of slots in the memory of a store.
+fn parts_in(kept: &KeptMemory, config: &StoreConfig) -> Result<(Arc<Arena>, SlotTable), SourceError> {
+    let arena = Arc::new(kept.arena()?);
+    let table = SlotTable::over(config.page_count(), &arena, Some(kept.directory()?))?;
+    Ok((arena, table))
+}
+
+/// The properties of a store that do not change.
 fn shape(config: &StoreConfig) -> Shape {
     let mut codecs = [0; 4];
     let further = config.further_codecs.iter().map(Option::as_ref);
@@ -135,12 +137,7 @@ fn mark_of(spec: &CodecSpec) -> u64 {
 
 impl Found {
     fn new(config: &StoreConfig, kept: KeptMemory) -> Result<Self, StoreError> {
-        let make = || {
-            let arena = Arc::new(kept.arena()?);
-            let table = SlotTable::over(config.page_count(), &arena, Some(kept.directory()?))?;
-            Ok((arena, table))
-        };
-        let (arena, table) = make().map_err(|e: SourceError| StoreError::SetUp(e))?;
+        let (arena, table) = parts_in(&kept, config).map_err(StoreError::SetUp)?;
         let unfinished = kept.intents(&arena).unfinished();
         Ok(Found { kept, arena, table, unfinished })
     }

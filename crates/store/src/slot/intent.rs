@@ -88,21 +88,10 @@ impl Intents {
         payload: u64,
         len_bytes: u32,
     ) -> Noted<'_> {
-        match self.notes {
-            None => Noted(None),
-            Some(_) => self.note_shared(slot, word, generation, payload, len_bytes),
-        }
-    }
-
-    fn note_shared(
-        &self,
-        slot: &Slot,
-        word: Word,
-        generation: u32,
-        payload: u64,
-        len_bytes: u32,
-    ) -> Noted<'_> {
         let notes = self.notes();
+        if notes.is_empty() {
+            return Noted(None);
+        }
         let at = (std::ptr::from_ref(slot).addr() - self.base) as u64;
         // Threads change different slots as a rule, and a thread holds one note for some stores only.
         let mut next = (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % notes.len();
