@@ -35,6 +35,7 @@ pub mod cpu;
 pub mod detach;
 pub mod direct;
 pub mod entropy;
+pub mod fork;
 pub mod forkguard;
 pub mod forkmark;
 pub mod fusedev;

@@ -84,6 +84,13 @@ impl Program {
             }
             pid
         };
+        Started::of_child(pid)
+    }
+}
+
+impl Started {
+    /// The child that fork(2) has just returned.
+    pub(crate) fn of_child(pid: i32) -> Result<Self, SysError> {
         let started = Pid::from_raw(pid).filter(|_| pid > 0);
         let pid = started.ok_or_else(|| SysError::last("starting a process (fork)"))?;
         let process = Process::of_pid(pid).inspect_err(|_| {
@@ -93,9 +100,7 @@ impl Program {
         })?;
         Ok(Started { pid: pid.as_raw_nonzero().get(), process })
     }
-}
 
-impl Started {
     /// The calling process.
     pub fn this() -> Result<Self, SysError> {
         let pid = rustix::process::getpid();

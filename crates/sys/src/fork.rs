@@ -1,0 +1,46 @@
+//! [`fork`], a child process that runs a function of this program: for work that needs other rights than the rest.
+//!
+//! The child is a copy of a process with one thread, so it may allocate and take locks. It has copies of all descriptors, and
+//! its ends of sockets are closed by dropping them. Reference: fork(2), signal-safety(7).
+
+use crate::respawn::Started;
+use crate::{SysError, failed};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// The exit code of a child whose function has panicked, as of a program.
+const PANICKED: u8 = 101;
+
+/// Starts a child process that calls `run` and exits with the code that it returns. Values that `run` owns are dropped in
+/// the parent too, when this function returns.
+///
+/// Fails with EBUSY if this process has other threads: the child would have none of them, but the locks that they hold.
+pub fn fork(run: impl FnOnce() -> u8) -> Result<Started, SysError> {
+    let threads = std::fs::read_dir("/proc/self/task");
+    let threads = threads.map_err(|e| SysError::io("counting threads in /proc/self/task", &e))?;
+    if threads.count() != 1 {
+        return Err(SysError::new("starting a process (fork) beside other threads", libc::EBUSY));
+    }
+    // SAFETY: this is the only thread, so the child is a consistent copy of the process: no lock is held by a thread that
+    // it does not have. It never returns from this block, so the caller's values are dropped once in each process at most.
+    let pid = unsafe {
+        let pid = libc::fork();
+        if pid == 0 {
+            let code = catch_unwind(AssertUnwindSafe(run)).unwrap_or(PANICKED);
+            libc::_exit(code.into());
+        }
+        pid
+    };
+    Started::of_child(pid)
+}
+
+/// Lets the kernel kill the calling process when the thread that has started it ends. Changes of user or capabilities undo
+/// it, so it comes after them. Fails with ESRCH if the parent is not `parent` any more.
+pub fn die_with_parent(parent: rustix::process::Pid) -> Result<(), SysError> {
+    let kill = Some(rustix::process::Signal::KILL);
+    rustix::process::set_parent_process_death_signal(kill)
+        .map_err(failed("setting the signal of the parent's death"))?;
+    match rustix::process::getppid() == Some(parent) {
+        true => Ok(()),
+        false => Err(SysError::new("staying with the parent process", libc::ESRCH)),
+    }
+}

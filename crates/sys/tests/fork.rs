@@ -1,0 +1,59 @@
+//! Tests of `fork`, in a program with one thread: test harnesses have more.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use pagefold_sys::fork::{die_with_parent, fork};
+use pagefold_sys::respawn::End;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+
+fn main() {
+    a_child_runs_a_function_and_returns_its_code();
+    a_child_dies_with_its_parent();
+    a_process_with_threads_is_not_forked();
+}
+
+fn a_child_runs_a_function_and_returns_its_code() {
+    let (mut ours, mut theirs) = UnixStream::pair().unwrap();
+    let child = fork(move || {
+        let answer = format!("{}\n", std::process::id());
+        theirs.write_all(answer.as_bytes()).map_or(1, |()| 7)
+    });
+    let child = child.unwrap();
+    let mut text = String::new();
+    // The parent's copy of the child's end was dropped, so the text ends.
+    ours.read_to_string(&mut text).unwrap();
+    assert_eq!(text.trim().parse::<i32>().unwrap(), child.pid);
+    assert_eq!(child.wait(), End::Code(7));
+    assert_eq!(fork(|| panic!("a panic of this test")).unwrap().wait(), End::Code(101));
+}
+
+fn a_child_dies_with_its_parent() {
+    let (mut ours, theirs) = UnixStream::pair().unwrap();
+    let parent = fork(move || {
+        let this = rustix::process::getpid();
+        let child = fork(move || {
+            die_with_parent(this).unwrap();
+            (&theirs).write_all(b"a").unwrap();
+            std::thread::sleep(std::time::Duration::from_secs(60));
+            0
+        });
+        child.unwrap();
+        std::thread::sleep(std::time::Duration::from_secs(60));
+        1
+    });
+    let parent = parent.unwrap();
+    ours.read_exact(&mut [0]).unwrap();
+    parent.process.kill().unwrap();
+    assert_eq!(parent.wait(), End::Signal(9));
+    // The end of the child has closed its end of the socket.
+    assert_eq!(ours.read(&mut [0]).unwrap(), 0);
+}
+
+fn a_process_with_threads_is_not_forked() {
+    let (stop, stopped) = std::sync::mpsc::channel::<()>();
+    let thread = std::thread::spawn(move || stopped.recv());
+    assert_eq!(fork(|| 0).err().unwrap().errno, libc::EBUSY);
+    drop(stop);
+    thread.join().unwrap().unwrap_err();
+}
