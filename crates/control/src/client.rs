@@ -11,6 +11,8 @@ use super::report::writeback::{PassProgress, PassReport};
 use crate::error::{CliError, Exit, Result};
 use crate::instance::InstanceDir;
 use crate::instance::loop_device::refuse_if_open;
+use crate::report::ServerReport;
+use crate::report::keeper::KeeperReport;
 use pagefold_sys::signal::Termination;
 use pagefold_sys::{pidfd, ready};
 use std::io::{BufReader, Write};
@@ -98,7 +100,8 @@ impl Client {
             _ => CliError::io(format!("connecting to the server of {title} at '{}'", path.display()), &e),
         })?;
         let peer = pagefold_sys::peer::credentials(stream.as_fd())?;
-        if !crate::is_trusted(peer.uid) {
+        // A server of root that is confined has become another user; root's state file names its process.
+        if !crate::is_trusted(peer.uid) && dir.server_pid() != Some(peer.pid) {
             return Err(CliError::new(
                 Exit::Unavailable,
                 format!("the server of {title} runs as user {}, which is not trusted", peer.uid),
@@ -124,12 +127,26 @@ impl Client {
 
     /// Returns the report on a disk.
     pub fn show(&mut self) -> Result<Report> {
-        expect!(self, self.request(&Request::Show {}, TIMEOUT)?, Response::Report(report) => *report)
+        let report = self.request(&Request::Show {}, TIMEOUT)?;
+        let mut report = expect!(self, report, Response::Report(report) => *report)?;
+        self.complete(&mut report.server, &mut report.keeper);
+        Ok(report)
     }
 
     /// Returns the report on a mounted image.
     pub fn show_mount(&mut self) -> Result<MountReport> {
-        expect!(self, self.request(&Request::Show {}, TIMEOUT)?, Response::Mount(report) => *report)
+        let report = self.request(&Request::Show {}, TIMEOUT)?;
+        let mut report = expect!(self, report, Response::Mount(report) => *report)?;
+        self.complete(&mut report.server, &mut report.keeper);
+        Ok(report)
+    }
+
+    /// Adds what a confined server cannot read: the file of its keeper, and its own memory.
+    fn complete(&self, server: &mut ServerReport, keeper: &mut KeeperReport) {
+        let pid = self.pid.to_string();
+        server.rss_bytes = pidfd::status_bytes(&pid, "VmRSS:").or(server.rss_bytes);
+        server.peak_rss_bytes = pidfd::status_bytes(&pid, "VmHWM:").or(server.peak_rss_bytes);
+        *keeper = KeeperReport::new(&self.dir, keeper.without_keeper.take().as_deref());
     }
 
     /// Returns the value of one attribute, without the last newline that its file in the attribute tree has.

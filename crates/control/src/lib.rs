@@ -44,5 +44,5 @@ pub mod text;
 /// Whether the peer on a unix socket, a process of user `uid`, is trusted: it runs as root or as the user of this
 /// process.
 pub fn is_trusted(uid: u32) -> bool {
-    uid == 0 || uid == pagefold_sys::rundir::effective_uid()
+    uid == 0 || uid == pagefold_sys::confine::owner_uid()
 }

@@ -48,9 +48,14 @@ impl Channel {
         &self.file
     }
 
-    /// Descriptors of the same mount for so many threads, this one first. The kernel keeps the requests of each apart.
-    pub(crate) fn with_clones(self, threads: usize) -> Result<Vec<Self>, SysError> {
-        let clones = (1..threads).map(|_| fusedev::clone_channel(&self.file).map(Channel::new));
+    /// Descriptors of the same mount for so many threads, this one first; `open` opens unconnected ones. The kernel keeps the
+    /// requests of each apart.
+    pub(crate) fn with_clones(
+        self,
+        threads: usize,
+        open: &dyn Fn() -> Result<File, SysError>,
+    ) -> Result<Vec<Self>, SysError> {
+        let clones = (1..threads).map(|_| fusedev::clone_channel(&self.file, open()?).map(Channel::new));
         let clones = clones.collect::<Result<Vec<_>, _>>()?;
         Ok(std::iter::once(self).chain(clones).collect())
     }

@@ -5,10 +5,11 @@ use crate::negotiate::Agreement;
 use crate::session::{self, KeepChannels, Serving, SessionEnd, SessionThreads, Transport};
 use crate::{FileSystem, FuseError, MOUNT_NAME};
 use pagefold_sys::SysError;
+use pagefold_sys::confine;
 use pagefold_sys::fusedev::{self, Request};
 use pagefold_sys::fusermount::{HelperError, Mounted};
 use pagefold_sys::mounts::{self, DeviceNumber, MountPoint};
-use pagefold_sys::rundir;
+use std::fmt::Debug;
 use std::fs::File;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
@@ -18,12 +19,77 @@ use std::time::{Duration, Instant};
 const JOIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The process that makes the mount.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mounter {
+#[derive(Clone, Copy)]
+pub enum Mounter<'a> {
     /// This process, which needs the privilege to mount.
     ThisProcess,
     /// `fusermount3`, for users without that privilege.
     Helper,
+    /// Another process, because this one is confined.
+    Broker(&'a dyn Broker),
+}
+
+/// A process with the rights to mount, for a confined one.
+pub trait Broker {
+    /// Mounts as `request` says, at the mount point that the broker knows. Returns the channel and the mount.
+    fn mount(&self, request: &Request<'_>) -> Result<(File, Box<dyn OwnedMount>), FuseError>;
+}
+
+/// A mount that its owner unmounts.
+pub trait OwnedMount: Debug + Send + Sync {
+    /// The mount point.
+    fn path(&self) -> &Path;
+
+    /// The device number of the file system.
+    fn device(&self) -> DeviceNumber;
+
+    /// Whether `fusermount3` has made it.
+    fn is_by_helper(&self) -> bool;
+
+    /// Opens an unconnected channel.
+    fn open_channel(&self) -> Result<File, SysError>;
+
+    /// Sets the read-ahead of the kernel for files of the mount, KiB.
+    fn set_read_ahead(&self, kib: u64) -> Result<(), SysError>;
+
+    /// Aborts the connection and unmounts, even if the mount is in use. It may be called again.
+    fn unmount(&mut self) -> Result<(), HelperError>;
+
+    /// Leaves the mount to another process: from now on, dropping this does not unmount.
+    fn leave(self: Box<Self>);
+}
+
+impl OwnedMount for Mounted {
+    fn path(&self) -> &Path {
+        self.path()
+    }
+
+    fn device(&self) -> DeviceNumber {
+        self.device()
+    }
+
+    fn is_by_helper(&self) -> bool {
+        self.is_by_helper()
+    }
+
+    fn open_channel(&self) -> Result<File, SysError> {
+        fusedev::open()
+    }
+
+    fn set_read_ahead(&self, kib: u64) -> Result<(), SysError> {
+        match self.is_by_helper() {
+            true => Err(SysError::new("setting the read-ahead of a mount", libc::EPERM)),
+            false => fusedev::set_read_ahead(self.device(), kib),
+        }
+    }
+
+    fn unmount(&mut self) -> Result<(), HelperError> {
+        self.unmount()
+    }
+
+    fn leave(self: Box<Self>) {
+        (*self).leave();
+    }
 }
 
 /// The things that another process needs to serve a mount after this one.
@@ -60,8 +126,7 @@ pub struct FuseMount {
     transport: Transport,
     /// A call of [`FuseMount::stop`] has waited for the threads in vain, so the drop does not wait again.
     timed_out: bool,
-    mounted: Mounted,
-    mounter: Mounter,
+    mounted: Box<dyn OwnedMount>,
 }
 
 /// Resolves `path` to the absolute path, without symbolic links, of an existing directory on which nothing is mounted.
@@ -83,7 +148,7 @@ impl FuseMount {
         file_system: impl FileSystem,
         mount_point: PathBuf,
         request: &Request<'_>,
-        mounter: Mounter,
+        mounter: Mounter<'_>,
         serving: impl Into<Serving>,
         after_mount: impl FnOnce() -> Result<(), SysError>,
     ) -> Result<Self, FuseError> {
@@ -96,28 +161,25 @@ impl FuseMount {
         file_system: impl FileSystem,
         mount_point: PathBuf,
         request: &Request<'_>,
-        mounter: Mounter,
+        mounter: Mounter<'_>,
         serving: impl Into<Serving>,
         after_mount: impl FnOnce() -> Result<(), SysError>,
         keep: Option<Keep<'_>>,
     ) -> Result<Self, FuseError> {
-        let own_channel = fusedev::open().map_err(FuseError::Open)?;
         let (channel, mounted) = match mounter {
             Mounter::ThisProcess => {
-                let mounted = Mounted::new(&own_channel, mount_point, request).map_err(FuseError::Mount)?;
+                let made = mount_here(mount_point, request)?;
                 after_mount()?;
-                (own_channel, mounted)
+                made
             }
-            Mounter::Helper => {
-                // The helper opens another channel. This process opened one only to check that the user may.
-                Mounted::by_helper(mount_point.clone(), &helper_options(request))
-                    .map_err(|source| FuseError::Helper { path: mount_point, source })?
-            }
+            Mounter::Helper => mount_by_helper(mount_point, request)?,
+            Mounter::Broker(broker) => broker.mount(request)?,
         };
-        let keep = keep.map(|keep| keep_channels(&mounted, keep));
-        let session =
-            session::start(file_system, channel, access(request.allow_other), serving.into(), keep)?;
-        Ok(Self::served(session, mounted, mounter))
+        let keep = keep.map(|keep| keep_channels(&*mounted, keep));
+        let open = || mounted.open_channel();
+        let access = access(request.allow_other);
+        let session = session::start(file_system, channel, &open, access, serving.into(), keep)?;
+        Ok(Self::served(session, mounted))
     }
 
     /// Serves a mount whose server has died, or is killed before this is called. `kept` is what the [`Keep`] of its first
@@ -128,11 +190,20 @@ impl FuseMount {
         allow_other: bool,
         kept: KeptMount,
     ) -> Result<Self, FuseError> {
-        let KeptMount { channels, agreement, device, is_by_helper } = kept;
-        let mounter = if is_by_helper { Mounter::Helper } else { Mounter::ThisProcess };
-        let mounted = Mounted::taken_over(mount_point, device, is_by_helper);
+        let mounted = Mounted::taken_over(mount_point, kept.device, kept.is_by_helper);
+        Self::take_over_mount(file_system, Box::new(mounted), allow_other, kept)
+    }
+
+    /// As [`FuseMount::take_over`], for a mount that another process unmounts.
+    pub fn take_over_mount(
+        file_system: impl FileSystem,
+        mounted: Box<dyn OwnedMount>,
+        allow_other: bool,
+        kept: KeptMount,
+    ) -> Result<Self, FuseError> {
+        let KeptMount { channels, agreement, .. } = kept;
         match session::take_over(file_system, channels, access(allow_other), &agreement) {
-            Ok(session) => Ok(Self::served(session, mounted, mounter)),
+            Ok(session) => Ok(Self::served(session, mounted)),
             Err(e) => {
                 mounted.leave();
                 Err(e)
@@ -140,9 +211,9 @@ impl FuseMount {
         }
     }
 
-    fn served(session: SessionThreads, mounted: Mounted, mounter: Mounter) -> Self {
+    fn served(session: SessionThreads, mounted: Box<dyn OwnedMount>) -> Self {
         let transport = session.transport().clone();
-        FuseMount { session: Some(session), transport, timed_out: false, mounted, mounter }
+        FuseMount { session: Some(session), transport, timed_out: false, mounted }
     }
 
     /// Whether the mount outlives the process, or why it does not. `None` if nobody asked for that.
@@ -171,9 +242,14 @@ impl FuseMount {
         Some(self.session.as_ref()?.first_end())
     }
 
-    /// The device number of the file system, if this process mounted it.
-    pub fn device(&self) -> Option<DeviceNumber> {
-        (self.mounter == Mounter::ThisProcess).then(|| self.mounted.device())
+    /// The device number of the file system.
+    pub fn device(&self) -> DeviceNumber {
+        self.mounted.device()
+    }
+
+    /// Sets the read-ahead of the kernel for files of the mount, KiB. Fails if `fusermount3` has mounted.
+    pub fn set_read_ahead(&self, kib: u64) -> Result<(), SysError> {
+        self.mounted.set_read_ahead(kib)
     }
 
     /// Aborts the connection, unmounts, and waits up to ten seconds for the session threads to end.
@@ -184,8 +260,8 @@ impl FuseMount {
     }
 
     fn stop_within(&mut self, timeout: Duration) -> Result<(), FuseError> {
-        self.mounted.unmount().map_err(|error| match (self.mounter, error) {
-            (Mounter::ThisProcess, HelperError::System(error)) => FuseError::System(error),
+        self.mounted.unmount().map_err(|error| match (self.mounted.is_by_helper(), error) {
+            (false, HelperError::System(error)) => FuseError::System(error),
             (_, source) => FuseError::Helper { path: self.path().to_path_buf(), source },
         })?;
         let joined = join(&mut self.session, timeout);
@@ -201,8 +277,30 @@ impl Drop for FuseMount {
     }
 }
 
+/// Mounts at `mount_point`, a path from [`free_directory`]. Needs the privilege to mount.
+pub fn mount_here(
+    mount_point: PathBuf,
+    request: &Request<'_>,
+) -> Result<(File, Box<dyn OwnedMount>), FuseError> {
+    let channel = fusedev::open().map_err(FuseError::Open)?;
+    let mounted = Mounted::new(&channel, mount_point, request).map_err(FuseError::Mount)?;
+    Ok((channel, Box::new(mounted)))
+}
+
+/// Mounts in the same way, with `fusermount3`.
+pub fn mount_by_helper(
+    mount_point: PathBuf,
+    request: &Request<'_>,
+) -> Result<(File, Box<dyn OwnedMount>), FuseError> {
+    // The helper opens another channel. This process opens one only to check that the user may.
+    fusedev::open().map_err(FuseError::Open)?;
+    let (channel, mounted) = Mounted::by_helper(mount_point.clone(), &helper_options(request))
+        .map_err(|source| FuseError::Helper { path: mount_point, source })?;
+    Ok((channel, Box::new(mounted)))
+}
+
 /// Hands duplicates of the channels to `keep`.
-fn keep_channels<'k>(mounted: &Mounted, keep: Keep<'k>) -> KeepChannels<'k> {
+fn keep_channels<'k>(mounted: &dyn OwnedMount, keep: Keep<'k>) -> KeepChannels<'k> {
     let (device, is_by_helper) = (mounted.device(), mounted.is_by_helper());
     Box::new(move |channels, agreement| {
         let duplicates = channels.iter().map(|fd| fd.try_clone_to_owned().map(File::from));
@@ -236,11 +334,11 @@ pub fn serve(
     allow_other: bool,
     serving: impl Into<Serving>,
 ) -> Result<SessionThreads, FuseError> {
-    session::start(file_system, channel, access(allow_other), serving.into(), None)
+    session::start(file_system, channel, &fusedev::open, access(allow_other), serving.into(), None)
 }
 
 fn access(allow_other: bool) -> Access {
-    if allow_other { Access::Anybody } else { Access::Only(rundir::effective_uid()) }
+    if allow_other { Access::Anybody } else { Access::Only(confine::owner_uid()) }
 }
 
 /// The mount options for `fusermount3`, which never allows set-user-id programs and device files.

@@ -92,7 +92,10 @@ mod types;
 pub use directory::Entries;
 pub use error::FuseError;
 pub use filesystem::{FileSystem, Unsupported};
-pub use host::{FuseMount, Keep, KeptMount, Mounter, free_directory, serve};
+pub use host::{
+    Broker, FuseMount, Keep, KeptMount, Mounter, OwnedMount, free_directory, mount_by_helper, mount_here,
+    serve,
+};
 pub use interrupt::is_interrupted;
 pub use negotiate::{Agreement, Features, Offer, Settings};
 pub use request::{Changes, NameChange, Operation, Range};

@@ -133,12 +133,13 @@ const NO_RESEND: &str =
     "the kernel cannot give the requests of a dead server to another; that needs Linux 6.9";
 
 /// Negotiates the FUSE protocol with the kernel over `channel`, which is mounted already, and starts threads that serve
-/// requests. All of them have begun when it returns. After a failure, those that run end with the mount.
+/// requests; `open` opens further channels. All of them have begun when it returns. After a failure, those that run end with the mount.
 ///
 /// With `keep`, requests come through `/dev/fuse`. If it fails, the mount is served nevertheless.
 pub(crate) fn start<F: FileSystem>(
     mut file_system: F,
     channel: File,
+    open: &dyn Fn() -> Result<File, SysError>,
     access: Access,
     serving: Serving,
     keep: Option<KeepChannels<'_>>,
@@ -168,7 +169,7 @@ pub(crate) fn start<F: FileSystem>(
     send(&channel, id, accept(&init, &settings).as_bytes(), &mut reply);
     match rings {
         None => {
-            let channels = channel.with_clones(serving.threads)?;
+            let channels = channel.with_clones(serving.threads, open)?;
             let kept = keep.map(|keep| match can_be_kept {
                 true => keep(
                     &channels.iter().map(|channel| channel.file().as_fd()).collect::<Vec<_>>(),

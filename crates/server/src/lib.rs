@@ -5,6 +5,7 @@
 //! | `serve` | the entry point of a server process: receives the configuration from the command |
 //! | `disk_server` | the server of a disk: set-up, requests of commands, shutdown, the report |
 //! | `mount` | the server of a mounted image |
+//! | `broker` | the process with rights of a server that is confined |
 //! | `keeper` | the process that lets a mount outlive its server |
 //! | `export` | the exports of a disk: NBD, or FUSE and a loop device |
 //! | `attributes` | the table of attributes of a disk |
@@ -33,6 +34,8 @@ macro_rules! copied {
 }
 
 pub mod attributes;
+mod broker;
+mod confinement;
 pub mod disk;
 mod disk_server;
 mod errors;

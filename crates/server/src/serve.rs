@@ -38,7 +38,7 @@ pub fn serve_from_stdin() -> Result<u8> {
         (Some(ADOPT), Some(kind)) => keeper::adopt(&name, kind, stream),
         (Some(KEPT), Some(kind)) => match KeeperLink::begin(&name, kind, stream)? {
             (keeper, Beginning::New(command)) => serve_new(command, Some(keeper)),
-            (keeper, Beginning::TakeOver(state)) => Ok(take_over(kind, keeper, state) as u8),
+            (keeper, Beginning::TakeOver { start, state }) => Ok(take_over(&start, keeper, state) as u8),
         },
         _ => serve_new(stream, None),
     }
@@ -56,15 +56,17 @@ fn serve_new(stream: UnixStream, mut keeper: Option<KeeperLink>) -> Result<u8> {
     let start: StartRequest =
         text.and_then(|t| serde_json::from_slice(&t).ok()).ok_or_else(not_started_by_command)?;
     let dir = dir_of(&start)?;
+    // Before the first foreign byte is parsed.
+    keeper.as_mut().map(|keeper| keeper.report_start(&without_dictionaries(&start))).transpose()?;
     let reply_stream = stream.try_clone().map_err(|e| CliError::io("duplicating a socket", &e))?;
     let channel = StartupChannel { stream, foreground: start.foreground };
     let served = match &start.config {
         ServerConfig::Disk(config) => {
-            let new = disk_server::New { channel, start: &start, lock: &lock, backing };
+            let new = disk_server::New { channel, lock: &lock, backing };
             disk_server::run(config, &dir, disk_server::Origin::New(new), &mut keeper)
         }
         ServerConfig::Image(config) => {
-            mount::run(config, &dir, mount::Origin::New { channel, start: &start, lock: &lock }, &mut keeper)
+            mount::run(config, &dir, mount::Origin::New { channel, lock: &lock }, &mut keeper)
         }
     };
     if let Err(failure) = &served {
@@ -78,32 +80,26 @@ fn serve_new(stream: UnixStream, mut keeper: Option<KeeperLink>) -> Result<u8> {
     Ok(exit as u8)
 }
 
-/// Serves what another server has served.
-fn take_over(kind: KeptKind, keeper: KeeperLink, state: State) -> Exit {
+/// The request without the dictionaries of a disk, which are handed over with its settings.
+fn without_dictionaries(start: &StartRequest) -> StartRequest {
+    let mut start = start.clone();
+    if let ServerConfig::Disk(config) = &mut start.config {
+        let codecs = std::iter::once(&mut config.codec).chain(&mut config.further_codecs);
+        codecs.for_each(|codec| codec.dictionary = None);
+    }
+    start
+}
+
+/// Serves what another server has served, which `start` has started.
+fn take_over(start: &StartRequest, keeper: KeeperLink, state: State) -> Exit {
     let mut keeper = Some(keeper);
-    let served = match kind {
-        KeptKind::Image => unpacked(mount::Kept::of(state), &mut keeper).and_then(|kept| {
-            let dir = dir_of(&kept.start)?;
-            match &kept.start.config {
-                ServerConfig::Image(config) => {
-                    let config = config.clone();
-                    mount::run(&config, &dir, mount::Origin::TakenOver(Box::new(kept)), &mut keeper)
-                }
-                ServerConfig::Disk(_) => Err(keeper::malformed("it is not that of a mount")),
-            }
-        }),
-        KeptKind::Disk(_) => unpacked(KeptServer::of(state), &mut keeper).and_then(|kept| {
-            let dir = dir_of(&kept.start)?;
-            match &kept.start.config {
-                ServerConfig::Disk(config) => {
-                    let config = config.clone();
-                    let origin = disk_server::Origin::TakenOver(Box::new(kept));
-                    disk_server::run(&config, &dir, origin, &mut keeper)
-                }
-                ServerConfig::Image(_) => Err(keeper::malformed("it is not that of a disk")),
-            }
-        }),
-    };
+    let served = dir_of(start).and_then(|dir| match &start.config {
+        ServerConfig::Image(config) => mount::run(config, &dir, mount::Origin::TakenOver(state), &mut keeper),
+        ServerConfig::Disk(config) => {
+            let kept = unpacked(KeptServer::of(state), &mut keeper)?;
+            disk_server::run(config, &dir, disk_server::Origin::TakenOver(Box::new(kept)), &mut keeper)
+        }
+    });
     // A failure is reported already: before this server served, to the keeper.
     let exit = end(served);
     keeper.iter().for_each(KeeperLink::report_end);

@@ -47,3 +47,12 @@ pub fn take_stdin() -> Result<OwnedFd, SysError> {
     rustix::stdio::dup2_stdin(&null).map_err(|e| failed(e.raw_os_error()))?;
     Ok(taken)
 }
+
+/// Returns a descriptor of the file that is standard output, and makes `/dev/null` standard output instead.
+pub fn take_stdout() -> Result<OwnedFd, SysError> {
+    let failed = |e: std::io::Error| SysError::io("taking over standard output", &e);
+    let taken = std::io::stdout().as_fd().try_clone_to_owned().map_err(failed)?;
+    let null = std::fs::OpenOptions::new().write(true).open("/dev/null").map_err(failed)?;
+    rustix::stdio::dup2_stdout(&null).map_err(|e| failed(e.into()))?;
+    Ok(taken)
+}

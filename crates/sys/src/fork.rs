@@ -5,6 +5,7 @@
 
 use crate::respawn::Started;
 use crate::{SysError, failed};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// The exit code of a child whose function has panicked, as of a program.
@@ -31,6 +32,25 @@ pub fn fork(run: impl FnOnce() -> u8) -> Result<Started, SysError> {
         pid
     };
     Started::of_child(pid)
+}
+
+/// As [`fork`], and closes all descriptors in the child but the standard ones and `keep`, which `run` gets: files, locks and
+/// connections of the parent end with the parent. `run` owns no other descriptor.
+pub fn fork_with(keep: Vec<OwnedFd>, run: impl FnOnce(Vec<OwnedFd>) -> u8) -> Result<Started, SysError> {
+    fork(move || {
+        let mut numbers: Vec<u32> = keep.iter().map(|fd| fd.as_raw_fd().unsigned_abs()).collect();
+        numbers.sort_unstable();
+        let mut first = 3;
+        for number in numbers.into_iter().chain([u32::MAX]) {
+            if first < number {
+                // SAFETY: the call accesses no memory. The values that own these descriptors are those of the parent's
+                // functions, which this process never returns to.
+                unsafe { libc::syscall(libc::SYS_close_range, first, number - 1, 0) };
+            }
+            first = first.max(number.saturating_add(1));
+        }
+        run(keep)
+    })
 }
 
 /// Lets the kernel kill the calling process when the thread that has started it ends. Changes of user or capabilities undo

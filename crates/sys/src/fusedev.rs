@@ -24,10 +24,9 @@ pub fn open() -> Result<File, SysError> {
 /// `FUSE_DEV_IOC_CLONE` of the kernel's `include/uapi/linux/fuse.h`.
 const CLONE: libc::c_ulong = 0x8004_E500;
 
-/// Opens another channel of the file system that `channel` is mounted with. Each thread can read requests from a
-/// channel that no other uses.
-pub fn clone_channel(channel: &File) -> Result<File, SysError> {
-    let cloned = open()?;
+/// Makes `cloned`, a channel from [`open`], another channel of the file system that `channel` is mounted with. Each thread
+/// can read requests from a channel that no other uses.
+pub fn clone_channel(channel: &File, cloned: File) -> Result<File, SysError> {
     let source = channel.as_raw_fd().cast_unsigned();
     // SAFETY: the call reads the four bytes of `source`, and stores nothing in this process.
     done(

@@ -31,6 +31,7 @@ pub mod beneath;
 pub mod blockdev;
 pub mod blockuse;
 pub mod cachedir;
+pub mod confine;
 pub mod cpu;
 pub mod detach;
 pub mod direct;

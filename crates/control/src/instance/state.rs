@@ -33,7 +33,8 @@ pub struct State {
     pub backing: Option<BackingFile>,
 }
 
-/// The state file of a mounted image. The server writes it before it mounts.
+/// The state file of a mounted image. It is written before and after the mount, by processes that parse nothing of the image:
+/// their successors trust it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MountState {
     /// The image.
@@ -42,6 +43,9 @@ pub struct MountState {
     pub mount_point: PathBuf,
     /// The server process.
     pub server: Option<Server>,
+    /// The device number of the file system, major and minor; absent until it is mounted.
+    #[serde(default)]
+    pub device: Option<(u32, u32)>,
 }
 
 /// The identity of a server process. Process ids are reused; with start time and boot they are unique.

@@ -47,6 +47,35 @@ impl ServerReport {
     }
 }
 
+/// How a server is confined: what an attacker could not do who has taken it over.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ConfinementReport {
+    /// The user that the server of root has become, which owns nothing; null if it is that of the command.
+    pub user: Option<u32>,
+    /// Whether it can open no files (landlock).
+    pub files: bool,
+    /// Whether it can signal no other processes, and connect to no abstract sockets (landlock of Linux 6.12).
+    pub signals: bool,
+    /// Whether its system calls are filtered (seccomp).
+    pub system_calls: bool,
+    /// Why parts of it are missing, a clause for each.
+    pub missing: Vec<String>,
+}
+
+impl ConfinementReport {
+    /// The parts in force, and the others, in words.
+    pub fn in_words(&self) -> String {
+        let user = self.user.map(|user| format!("user {user}"));
+        let parts = [(self.files, "files"), (self.signals, "signals"), (self.system_calls, "system calls")];
+        let parts =
+            parts.into_iter().filter(|(is_in_force, _)| *is_in_force).map(|(_, name)| name.to_string());
+        let parts = user.into_iter().chain(parts).collect::<Vec<_>>().join(", ");
+        let parts = if parts.is_empty() { "no".to_string() } else { parts };
+        std::iter::once(parts).chain(self.missing.iter().cloned()).collect::<Vec<_>>().join("; ")
+    }
+}
+
 /// A latency histogram since it was last reset. Percentiles are upper bounds, less than twice too high.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

@@ -2,7 +2,7 @@
 
 use super::disk::RingsReport;
 use super::keeper::KeeperReport;
-use super::{LatencyReport, ServerReport};
+use super::{ConfinementReport, LatencyReport, ServerReport};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -30,6 +30,9 @@ pub struct MountReport {
     /// Whether the mount outlives its server, and how often it did.
     #[serde(default)]
     pub keeper: KeeperReport,
+    /// How the server is confined.
+    #[serde(default)]
+    pub confinement: ConfinementReport,
     /// The longest read request, bytes.
     pub max_read_bytes: usize,
     /// FUSE requests of all kinds that the kernel has sent.

@@ -27,13 +27,14 @@ pub use options::MountOptions;
 pub use pagefold_fuse::MOUNT_NAME;
 pub use pagefold_fuse::Transport;
 use pagefold_fuse::{
-    FuseError, FuseMount, Keep, KeptMount, Mounter, Rings, Serving, free_directory, rings_not_offered,
+    Broker, FuseError, FuseMount, Keep, KeptMount, Mounter, OwnedMount, Rings, Serving, free_directory,
+    rings_not_offered,
 };
 use pagefold_sys::{SysError, cpu};
 use pagefold_sys::{fusedev, fusering};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -61,22 +62,33 @@ impl Mount {
     ///
     /// On failure, nothing stays mounted.
     pub fn new(image: Image, mount_point: &Path, options: &MountOptions) -> Result<Self, MountError> {
-        Self::new_kept(image, mount_point, options, || Ok(()), None)
+        let path = free_directory(mount_point)?;
+        let mounter = match pagefold_sys::rundir::effective_uid() {
+            0 => Mounter::ThisProcess,
+            _ => Mounter::Helper,
+        };
+        Self::new_by(image, path, options, mounter, None)
     }
 
-    /// As [`Mount::new`], for a mount that outlives this process if possible ([`Mount::kept`]): `keep` hands it to a process
-    /// that lives on, and that passes it to the next server, which can [take it over](Mount::take_over).
-    ///
-    /// Calls `then` on this thread between the mount, which needs a privilege, and the start of the serving threads, which
-    /// inherit this thread's privileges and need none: `then` can drop them.
+    /// As [`Mount::new`], by a confined process: `broker` mounts. The mount outlives this process if possible
+    /// ([`Mount::kept`]): `keep` hands it to a process that lives on, and that passes it to the next server, which can
+    /// [take it over](Mount::take_over).
     pub fn new_kept(
         image: Image,
-        mount_point: &Path,
         options: &MountOptions,
-        then: impl FnOnce() -> Result<(), SysError>,
+        broker: &dyn Broker,
         keep: Option<Keep<'_>>,
     ) -> Result<Self, MountError> {
-        let path = free_directory(mount_point)?;
+        Self::new_by(image, PathBuf::new(), options, Mounter::Broker(broker), keep)
+    }
+
+    fn new_by(
+        image: Image,
+        path: PathBuf,
+        options: &MountOptions,
+        mounter: Mounter<'_>,
+        keep: Option<Keep<'_>>,
+    ) -> Result<Self, MountError> {
         // An image without a root directory could be mounted, but not listed.
         image.root()?;
         let threads = if options.threads == 0 { default_threads() } else { options.threads };
@@ -92,28 +104,24 @@ impl Mount {
             devices: options.devices,
             ..fusedev::Request::private(MOUNT_NAME, read_bytes)
         };
-        let mounter = match pagefold_sys::rundir::effective_uid() {
-            0 => Mounter::ThisProcess,
-            _ => Mounter::Helper,
-        };
         Self::serve(image, options, memory, |fs| {
-            FuseMount::new_kept(fs, path, &request, mounter, serving, then, keep)
+            FuseMount::new_kept(fs, path, &request, mounter, serving, || Ok(()), keep)
         })
         .map(|mount| mount.served_by(serving.threads, without_rings))
     }
 
-    /// Serves a mount of `image` whose server has died, or is killed before this is called. `image` was opened with the
-    /// same options. On failure, the mount is as it was.
+    /// Serves `mounted`, a mount of `image` whose server has died, or is killed before this is called. `image` was opened with
+    /// the same options. On failure, the mount is as it was.
     pub fn take_over(
         image: Image,
-        mount_point: &Path,
+        mounted: Box<dyn OwnedMount>,
         options: &MountOptions,
         kept: KeptMount,
     ) -> Result<Self, MountError> {
         let (threads, read_bytes) = (kept.channels.len(), kept.agreement.settings.read_bytes);
         let memory = ReplyMemory::reserve(&image, threads as u64, read_bytes as u64)?;
         Self::serve(image, options, memory, |fs| {
-            FuseMount::take_over(fs, mount_point.into(), options.allow_other, kept)
+            FuseMount::take_over_mount(fs, mounted, options.allow_other, kept)
         })
         .map(|mount| mount.served_by(threads, None))
     }
@@ -130,14 +138,11 @@ impl Mount {
         let fs = ImageFs::new(image.clone(), read_bytes, options, alive);
         let (requests, first_read) = (fs.requests(), fs.first_read());
         let mount = start(fs)?;
-        if let Some(device) = mount.device()
-            && options.kernel_read_ahead_kib > 0
-        {
-            // Ignored on failure: only speed depends on it.
-            let is_set = fusedev::set_read_ahead(device, options.kernel_read_ahead_kib).is_ok();
-            if is_set && !options.reads_ahead_beside_kernel {
-                image.end_read_ahead();
-            }
+        // Ignored on failure: only speed depends on it.
+        let is_set =
+            options.kernel_read_ahead_kib > 0 && mount.set_read_ahead(options.kernel_read_ahead_kib).is_ok();
+        if is_set && !options.reads_ahead_beside_kernel {
+            image.end_read_ahead();
         }
         let transport = mount.transport().clone();
         Ok(Mount { mount, ended, _memory: memory, transport, threads: 0, read_bytes, requests, first_read })

@@ -81,6 +81,7 @@ fn text(report: &MountReport) -> String {
     let [used, limit, cached, peak] =
         [budget.in_use_bytes, budget.limit_bytes, budget.cached_bytes, budget.peak_bytes].map(Human);
     row("if it dies", &report.keeper.in_words("the mount fails"));
+    row("confined", &report.confinement.in_words());
     row("memory", &format!("{used} of {limit} in use, {cached} of it cache; at most {peak}"));
     row("requests", &report.requests.to_string());
     row("waited for memory", &format!("{} reads", budget.waits));

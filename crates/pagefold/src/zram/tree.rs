@@ -32,7 +32,7 @@ pub fn run(args: &TreeArgs) -> Result<()> {
     let sysfs = Sysfs { real: "/sys".into(), links_to: "/sys".into() };
     let disks = Arc::new(running_disks(signals.clone()));
     let mut mount = tree::mount(disks, sysfs, &args.directory).map_err(|e| mount_failed(&e))?;
-    let is_mounted = || fusedev::device_at(mount.path()).ok() == mount.device();
+    let is_mounted = || fusedev::device_at(mount.path()).ok() == Some(mount.device());
     while is_mounted() {
         if ready::wait([signals.as_fd()], Some(CHECK_INTERVAL))? == [true] {
             break;

@@ -7,10 +7,8 @@ use super::server::Server;
 use crate::disk::{DiskRecord, KeptDisk, RunningDisk};
 use crate::export::{Kept, TakenOver};
 use crate::keeper::{Handover, State, Unpacked, duplicate, malformed};
-use pagefold_control::config::ServerConfig;
 use pagefold_control::error::Result;
 use pagefold_control::instance::state::ExportState;
-use pagefold_control::startup::StartRequest;
 use serde::{Deserialize, Serialize};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -28,20 +26,15 @@ struct Record {
 
 /// The parts of a server that is kept which only the next server needs.
 pub(super) struct Keeping {
-    start: StartRequest,
     lock: OwnedFd,
+    folder: OwnedFd,
     control: OwnedFd,
 }
 
 impl Keeping {
-    /// Those of a server that was started by `start`. Dictionaries are handed over with the settings.
-    pub(super) fn new(start: &StartRequest, lock: BorrowedFd<'_>, control: BorrowedFd<'_>) -> Result<Self> {
-        let mut start = start.clone();
-        if let ServerConfig::Disk(config) = &mut start.config {
-            let codecs = std::iter::once(&mut config.codec).chain(&mut config.further_codecs);
-            codecs.for_each(|codec| codec.dictionary = None);
-        }
-        Ok(Keeping { start, lock: duplicate(lock)?, control: duplicate(control)? })
+    /// Those of a server.
+    pub(super) fn new(lock: BorrowedFd<'_>, folder: BorrowedFd<'_>, control: BorrowedFd<'_>) -> Result<Self> {
+        Ok(Keeping { lock: duplicate(lock)?, folder: duplicate(folder)?, control: duplicate(control)? })
     }
 
     /// The state of `server`, whose disk has or gets the parts `live`.
@@ -57,8 +50,8 @@ impl Keeping {
         };
         let command = server.command();
         let handover = Handover {
-            start: &self.start,
             lock: self.lock.as_fd(),
+            folder: self.folder.as_fd(),
             control: self.control.as_fd(),
             command: command.as_ref().map(AsFd::as_fd),
         };
@@ -68,9 +61,8 @@ impl Keeping {
 
 /// The state of a former server of a disk.
 pub struct KeptServer {
-    /// The request that the first server got.
-    pub start: StartRequest,
     pub(super) lock: OwnedFd,
+    pub(super) folder: OwnedFd,
     pub(super) control: UnixListener,
     pub(super) command: Option<UnixStream>,
     pub(super) disk: KeptDisk,
@@ -83,7 +75,7 @@ pub struct KeptServer {
 impl KeptServer {
     /// Unpacks it.
     pub fn of(state: State) -> Result<Self> {
-        let Unpacked { start, lock, mount, control, command, own, own_fds, packed } =
+        let Unpacked { lock, folder, mount, control, command, own, own_fds, packed } =
             Unpacked::<Record>::of(state)?;
         let mut fds = own_fds.into_iter();
         let disk = own.disk.with_fds(&mut fds)?;
@@ -92,8 +84,8 @@ impl KeptServer {
             return Err(malformed("the number of descriptors is wrong"));
         }
         Ok(KeptServer {
-            start,
             lock,
+            folder,
             control,
             command,
             disk,

@@ -45,7 +45,7 @@ use pagefold_control::instance::{InstanceDir, RuntimeDir};
 use pagefold_control::protocol::{Request, Response};
 use pagefold_control::report::recompress::RecompressPassReport;
 use pagefold_control::report::writeback::{PassProgress, PassReport};
-use pagefold_control::startup::{ENDED, Ready, StartRequest};
+use pagefold_control::startup::{ENDED, Ready};
 use pagefold_store::recompress::RecompressRequest;
 use pagefold_store::writeback::{Selection, WritebackError};
 use pagefold_sys::privileges::CapabilitySet;
@@ -78,8 +78,6 @@ pub enum Origin<'a> {
 pub struct New<'a> {
     /// The socket to the command.
     pub channel: StartupChannel,
-    /// Its request.
-    pub start: &'a StartRequest,
     /// The lock of the instance.
     pub lock: &'a OwnedFd,
     /// The open file of the backing in the configuration.
@@ -184,13 +182,16 @@ fn set_up(
         disk.take_for_export(rings.buffer_bytes)?;
     }
     let control = ControlSocket::bind(&dir.control_path())?;
+    let folder = File::open(dir.path()).map_err(|e| CliError::io("opening the instance", &e))?;
     let not_kept = match is_kept {
         true => export.not_kept(),
         false if config.uncompressed => Some("its pages are in plain memory (--uncompressed)".to_string()),
         false => Some("it has no keeper".to_string()),
     };
-    let keeping =
-        not_kept.is_none().then(|| Keeping::new(new.start, new.lock.as_fd(), control.as_fd())).transpose()?;
+    let keeping = not_kept
+        .is_none()
+        .then(|| Keeping::new(new.lock.as_fd(), folder.as_fd(), control.as_fd()))
+        .transpose()?;
     let warnings = export.warnings();
     let swap_warning = warning.or(swappable.flatten());
     let parts = Parts { disk, export, swap_warning, warnings, created };

@@ -9,7 +9,7 @@ use super::kept::{Keeping, KeptServer};
 use super::server::{Parts, Server, state, wake_pair};
 use crate::disk::{self, Disk, Passes};
 use crate::export::{self, Prepared};
-use crate::keeper::{ExitOnFailure, FAILED, KeeperLink};
+use crate::keeper::{self, ExitOnFailure, FAILED, KeeperLink};
 use crate::log;
 use crate::socket::ControlSocket;
 use pagefold_control::config::DiskConfig;
@@ -53,7 +53,7 @@ fn wait_for_turn(
         kept.swap_warning = export::prepare_again_for_swap(kept.swap_warning);
     }
     let link = keeper.as_mut().ok_or_else(|| CliError::failed("there is no keeper"))?;
-    link.wait_for_turn()?;
+    keeper::end_former(link.wait_for_turn()?)?;
     Ok((kept, prepared))
 }
 
@@ -64,7 +64,7 @@ fn serve(
     prepared: Prepared,
     keeper: &mut Option<KeeperLink>,
 ) -> Result<Served> {
-    let KeptServer { start, lock, control, command, disk, export, swap_warning, warnings, packed } = kept;
+    let KeptServer { lock, folder, control, command, disk, export, swap_warning, warnings, packed } = kept;
     if let Some(keeper) = keeper {
         keeper.note_taken_over(packed);
     }
@@ -75,7 +75,7 @@ fn serve(
         log::warning(format_args!("{e}"));
     }
     let control = ControlSocket::taken_over(control)?;
-    let keeping = Keeping::new(&start, lock.as_fd(), control.as_fd())?;
+    let keeping = Keeping::new(lock.as_fd(), folder.as_fd(), control.as_fd())?;
     let (wake_sender, wake_receiver) = wake_pair()?;
     // Before the first request: a write at the limit of memory is refused if nobody writes back.
     let passes = Passes::default();

@@ -6,7 +6,6 @@
 
 use super::State;
 use pagefold_control::error::{CliError, Result};
-use pagefold_control::startup::StartRequest;
 use pagefold_fuse::{Agreement, Features, KeptMount, Offer, Settings};
 use pagefold_sys::SysError;
 use pagefold_sys::mounts::DeviceNumber;
@@ -17,14 +16,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 
 /// The version of [`Record`]. A server refuses a later one.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// The part of a state that is not descriptors. `T` is the part of its kind.
 #[derive(Debug, Serialize, Deserialize)]
 struct Record<T> {
     version: u32,
-    /// The request that the first server got.
-    start: StartRequest,
     /// Whether there is the socket to a command.
     has_command: bool,
     /// The FUSE mount; absent on a disk with NBD.
@@ -98,8 +95,8 @@ impl MountRecord {
 
 /// The things that servers of all kinds hand over.
 pub struct Handover<'a> {
-    pub start: &'a StartRequest,
     pub lock: BorrowedFd<'a>,
+    pub folder: BorrowedFd<'a>,
     pub control: BorrowedFd<'a>,
     pub command: Option<BorrowedFd<'a>>,
 }
@@ -112,8 +109,7 @@ impl Handover<'_> {
         own: impl Serialize,
         own_fds: impl IntoIterator<Item = BorrowedFd<'f>>,
     ) -> Result<State> {
-        let folder = File::open(&self.start.dir).map_err(|e| CliError::io("opening the instance", &e))?;
-        let mut fds = vec![duplicate(self.lock)?, folder.into()];
+        let mut fds = vec![duplicate(self.lock)?, duplicate(self.folder)?];
         let channels = mount.into_iter().flat_map(|mount| &mount.channels).map(AsFd::as_fd);
         for fd in channels.chain([self.control]).chain(self.command) {
             fds.push(duplicate(fd)?);
@@ -124,7 +120,6 @@ impl Handover<'_> {
         }
         let record = Record {
             version: VERSION,
-            start: self.start.clone(),
             has_command: self.command.is_some(),
             mount: mount.map(MountRecord::of),
             own_fds: fds.len() - common,
@@ -137,10 +132,10 @@ impl Handover<'_> {
 
 /// The state of a former server, unpacked. `T` is the part of its kind.
 pub struct Unpacked<T> {
-    /// The request that the first server got.
-    pub start: StartRequest,
     /// The lock of the instance.
     pub lock: OwnedFd,
+    /// Its folder.
+    pub folder: OwnedFd,
     /// The FUSE mount; `None` on a disk with NBD.
     pub mount: Option<KeptMount>,
     /// The control socket.
@@ -170,14 +165,14 @@ impl<T: DeserializeOwned> Unpacked<T> {
         }
         let copies = fds.iter().map(|fd| duplicate(fd.as_fd())).collect::<Result<Vec<_>>>()?;
         let mut fds = fds.into_iter();
-        // The folder is opened by its path.
-        let (lock, _folder) = (fds.next().ok_or_else(|| malformed("no lock"))?, fds.next());
+        let lock = fds.next().ok_or_else(|| malformed("no lock"))?;
+        let folder = fds.next().ok_or_else(|| malformed("no folder"))?;
         let channels = fds.by_ref().take(channels).map(File::from).collect();
         let control = fds.next().map(UnixListener::from).ok_or_else(|| malformed("no control socket"))?;
         let command = fds.by_ref().take(usize::from(record.has_command)).map(UnixStream::from).next();
         Ok(Unpacked {
-            start: record.start,
             lock,
+            folder,
             mount: record.mount.map(|mount| mount.with_channels(channels)),
             control,
             command,

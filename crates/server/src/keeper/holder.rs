@@ -14,14 +14,20 @@ use pagefold_control::startup::{KEPT, KeptKind, SERVE};
 use pagefold_sys::privileges::{self, CapabilitySet};
 use pagefold_sys::respawn::{self, End, Program, Started};
 use pagefold_sys::signal::Termination;
-use pagefold_sys::{harden, ready, rundir};
+use pagefold_sys::{detach, harden, ready, rundir};
 use rustix::fs::{AtFlags, Mode, OFlags};
 use std::fs::File;
-use std::io::{Cursor, Write};
+use std::io::{Cursor, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+/// The capabilities of the keeper of root's mount, and of the brokers of its servers: to mount and unmount, to end servers,
+/// which are other users', and to let servers become those users.
+pub const KEPT_BY_ROOT: CapabilitySet = CapabilitySet::SYS_ADMIN
+    .union(CapabilitySet::KILL)
+    .union(CapabilitySet::SETUID)
+    .union(CapabilitySet::SETGID);
 /// The place of the instance's folder, and of a channel of FUSE if there is one, among the descriptors of a state.
 const FOLDER: usize = 1;
 const CHANNEL: usize = 2;
@@ -52,6 +58,8 @@ struct Keeper {
     arguments: Program,
     program: File,
     signals: Termination,
+    /// The request to start, from the first server before it parsed foreign bytes. It is not replaced.
+    start: Vec<u8>,
     state: Option<State>,
     serving: Option<Server>,
     candidate: Option<Candidate>,
@@ -92,9 +100,14 @@ pub fn keep(name: &str, kind: KeptKind, command: UnixStream) -> Result<u8> {
     Ok(keeper.run())
 }
 
-/// Keeps the instance `name` of a server that has lost its keeper, at the other end of `stream`.
+/// Keeps the instance `name` of a server that has lost its keeper, at the other end of `stream`. Standard output is a file with
+/// the request to start, of the process that has started this one.
 pub fn adopt(name: &str, kind: KeptKind, stream: UnixStream) -> Result<u8> {
     let mut keeper = Keeper::new(name, kind)?;
+    let mut start = Vec::new();
+    File::from(detach::take_stdout()?)
+        .read_to_end(&mut start)
+        .map_err(|e| CliError::io("reading the request", &e))?;
     let link = Link::over(stream)?;
     let (mut fds, mut payload) = (Vec::new(), Vec::new());
     let message = link.receive(&mut fds, &mut payload)?;
@@ -104,6 +117,7 @@ pub fn adopt(name: &str, kind: KeptKind, stream: UnixStream) -> Result<u8> {
         _ => None,
     };
     let started = started.ok_or_else(|| CliError::failed("a server did not say which process it is"))?;
+    keeper.start = start;
     keeper.serving = Some(Server { started, link, arriving: Vec::new(), payload });
     keeper.has_served = true;
     Ok(keeper.run())
@@ -155,6 +169,7 @@ impl Keeper {
             arguments: Program::new(&["pagefold", SERVE, name, KEPT, kind.name()])?,
             program: respawn::open_program("/proc/self/exe".as_ref())?,
             signals: Termination::listen_also(&[RESTART_SIGNAL])?,
+            start: Vec::new(),
             state: None,
             serving: None,
             candidate: None,
@@ -290,7 +305,8 @@ impl Keeper {
         let Some(state) = &self.state else { return Err(CliError::failed("there is nothing to serve")) };
         let server = Server::start(&self.arguments, program.as_ref().unwrap_or(&self.program))?;
         let alone = self.serving.is_none().then(|| server.link.send(Message::Alone, &[], &[]));
-        let sent = alone.unwrap_or(Ok(())).and_then(|()| server.link.send_state(state));
+        let begun = alone.unwrap_or(Ok(())).and_then(|()| server.link.send(Message::Start, &[], &self.start));
+        let sent = begun.and_then(|()| server.link.send_state(state));
         if let Err(e) = sent {
             server.kill();
             return Err(e);
@@ -350,6 +366,13 @@ impl Keeper {
         // Without a message, the process has ended, and perhaps given its end of the connection to another.
         match is_sent.then(|| server.receive()).flatten() {
             Some(Message::Descriptors) => Ok(()),
+            Some(Message::Start) => {
+                let start = std::mem::take(&mut server.payload);
+                if self.start.is_empty() {
+                    self.start = start;
+                }
+                Ok(())
+            }
             Some(Message::State) => {
                 let (fds, payload) =
                     (std::mem::take(&mut server.arriving), std::mem::take(&mut server.payload));
@@ -407,8 +430,7 @@ impl Keeper {
             return;
         }
         let keep = match self.kind {
-            // To unmount.
-            KeptKind::Image => CapabilitySet::SYS_ADMIN,
+            KeptKind::Image => KEPT_BY_ROOT,
             KeptKind::Disk(_) => CapabilitySet::empty(),
         };
         let _ = privileges::set_no_new_privs();

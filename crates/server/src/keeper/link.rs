@@ -24,6 +24,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 #[repr(u8)]
 pub enum Message {
     New = b'N',
+    Start = b'C',
     Descriptors = b'F',
     State = b'K',
     Accepted = b'A',
@@ -39,7 +40,8 @@ pub enum Message {
 impl Message {
     fn of(byte: u8) -> Option<Self> {
         use Message::*;
-        let all = [New, Descriptors, State, Accepted, Prepared, Go, Alone, Serving, Failed, Done, Server];
+        let all =
+            [New, Start, Descriptors, State, Accepted, Prepared, Go, Alone, Serving, Failed, Done, Server];
         all.into_iter().find(|message| *message as u8 == byte)
     }
 }

@@ -21,6 +21,8 @@ mod status;
 mod successor;
 
 pub use handover::{Handover, Unpacked, duplicate, malformed};
-pub use holder::{adopt, keep};
+pub use holder::{KEPT_BY_ROOT, adopt, keep};
 pub use link::State;
-pub use successor::{Beginning, ExitOnFailure, FAILED, KeeperLink, replace_dead};
+pub use successor::{
+    Beginning, ExitOnFailure, FAILED, KeeperLink, StartKeeper, end_former, replace_dead, starter,
+};

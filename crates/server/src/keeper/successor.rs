@@ -2,15 +2,18 @@
 
 use super::link::{Link, Message, State};
 use pagefold_control::error::{CliError, Result};
-use pagefold_control::startup::{ADOPT, KeptKind, SERVE};
+use pagefold_control::startup::{ADOPT, KeptKind, SERVE, StartRequest};
 use pagefold_sys::pidfd::Process;
 use pagefold_sys::ready;
 use pagefold_sys::respawn::Started;
 use rustix::process::{Signal, set_parent_process_death_signal};
+use std::fs::File;
+use std::io::{Seek, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// The exit code of a server that has failed, and is followed by another one: that of a panic.
@@ -34,8 +37,16 @@ pub enum Beginning {
     /// It is the first one, and talks to the command.
     New(UnixStream),
     /// It takes over what a former server has handed over.
-    TakeOver(State),
+    TakeOver {
+        /// The request that the first server got, and has reported before it parsed the first foreign byte.
+        start: Box<StartRequest>,
+        /// The state. It comes from a process that has parsed foreign bytes.
+        state: State,
+    },
 }
+
+/// Starts a keeper, with this socket as its connection to the calling server.
+pub type StartKeeper = Box<dyn Fn(OwnedFd) -> Result<()> + Send>;
 
 /// The connection to the keeper.
 pub struct KeeperLink {
@@ -44,8 +55,9 @@ pub struct KeeperLink {
     kind: KeptKind,
     /// Whether there was no other server when the keeper started this one.
     is_only_server: bool,
-    /// The keeper, if this process has started it.
-    child: Option<Child>,
+    /// The request to start, JSON, for further keepers.
+    start: Vec<u8>,
+    start_keeper: StartKeeper,
     handed_over: Option<State>,
 }
 
@@ -56,6 +68,7 @@ impl KeeperLink {
         let link = Link::over(stream)?;
         let (mut fds, mut payload) = (Vec::new(), Vec::new());
         let mut is_only_server = false;
+        let mut start = Vec::new();
         let beginning = loop {
             match link.receive(&mut fds, &mut payload)? {
                 Some(Message::Descriptors) => {}
@@ -63,13 +76,43 @@ impl KeeperLink {
                     let _ = set_parent_process_death_signal(Some(Signal::KILL));
                     break Beginning::New(UnixStream::from(fds.remove(0)));
                 }
-                Some(Message::State) => break Beginning::TakeOver(State { fds, payload }),
+                Some(Message::Start) => start = std::mem::take(&mut payload),
+                Some(Message::State) => {
+                    let start = serde_json::from_slice(&start).map_err(|_| unexpected())?;
+                    break Beginning::TakeOver { start: Box::new(start), state: State { fds, payload } };
+                }
                 Some(Message::Alone) => is_only_server = true,
                 _ => return Err(unexpected()),
             }
         };
-        let (name, child, handed_over) = (name.into(), None, None);
-        Ok((KeeperLink { link, name, kind, is_only_server, child, handed_over }, beginning))
+        let start_keeper = starter(name.into(), kind, start.clone());
+        let link = KeeperLink {
+            link,
+            name: name.into(),
+            kind,
+            is_only_server,
+            start,
+            start_keeper,
+            handed_over: None,
+        };
+        Ok((link, beginning))
+    }
+
+    /// Reports the request to start, before the first foreign byte is parsed: next servers trust it.
+    pub fn report_start(&mut self, start: &StartRequest) -> Result<()> {
+        self.start = serde_json::to_vec(start).map_err(|e| CliError::failed(e.to_string()))?;
+        self.start_keeper = starter(self.name.clone(), self.kind, self.start.clone());
+        self.link.send(Message::Start, &[], &self.start)
+    }
+
+    /// The request to start, JSON.
+    pub fn start(&self) -> &[u8] {
+        &self.start
+    }
+
+    /// Lets `start_keeper` start further keepers: another process, because this one is confined.
+    pub fn start_keepers_by(&mut self, start_keeper: impl Fn(OwnedFd) -> Result<()> + Send + 'static) {
+        self.start_keeper = Box::new(start_keeper);
     }
 
     /// From now on the server goes on if its keeper dies.
@@ -103,22 +146,17 @@ impl KeeperLink {
         self.handed_over = Some(state);
     }
 
-    /// Reports that this server can serve, and waits until it may. The former one has ended then: this one kills it, so that
-    /// nothing depends on the life of the keeper.
+    /// Reports that this server can serve, and waits until it may. Returns the former server, if it lives: the caller ends it
+    /// with [`end_former`], so that nothing depends on the life of the keeper.
     ///
     /// If the keeper dies meanwhile and no former server lives, this one goes on.
-    pub fn wait_for_turn(&self) -> Result<()> {
+    pub fn wait_for_turn(&self) -> Result<Option<OwnedFd>> {
         let sent = self.link.send(Message::Prepared, &[], &[]);
         let turn = sent.and_then(|()| self.expect(Message::Go));
-        let former = match turn {
-            Err(_) if self.is_only_server && ready::is_at_end(self.link.as_fd())? => Vec::new(),
-            turn => turn?,
-        };
-        for former in former.into_iter().map(Process::from) {
-            former.kill()?;
-            former.wait(Duration::MAX)?;
+        match turn {
+            Err(_) if self.is_only_server && ready::is_at_end(self.link.as_fd())? => Ok(None),
+            turn => Ok(turn?.pop()),
         }
-        Ok(())
     }
 
     /// Reports that this server serves what it has taken over.
@@ -146,23 +184,14 @@ impl KeeperLink {
         }
     }
 
-    /// Starts another keeper after the death of the former one, and hands everything over to it. It inherits the rights of
-    /// the calling thread.
+    /// Starts another keeper after the death of the former one, and hands everything over to it.
     ///
     /// Returns false if there is nothing to keep: the instance ends with this server.
     fn start_keeper(&mut self) -> Result<bool> {
-        if let Some(mut former) = self.child.take() {
-            let _ = former.kill();
-            let _ = former.wait();
-        }
         let Some(state) = &self.handed_over else { return Ok(false) };
         let (link, theirs) = Link::pair()?;
-        let mut command = Command::new("/proc/self/exe");
-        command.arg0("pagefold").args([SERVE, &self.name, ADOPT, self.kind.name()]);
-        let child = command.stdin(theirs).stdout(Stdio::null()).spawn();
-        self.child = Some(child.map_err(|e| CliError::io("starting a keeper", &e))?);
         // This process keeps no end of the keeper's socket, so that it notices the end of the keeper.
-        drop(command);
+        (self.start_keeper)(theirs)?;
         let this = Started::this()?;
         link.send(Message::Server, &[this.process.as_fd()], &this.pid.to_le_bytes())?;
         link.send_state(state)?;
@@ -178,6 +207,43 @@ impl KeeperLink {
             false => Err(CliError::failed("the keeper does not answer; perhaps it is stopped")),
         }
     }
+}
+
+/// Ends a former server that lives.
+pub fn end_former(former: Option<OwnedFd>) -> Result<()> {
+    if let Some(former) = former.map(Process::from) {
+        former.kill()?;
+        former.wait(Duration::MAX)?;
+    }
+    Ok(())
+}
+
+/// Starts keepers as children of the calling process, with the rights of the calling thread, for servers that `start`, JSON,
+/// has started. Ends the keeper that was started before, if it lives.
+pub fn starter(name: String, kind: KeptKind, start: Vec<u8>) -> StartKeeper {
+    let before = Mutex::new(None::<Child>);
+    Box::new(move |link| {
+        let mut before = before.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(mut former) = before.take() {
+            let _ = former.kill();
+            let _ = former.wait();
+        }
+        let failed = |e| CliError::io("starting a keeper", &e);
+        let mut request = memory_file(&start).map_err(failed)?;
+        request.rewind().map_err(failed)?;
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0("pagefold").args([SERVE, &name, ADOPT, kind.name()]);
+        *before = Some(command.stdin(link).stdout(request).spawn().map_err(failed)?);
+        Ok(())
+    })
+}
+
+/// A file in memory with these contents.
+fn memory_file(contents: &[u8]) -> std::io::Result<File> {
+    let file = rustix::fs::memfd_create("pagefold-start", rustix::fs::MemfdFlags::CLOEXEC)?;
+    let mut file = File::from(file);
+    file.write_all(contents)?;
+    Ok(file)
 }
 
 /// Starts another keeper if that of `link` has died. Returns false if none could be started yet, and this should be tried

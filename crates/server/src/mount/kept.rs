@@ -6,7 +6,6 @@ use super::media::OpenFiles;
 use crate::keeper::{Handover, State, Unpacked, malformed};
 use pagefold_backing::ByteSource;
 use pagefold_control::error::{CliError, Result};
-use pagefold_control::startup::StartRequest;
 use pagefold_fuse::KeptMount;
 use pagefold_remote::RemoteSource;
 use serde::{Deserialize, Serialize};
@@ -61,8 +60,6 @@ impl Version {
 
 /// A handover of a former server, unpacked.
 pub struct Kept {
-    /// The request that the first server got.
-    pub start: StartRequest,
     /// The mount.
     pub mount: KeptMount,
     /// The control socket.
@@ -79,12 +76,12 @@ pub struct Kept {
 impl Kept {
     /// Unpacks it.
     pub fn of(state: State) -> Result<Self> {
-        let Unpacked { start, mount, control, command, own, own_fds, packed, .. } = Unpacked::of(state)?;
+        let Unpacked { mount, control, command, own, own_fds, packed, .. } = Unpacked::of(state)?;
         let Record { files, versions } = own;
         let mount = mount.filter(|_| files.len() == own_fds.len());
         let mount = mount.ok_or_else(|| malformed("it is not that of a mount"))?;
         let files = files.into_iter().zip(own_fds.into_iter().map(File::from)).collect();
-        Ok(Kept { start, mount, control, command, files, versions, packed })
+        Ok(Kept { mount, control, command, files, versions, packed })
     }
 
     /// Fails if servers have other versions of the objects than those that were mounted: the kernel has cached parts of
@@ -103,31 +100,10 @@ impl Kept {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pagefold_control::config::{FuseUring, MountConfig, ReadAheadConfig, ServerConfig};
-    use pagefold_control::media::{Location, MediaConfig, RemoteConfig};
     use pagefold_fuse::{Agreement, Features, Offer, Settings};
     use pagefold_sys::mounts::DeviceNumber;
     use std::os::fd::AsFd;
     use std::os::unix::fs::MetadataExt as _;
-
-    fn start(dir: PathBuf) -> StartRequest {
-        let remote = RemoteConfig::default();
-        let image = Location::File("/an/image".into());
-        let config = MountConfig {
-            media: MediaConfig { image, devices: Vec::new(), verity: None, remote },
-            mount_point: "/mnt".into(),
-            memory_bytes: 1 << 20,
-            threads: 2,
-            fuse_uring: FuseUring::Auto,
-            allow_other: false,
-            suid: false,
-            device_nodes: false,
-            read_ahead: ReadAheadConfig::Off,
-            record: None,
-            prefetch: None,
-        };
-        StartRequest { config: ServerConfig::Image(Box::new(config)), dir, foreground: false }
-    }
 
     #[test]
     fn a_handover_is_unpacked_as_it_was_and_a_malformed_one_is_refused() {
@@ -141,11 +117,15 @@ mod tests {
         let (lock, first, second, image) = (open("lock"), open("first"), open("second"), open("image"));
         let inode = |file: &File| file.metadata().unwrap().ino();
         let inodes = [inode(&first.1), inode(&second.1), inode(&image.1)];
-        let start = start(dir.path().into());
+        let folder = File::open(dir.path()).unwrap();
         let settings = Settings::for_requests_of(1 << 20, 64);
         let agreement = Agreement { offer: Offer { features: Features::from_bits(1 << 39 | 5) }, settings };
-        let handover =
-            Handover { start: &start, lock: lock.1.as_fd(), control: control.as_fd(), command: None };
+        let handover = Handover {
+            lock: lock.1.as_fd(),
+            folder: folder.as_fd(),
+            control: control.as_fd(),
+            command: None,
+        };
         let device = DeviceNumber { major: 0, minor: 77 };
         let channels = vec![first.1, second.1];
         let mount = KeptMount { channels, agreement, device, is_by_helper: true };
@@ -157,7 +137,6 @@ mod tests {
         let kept = Kept::of(State { fds: copies(), payload: payload.clone() }).unwrap();
         assert_eq!((kept.mount.agreement, kept.mount.device), (agreement, device));
         assert!(kept.mount.is_by_helper && kept.command.is_none() && kept.packed.fds.len() == 6);
-        assert_eq!((kept.start.dir.as_path(), &kept.start.config), (dir.path(), &start.config));
         assert_eq!(kept.mount.channels.iter().map(inode).collect::<Vec<_>>(), inodes[..2]);
         assert_eq!(
             kept.files.fds().map(|fd| inode(&fd.try_clone_to_owned().unwrap().into())).next().unwrap(),
@@ -176,8 +155,8 @@ mod tests {
         }
         let text = String::from_utf8(payload).unwrap();
         let unpack = |fds, payload: &[u8]| Kept::of(State { fds, payload: payload.to_vec() });
-        let newer = text.replace("\"version\":1", "\"version\":2");
-        let unknown = text.replace("\"version\":1", "\"later\":[1],\"version\":1");
+        let newer = text.replace("\"version\":2", "\"version\":3");
+        let unknown = text.replace("\"version\":2", "\"later\":[1],\"version\":2");
         assert!(unpack(copies(), unknown.as_bytes()).is_ok());
         for bytes in [newer.as_bytes(), b"", b"{}", &text.as_bytes()[..text.len() - 1]] {
             assert!(unpack(copies(), bytes).is_err());

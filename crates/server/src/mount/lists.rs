@@ -1,9 +1,10 @@
 //! The start-up lists of a mount: recording one, and fetching what one names.
 //!
-//! The main thread opens the list to fetch, and the directory of the list to write, with the user's rights. Later it can
-//! open nothing that only a privilege would open: so the file is created in the open directory, under a temporary name, and
-//! renamed. Whether that is possible is found out at the start, not when the recording ends.
+//! The server reads the list to fetch before it is confined. Its broker opens the directory of the list to write, and creates
+//! the file there under a temporary name, and renames it. Whether that is possible is found out at the start, not when the
+//! recording ends.
 
+use super::media::OpenFiles;
 use pagefold_control::config::RecordConfig;
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::report::mount::{PrefetchReport, RecordReport, RecordState};
@@ -17,6 +18,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,8 +29,6 @@ pub struct ListFile {
     path: PathBuf,
     folder: Folder,
     name: OsString,
-    /// How long to record; `None`: as long as the mount is.
-    limit: Option<Duration>,
 }
 
 impl ListFile {
@@ -41,21 +41,17 @@ impl ListFile {
         if path.is_dir() {
             return Err(CliError::usage(format!("--record: '{}' is a directory", path.display())));
         }
-        let (name, limit) = (name.to_os_string(), config.limit_s.map(Duration::from_secs));
+        let name = name.to_os_string();
         match Folder::open(parent) {
-            Ok(folder) => Ok(ListFile { path, folder, name, limit }),
+            Ok(folder) => Ok(ListFile { path, folder, name }),
             Err(e) => Err(unwritable(&path, &e)),
         }
     }
 
-    /// Begins the recording of an image with this root. Fails if the list could not be written in the end.
-    pub fn start(self, root: Nid) -> Result<Arc<Recording>> {
-        self.create()
-            .and_then(|_| self.folder.remove(&temporary()))
-            .map_err(|e| unwritable(&self.path, &e))?;
-        let end = self.limit.map(|limit| timer::deadline(Instant::now(), limit));
-        let (recorder, outcome) = (Arc::new(Recorder::new(root)), Mutex::new(None));
-        Ok(Arc::new(Recording { recorder, end, file: self, outcome }))
+    /// Fails if the list could not be written.
+    pub fn check(&self) -> Result<()> {
+        let made = self.create().and_then(|_| self.folder.remove(&temporary()));
+        made.map_err(|e| unwritable(&self.path, &e))
     }
 
     /// Creates the file under its temporary name, for its owner alone.
@@ -65,7 +61,8 @@ impl ListFile {
         self.folder.make_file(&temporary(), 0o600)
     }
 
-    fn write(&self, text: &[u8]) -> Result<()> {
+    /// Writes the list, in place of a file of its name.
+    pub fn write(&self, text: &[u8]) -> Result<()> {
         let failed = |e: SysError| unwritable(&self.path, &e);
         let written = self.create().and_then(|mut file| {
             let written = file.write_all(text).and_then(|()| file.sync_all());
@@ -94,16 +91,28 @@ fn unwritable(path: &Path, error: &SysError) -> CliError {
     CliError::new(exit, format!("--record: writing the list '{}': {error}", path.display()))
 }
 
+/// Writes the list with this text.
+pub type WriteList = Box<dyn Fn(&[u8]) -> Result<()> + Send + Sync>;
+
 /// A recording, under way or written.
 pub struct Recording {
     recorder: Arc<Recorder>,
     end: Option<Instant>,
-    file: ListFile,
+    path: PathBuf,
+    write: WriteList,
     /// The report on the written list, and the error; `None` while the recording is under way.
     outcome: Mutex<Option<(RecordReport, Result<()>)>>,
 }
 
 impl Recording {
+    /// Begins the recording of an image with this root. `write` writes the list in the end.
+    pub fn start(config: &RecordConfig, root: Nid, write: WriteList) -> Arc<Self> {
+        let limit = config.limit_s.map(Duration::from_secs);
+        let end = limit.map(|limit| timer::deadline(Instant::now(), limit));
+        let (recorder, outcome) = (Arc::new(Recorder::new(root)), Mutex::new(None));
+        Arc::new(Recording { recorder, end, path: config.path.clone(), write, outcome })
+    }
+
     /// The recorder, for the file system.
     pub fn recorder(&self) -> Arc<Recorder> {
         self.recorder.clone()
@@ -125,20 +134,38 @@ impl Recording {
             return written;
         }
         let Record { text, entries, lost } = self.recorder.stop();
-        let written = self.file.write(&text);
+        let written = (self.write)(&text);
         let state = if written.is_ok() { RecordState::Written } else { RecordState::Failed };
         let error = written.as_ref().err().map(ToString::to_string);
-        let report = RecordReport { list: self.file.path.clone(), state, entries, lost, error };
+        let report = RecordReport { list: self.path.clone(), state, entries, lost, error };
         *self.outcome.lock().unwrap_or_else(PoisonError::into_inner) = Some((report, written.clone()));
         written
     }
 
     /// The state, for reports.
     pub fn report(&self) -> RecordReport {
-        let list = self.file.path.clone();
+        let list = self.path.clone();
         let recording =
             RecordReport { list, state: RecordState::Recording, entries: 0, lost: 0, error: None };
         self.outcome().map_or(recording, |(report, _)| report)
+    }
+}
+
+/// Reads a file from the beginning, wherever its position is, which other processes share.
+struct Positioned<'f> {
+    file: &'f File,
+    offset: u64,
+}
+
+impl Read for Positioned<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
+        let read = match self.file.read_at(buf, self.offset) {
+            // A pipe has no positions.
+            Err(e) if e.raw_os_error() == Some(libc::ESPIPE) => self.file.read(buf)?,
+            read => read?,
+        };
+        self.offset += read as u64;
+        Ok(read)
     }
 }
 
@@ -151,11 +178,12 @@ pub struct Prefetch {
 }
 
 impl Prefetch {
-    /// Reads the list.
-    pub fn open(path: &Path) -> Result<Self> {
-        let text = File::open(path).and_then(|file| {
+    /// Reads the list, from `files` if it is there; adds it otherwise.
+    pub fn open(path: &Path, files: &mut OpenFiles) -> Result<Self> {
+        let text = files.open(path, |path| File::open(path)).and_then(|file| {
             let mut text = Vec::new();
-            file.take(LIST_BYTES_MAX as u64 + 1).read_to_end(&mut text).map(|_| text)
+            let mut at = Positioned { file: &file, offset: 0 };
+            at.by_ref().take(LIST_BYTES_MAX as u64 + 1).read_to_end(&mut text).map(|_| text)
         });
         let what = || format!("--prefetch: reading the list '{}'", path.display());
         let text = text.map_err(|e| match e.kind() {
@@ -223,9 +251,15 @@ mod tests {
     fn a_list_is_written_as_a_whole_for_its_owner_and_replaces_another() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("list");
-        let open = |path: &Path| ListFile::open(&RecordConfig { path: path.into(), limit_s: Some(0) });
+        let config = |path: &Path| RecordConfig { path: path.into(), limit_s: Some(0) };
+        let open = |path: &Path| ListFile::open(&config(path));
+        let start = |path: &Path| {
+            let list = open(path).unwrap();
+            list.check().unwrap();
+            Recording::start(&config(path), Nid(1), Box::new(move |text| list.write(text)))
+        };
         std::fs::write(&path, "before").unwrap();
-        let recording = open(&path).unwrap().start(Nid(1)).unwrap();
+        let recording = start(&path);
         assert_eq!(recording.remaining(), Some(Duration::ZERO));
         assert_eq!(recording.report().state, RecordState::Recording);
         assert_eq!(std::fs::read(&path).unwrap(), b"before");
@@ -245,7 +279,7 @@ mod tests {
         // The directory goes away before the end.
         let below = dir.path().join("below");
         std::fs::create_dir(&below).unwrap();
-        let recording = open(&below.join("list")).unwrap().start(Nid(1)).unwrap();
+        let recording = start(&below.join("list"));
         std::fs::remove_dir(&below).unwrap();
         let error = recording.finish().unwrap_err();
         assert!(error.to_string().contains("--record: writing the list"), "{error}");

@@ -66,6 +66,20 @@ impl OpenFiles {
         self.0.keys()
     }
 
+    /// Another descriptor of the file with this path, which `open` opens if it is not here yet.
+    pub fn open<E: From<std::io::Error>>(
+        &mut self,
+        path: &Path,
+        open: impl FnOnce(&Path) -> std::result::Result<File, E>,
+    ) -> std::result::Result<File, E> {
+        if let Some(file) = self.0.get(path) {
+            return Ok(file.try_clone()?);
+        }
+        let file = open(path)?;
+        self.0.insert(path.into(), file.try_clone()?);
+        Ok(file)
+    }
+
     /// The descriptors, in the order of the paths.
     pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.0.values().map(AsFd::as_fd)

@@ -1,34 +1,44 @@
 //! The server of a mounted image.
 //!
-//! New threads inherit the capabilities of the thread that starts them, so each part of the set-up runs in a thread
-//! with the right ones. The main thread opens the files with the user's rights. A thread without capabilities asks servers,
-//! opens the image and starts the threads of read-ahead. Another mounts, drops its capabilities, and starts the threads that
-//! serve FUSE requests. A third starts the control socket. Only the main thread keeps the capability to unmount; it
-//! reads nothing of the image and waits for the end.
+//! The order of the set-up is important:
+//!
+//! 1. While there is one thread: the files, the state file and the control socket, with the user's rights, and the [broker],
+//!    a process that keeps these rights for what is done later: to mount, to unmount, to write a list.
+//! 2. The process is confined. From then on no thread has a right that serving does not need.
+//! 3. The image is opened: the first foreign bytes are parsed. Threads of read-ahead, of FUSE and of the control socket start.
+//!
+//! A server that takes a mount over has only the request of the first one to begin with, which the keeper has from before the
+//! image was opened. It unpacks what its predecessor handed over when it is confined: that one has parsed the image.
+//!
+//! The main thread waits for the end, and lets the broker unmount.
+//!
+//! [broker]: crate::broker
 
 pub mod cache;
 mod kept;
-mod lists;
+pub(crate) mod lists;
 pub mod media;
 mod report;
 mod shares;
 
+use crate::broker::{Broker, ByBroker, Duties};
+use crate::confinement::{self, Kind};
 use crate::keeper::{self, ExitOnFailure, FAILED, Handover, KeeperLink, State};
 use crate::socket::{ControlSocket, RequestHandler};
 use crate::startup::StartupChannel;
 use cache::OpenedCache;
-pub use kept::Kept;
-use kept::Version;
+use kept::{Kept, Version};
 use lists::{ListFile, Prefetch, Recording};
 use media::{Media, OpenFiles, Sources};
 use pagefold_control::config::{FuseUring, MountConfig, ReadAheadConfig};
 use pagefold_control::error::{CliError, Exit, Result};
+use pagefold_control::instance::InstanceDir;
 use pagefold_control::instance::state::MountState;
-use pagefold_control::instance::{InstanceDir, RuntimeDir};
 use pagefold_control::media::Location;
 use pagefold_control::protocol::{Request, Response};
+use pagefold_control::report::ConfinementReport;
 use pagefold_control::report::writeback::PassProgress;
-use pagefold_control::startup::{ENDED, Ready, StartRequest};
+use pagefold_control::startup::{ENDED, Ready};
 use pagefold_fuse::{Keep, KeptMount};
 use pagefold_image::mount::{LEAST_REPLY_BYTES, Mount, MountError, MountOptions};
 use pagefold_image::startup::Recorder;
@@ -36,11 +46,12 @@ use pagefold_image::with_causes;
 use pagefold_image::{Image, ImageError, Options};
 use pagefold_page::size::Human;
 use pagefold_remote::RemoteSource;
-use pagefold_sys::privileges::{self, CapabilitySet};
+use pagefold_sys::privileges;
 use pagefold_sys::signal::Termination;
-use pagefold_sys::{SysError, pidfd, ready, rundir};
+use pagefold_sys::{pidfd, ready};
 use report::MountSession;
 use std::fmt::Display;
+use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -58,13 +69,11 @@ pub enum Origin<'a> {
     New {
         /// The socket to the command.
         channel: StartupChannel,
-        /// The request of the command.
-        start: &'a StartRequest,
         /// The lock of the instance.
         lock: &'a OwnedFd,
     },
-    /// A former server has mounted it.
-    TakenOver(Box<Kept>),
+    /// A former server has mounted it, and handed this over.
+    TakenOver(State),
 }
 
 /// Serves a mounted image until it is unmounted or a signal ends it. A keeper, if there is one, starts another server when
@@ -80,20 +89,19 @@ pub fn run(
         pagefold_sys::malloc::share_one_heap();
     }
     privileges::set_private_umask();
-    if rundir::effective_uid() == 0 {
-        // Other users mount with the set-user-id program fusermount3, which must gain privileges.
-        privileges::set_no_new_privs()?;
-    }
     let signals = Termination::listen()?;
-    let is_new = matches!(origin, Origin::New { .. });
-    let served = serve(config, dir, origin, keeper).inspect_err(|failure| {
-        if !is_new {
-            // The former server serves on, or the keeper tries again.
-            keeper.take().iter().for_each(|keeper| keeper.report_failure(&failure.message));
+    let begun = Instant::now();
+    let served = match origin {
+        Origin::New { channel, lock } => serve_new(config, dir, channel, lock, keeper, begun)?,
+        Origin::TakenOver(state) => {
+            serve_again(config, dir, state, keeper, begun).inspect_err(|failure| {
+                // The former server serves on, or the keeper tries again.
+                keeper.take().iter().for_each(|keeper| keeper.report_failure(&failure.message));
+            })?
         }
-    })?;
+    };
     let ended = served.wait_for_end(&signals, keeper);
-    served.end(dir, ended)
+    served.end(ended)
 }
 
 /// A mount that is served.
@@ -101,175 +109,222 @@ struct Served {
     /// Dropped before the mount.
     guard: Option<ExitOnFailure>,
     mount: Mount,
+    broker: Arc<Broker>,
     recording: Option<Arc<Recording>>,
     /// The socket to a command in the foreground.
     command: Option<UnixStream>,
 }
 
-fn serve(
+/// A server that has opened the image.
+struct Prepared {
+    opened: Opened,
+    broker: Arc<Broker>,
+    confinement: ConfinementReport,
+    options: MountOptions,
+    versions: Vec<Version>,
+    recording: Option<Arc<Recording>>,
+    prefetch: Option<Prefetch>,
+    begun: Instant,
+}
+
+fn serve_new(
     config: &MountConfig,
     dir: &InstanceDir,
-    mut origin: Origin<'_>,
+    channel: StartupChannel,
+    lock: &OwnedFd,
     keeper: &mut Option<KeeperLink>,
+    begun: Instant,
 ) -> Result<Served> {
-    let begun = Instant::now();
-    let mut files = match &mut origin {
-        Origin::New { .. } => OpenFiles::default(),
-        Origin::TakenOver(kept) => std::mem::take(&mut kept.files),
-    };
-    let media =
-        Media::open_with(&config.media, &mut files, |text| crate::log::warning(format_args!("{text}")))?;
-    let list_file = origin.optional(config.record.as_ref().map(ListFile::open))?;
-    let prefetch = origin.optional(config.prefetch.as_deref().map(Prefetch::open))?;
-    let is_root = rundir::effective_uid() == 0;
-    let keep = if is_root { CapabilitySet::SYS_ADMIN } else { CapabilitySet::empty() };
-    privileges::drop_capabilities_except(keep)?;
-    if let Origin::New { .. } = origin {
-        write_state(config, dir)?;
-    }
-    let Opened { image, remote, notes, cache } = run_in_thread(|| {
-        privileges::drop_capabilities()?;
-        let opened = open_image(config, media)?;
-        prefetch.as_ref().map(|prefetch| prefetch.start(&opened.image)).transpose()?;
-        Ok(opened)
-    })?;
-    let root = image.superblock().root_nid;
-    let recording = origin.optional(list_file.map(|file| file.start(root)))?;
-    let mut warnings = warnings(&image, notes, cache.as_ref(), prefetch.as_ref());
-    let recorder = recording.as_ref().map(|recording| recording.recorder());
-    let options = options(config, recorder, !remote.is_empty());
-    let versions = Version::of(&remote);
-    if let Origin::TakenOver(kept) = &origin {
-        kept.check_versions(&versions)?;
-    }
-    let (mount, control, startup, command) = match origin {
-        Origin::New { channel, start, lock } => {
-            let control = ControlSocket::bind(&dir.control_path())?;
-            let command = channel.foreground_socket()?;
-            let handover = Handover {
-                start,
-                lock: lock.as_fd(),
-                control: control.as_fd(),
-                command: command.as_ref().map(AsFd::as_fd),
-            };
-            let pack = |mount: &KeptMount| kept::pack(&handover, mount, &files, &versions);
-            let image = image.clone();
-            let mount = run_in_thread(|| mount(config, image, &options, &pack, keeper.as_mut()))?;
-            (mount, control, Some(channel), command)
-        }
-        Origin::TakenOver(kept) => take_over(config, dir, &image, &options, *kept, keeper.as_mut())?,
-    };
-    let is_kept = mount.kept() == Some(&Ok(())) && keeper.is_some();
-    // If a new server fails before the command confirms it, nothing stays mounted.
-    let mut guard = (is_kept && startup.is_none()).then(|| ExitOnFailure);
-    keeper.iter().for_each(KeeperLink::become_independent);
-    if config.media.remote.authorization.is_some() || config.media.remote.stores.is_some() {
-        // Not before: the helper that mounts for users looks at this process.
-        privileges::forbid_dumps()?;
-    }
-    let without_rings =
-        crate::transport::warning(mount.transport()).filter(|_| config.fuse_uring == FuseUring::On);
-    warnings.extend(without_rings.clone());
-    let session = MountSession {
-        config: config.clone(),
-        dir: dir.clone(),
-        image,
-        threads: mount.threads(),
-        transport: crate::transport::name(mount.transport()),
-        without_rings,
-        rings: crate::transport::rings(mount.transport()),
-        not_kept: crate::transport::not_kept(mount.kept(), mount.transport()),
-        max_read_bytes: mount.read_bytes(),
-        requests: mount.requests(),
-        remote,
-        cache,
-        begun,
-        first_read: mount.first_read(),
-        recording: recording.clone(),
-        prefetch,
-    };
-    run_in_thread(|| {
-        privileges::drop_capabilities()?;
-        control.serve(Arc::new(session))
-    })?;
-    // Before the command can kill this server: from now on its death is not that of the mount.
-    keeper.iter().for_each(KeeperLink::report_serving);
-    if let Some(channel) = startup {
-        channel.ready(&Ready {
-            device: config.mount_point.display().to_string(),
-            export: "fuse".into(),
-            swap_warning: None,
-            warnings,
-        })?;
-        guard = is_kept.then(|| ExitOnFailure);
-    }
-    Ok(Served { guard, mount, recording, command })
-}
-
-/// Waits until this server may take the mount over, and serves it. Returns what a new mount has too; no command waits for
-/// it.
-fn take_over(
-    config: &MountConfig,
-    dir: &InstanceDir,
-    image: &Image,
-    options: &MountOptions,
-    kept: Kept,
-    keeper: Option<&mut KeeperLink>,
-) -> Result<(Mount, ControlSocket, Option<StartupChannel>, Option<UnixStream>)> {
-    let Kept { mount, control, command, packed, .. } = kept;
-    let keeper = keeper.ok_or_else(|| CliError::failed("there is no keeper"))?;
-    keeper.wait_for_turn()?;
-    keeper.note_taken_over(packed);
-    write_state(config, dir)?;
-    // Before the mount: an error after it would unmount.
-    let control = ControlSocket::taken_over(control)?;
-    let mount = run_in_thread(|| {
-        privileges::drop_capabilities()?;
-        Mount::take_over(image.clone(), &config.mount_point, options, mount)
-            .map_err(|e| mount_failure(config, e))
-    })?;
-    Ok((mount, control, None, command))
-}
-
-/// The warnings of a new mount, each a clause.
-fn warnings(
-    image: &Image,
-    notes: Vec<String>,
-    cache: Option<&OpenedCache>,
-    prefetch: Option<&Prefetch>,
-) -> Vec<String> {
-    let short = image.short_devices();
-    let short = short.iter().map(|short| format!("{short}; reads of the missing part fail"));
-    let of_cache = cache.and_then(OpenedCache::warning).map(String::from);
-    short.chain(notes).chain(of_cache).chain(prefetch.and_then(Prefetch::warning)).collect()
-}
-
-impl Origin<'_> {
-    /// The parts of a list, which a server can do without that takes over: nobody is there to read an error.
-    fn optional<T>(&self, made: Option<Result<T>>) -> Result<Option<T>> {
-        match (self, made) {
-            (Origin::TakenOver(_), Some(Err(e))) => {
-                crate::log::warning(format_args!("{e}"));
-                Ok(None)
-            }
-            (_, made) => made.transpose(),
-        }
-    }
-}
-
-fn write_state(config: &MountConfig, dir: &InstanceDir) -> Result<()> {
-    dir.write_state(&MountState {
+    let mut files = OpenFiles::default();
+    let media = open_media(config, &mut files)?;
+    let prefetch = config.prefetch.as_deref().map(|path| Prefetch::open(path, &mut files)).transpose()?;
+    let list = config.record.as_ref().map(ListFile::open).transpose()?;
+    let folder = File::open(dir.path()).map_err(|e| CliError::io("opening the instance", &e))?;
+    let control = ControlSocket::bind(&dir.control_path())?;
+    let state = MountState {
         image: config.media.image.name(),
         mount_point: config.mount_point.clone(),
         server: pidfd::Identity::of_self().map(Into::into),
+        device: None,
+    };
+    dir.write_state(&state)?;
+    let duties = Duties::new(dir, config, state, keeper.as_ref().map_or(&[], KeeperLink::start), list);
+    let (broker, confinement) = confine(config, duties, keeper)?;
+    let prepared = Prepared::new(config, media, prefetch, broker, confinement, begun, true)?;
+    let command = channel.foreground_socket()?;
+    let handover = Handover {
+        lock: lock.as_fd(),
+        folder: folder.as_fd(),
+        control: control.as_fd(),
+        command: command.as_ref().map(AsFd::as_fd),
+    };
+    let keep = keeper.as_mut().map(|keeper| -> Keep<'_> {
+        let pack = |mount: &KeptMount| kept::pack(&handover, mount, &files, &prepared.versions);
+        Box::new(move |mount| {
+            pack(&mount).and_then(|state| keeper.hand_over(state)).map_err(|e| e.to_string())
+        })
+    });
+    let by_broker = ByBroker(prepared.broker.clone());
+    let mount = Mount::new_kept(prepared.opened.image.clone(), &prepared.options, &by_broker, keep)
+        .map_err(|e| mount_failure(config, e))?;
+    let is_kept = mount.kept() == Some(&Ok(())) && keeper.is_some();
+    keeper.iter().for_each(KeeperLink::become_independent);
+    let mut warnings = warnings(&prepared.opened, prepared.prefetch.as_ref());
+    warnings.extend(without_rings(config, &mount));
+    let mut served = prepared.serve(config, dir, mount, control, command)?;
+    // Before the command can kill this server: from now on its death is not that of the mount.
+    keeper.iter().for_each(KeeperLink::report_serving);
+    // If a new server fails before the command confirms it, nothing stays mounted.
+    channel.ready(&Ready {
+        device: config.mount_point.display().to_string(),
+        export: "fuse".into(),
+        swap_warning: None,
+        warnings,
+    })?;
+    served.guard = is_kept.then(|| ExitOnFailure);
+    Ok(served)
+}
+
+/// Waits until this server may take the mount over, and serves it. No command waits for it.
+fn serve_again(
+    config: &MountConfig,
+    dir: &InstanceDir,
+    state: State,
+    keeper: &mut Option<KeeperLink>,
+    begun: Instant,
+) -> Result<Served> {
+    let list = config.record.as_ref().map(ListFile::open).transpose();
+    let list = or_without(list);
+    let state_file = dir.read_state_as::<MountState>();
+    let state_file = state_file.ok_or_else(|| CliError::failed("the state file cannot be read"))?;
+    let link = keeper.as_mut().ok_or_else(|| CliError::failed("there is no keeper"))?;
+    let duties = Duties::new(dir, config, state_file, link.start(), list);
+    let (broker, confinement) = confine(config, duties, keeper)?;
+    let mut kept = Kept::of(state)?;
+    let mut files = std::mem::take(&mut kept.files);
+    let media = open_media(config, &mut files)?;
+    let prefetch = config.prefetch.as_deref().map(|path| Prefetch::open(path, &mut files)).transpose();
+    let prefetch = or_without(prefetch);
+    let prepared = Prepared::new(config, media, prefetch, broker, confinement, begun, false)?;
+    kept.check_versions(&prepared.versions)?;
+    let Kept { mount, control, command, packed, .. } = kept;
+    let link = keeper.as_mut().ok_or_else(|| CliError::failed("there is no keeper"))?;
+    prepared.broker.take_turn(link.wait_for_turn()?)?;
+    link.note_taken_over(packed);
+    // Before the mount: an error after it would unmount.
+    let control = ControlSocket::taken_over(control)?;
+    let mounted = prepared.broker.former_mount(mount.device, mount.is_by_helper);
+    let mount = Mount::take_over(prepared.opened.image.clone(), mounted, &prepared.options, mount)
+        .map_err(|e| mount_failure(config, e))?;
+    let guard = ExitOnFailure;
+    link.become_independent();
+    let served = prepared.serve(config, dir, mount, control, command)?;
+    link.report_serving();
+    Ok(Served { guard: Some(guard), ..served })
+}
+
+/// The part of a list of a server that takes over, which can do without it: nobody is there to read an error.
+fn or_without<T>(made: Result<Option<T>>) -> Option<T> {
+    made.unwrap_or_else(|e| {
+        crate::log::warning(format_args!("{e}"));
+        None
     })
 }
 
-/// Runs `make` in a separate thread and waits for it. Threads started by `make` inherit the capabilities of that
-/// thread.
-fn run_in_thread<T: Send>(make: impl FnOnce() -> Result<T> + Send) -> Result<T> {
-    std::thread::scope(|s| s.spawn(make).join())
-        .unwrap_or_else(|_| Err(CliError::failed("setting up the mount: a thread panicked")))
+fn open_media(config: &MountConfig, files: &mut OpenFiles) -> Result<Media> {
+    Media::open_with(&config.media, files, |text| crate::log::warning(format_args!("{text}")))
+}
+
+/// Forks the broker, and confines this process.
+fn confine(
+    config: &MountConfig,
+    duties: Duties,
+    keeper: &mut Option<KeeperLink>,
+) -> Result<(Arc<Broker>, ConfinementReport)> {
+    let broker = Broker::start(duties)?;
+    if let Some(keeper) = keeper {
+        let broker = broker.clone();
+        keeper.start_keepers_by(move |link| broker.start_keeper(link.as_fd()));
+    }
+    let is_remote = config.media.all().any(|location| matches!(location, Location::Url(_)));
+    let rings = config.fuse_uring == FuseUring::On;
+    Ok((broker, confinement::confine(Kind::Image { is_remote, rings })?))
+}
+
+impl Prepared {
+    fn new(
+        config: &MountConfig,
+        media: Media,
+        prefetch: Option<Prefetch>,
+        broker: Arc<Broker>,
+        confinement: ConfinementReport,
+        begun: Instant,
+        is_new: bool,
+    ) -> Result<Self> {
+        let opened = open_image(config, media)?;
+        prefetch.as_ref().map(|prefetch| prefetch.start(&opened.image)).transpose()?;
+        let root = opened.image.superblock().root_nid;
+        let record = |config| {
+            broker.check_list()?;
+            let broker = broker.clone();
+            Ok(Recording::start(config, root, Box::new(move |text| broker.write_list(text))))
+        };
+        let recording = match (is_new, config.record.as_ref().map(record).transpose()) {
+            (true, recording) => recording?,
+            (false, recording) => or_without(recording),
+        };
+        let recorder = recording.as_ref().map(|recording| recording.recorder());
+        let options = options(config, recorder, !opened.remote.is_empty());
+        let versions = Version::of(&opened.remote);
+        Ok(Prepared { opened, broker, confinement, options, versions, recording, prefetch, begun })
+    }
+
+    /// Lets commands connect.
+    fn serve(
+        self,
+        config: &MountConfig,
+        dir: &InstanceDir,
+        mount: Mount,
+        control: ControlSocket,
+        command: Option<UnixStream>,
+    ) -> Result<Served> {
+        let Prepared { opened, broker, confinement, recording, prefetch, begun, .. } = self;
+        let session = MountSession {
+            config: config.clone(),
+            dir: dir.clone(),
+            image: opened.image,
+            threads: mount.threads(),
+            transport: crate::transport::name(mount.transport()),
+            without_rings: without_rings(config, &mount),
+            rings: crate::transport::rings(mount.transport()),
+            not_kept: crate::transport::not_kept(mount.kept(), mount.transport()),
+            confinement,
+            max_read_bytes: mount.read_bytes(),
+            requests: mount.requests(),
+            remote: opened.remote,
+            cache: opened.cache,
+            begun,
+            first_read: mount.first_read(),
+            recording: recording.clone(),
+            prefetch,
+        };
+        control.serve(Arc::new(session))?;
+        Ok(Served { guard: None, mount, broker, recording, command })
+    }
+}
+
+/// The warning that rings do not serve, if the user wants them.
+fn without_rings(config: &MountConfig, mount: &Mount) -> Option<String> {
+    crate::transport::warning(mount.transport()).filter(|_| config.fuse_uring == FuseUring::On)
+}
+
+/// The warnings of a new mount, each a clause.
+fn warnings(opened: &Opened, prefetch: Option<&Prefetch>) -> Vec<String> {
+    let short = opened.image.short_devices();
+    let short = short.iter().map(|short| format!("{short}; reads of the missing part fail"));
+    let notes = opened.notes.iter().cloned();
+    let of_cache = opened.cache.as_ref().and_then(OpenedCache::warning).map(String::from);
+    short.chain(notes).chain(of_cache).chain(prefetch.and_then(Prefetch::warning)).collect()
 }
 
 /// An image, those of its sources that are on servers, and their cache.
@@ -330,20 +385,6 @@ fn options(config: &MountConfig, recorder: Option<Arc<Recorder>>, is_remote: boo
     }
 }
 
-fn mount(
-    config: &MountConfig,
-    image: Image,
-    options: &MountOptions,
-    pack: &(dyn Fn(&KeptMount) -> Result<State> + Sync),
-    keeper: Option<&mut KeeperLink>,
-) -> Result<Mount> {
-    let drop_all = || -> Result<(), SysError> { privileges::drop_capabilities() };
-    let keep = keeper.map(|keeper| -> Keep<'_> {
-        Box::new(|mount| pack(&mount).and_then(|state| keeper.hand_over(state)).map_err(|e| e.to_string()))
-    });
-    Mount::new_kept(image, &config.mount_point, options, drop_all, keep).map_err(|e| mount_failure(config, e))
-}
-
 /// The error for a failure of an image, with its causes. The message begins with `what`.
 pub fn image_failure(what: impl Display, error: &ImageError) -> CliError {
     let exit = match error {
@@ -387,7 +428,7 @@ fn failure(error: &MountError) -> CliError {
 
 impl Served {
     /// Unmounts, and cleans up.
-    fn end(mut self, dir: &InstanceDir, ended: Result<()>) -> Result<()> {
+    fn end(mut self, ended: Result<()>) -> Result<()> {
         match (ended, self.guard.take()) {
             (Ok(()), guard) => std::mem::forget(guard),
             (Err(e), guard) => {
@@ -399,9 +440,7 @@ impl Served {
         self.mount.stop().map_err(|e| failure(&e))?;
         // After the last read. An error must not leave the folder behind.
         let recorded = self.recording.map_or(Ok(()), |recording| recording.finish());
-        let runtime = RuntimeDir::containing(dir)?;
-        let _locked = runtime.lock()?;
-        dir.remove().and(recorded)?;
+        self.broker.remove_files().and(recorded)?;
         if let Some(mut command) = self.command {
             // It may have gone.
             let _ = command.write_all(&[ENDED, b"\n"].concat());
@@ -412,7 +451,8 @@ impl Served {
     /// Waits until the image is unmounted, a signal comes, or the command in the foreground exits. Meanwhile it ends the
     /// recording when its time is over, and replaces a dead keeper.
     fn wait_for_end(&self, signals: &Termination, keeper: &mut Option<KeeperLink>) -> Result<()> {
-        let Served { mount, recording, command, .. } = self;
+        let Served { mount, broker, recording, command, .. } = self;
+        let mut has_broker = true;
         loop {
             let remaining = recording.as_ref().and_then(|recording| recording.remaining());
             // A descriptor that is polled anyway stands for one that is missing.
@@ -422,20 +462,26 @@ impl Served {
                 mount.first_end(),
                 command.as_ref().map_or(mount.ended(), AsFd::as_fd),
                 keeper.as_ref().map_or(mount.ended(), AsFd::as_fd),
+                if has_broker { broker.as_fd() } else { mount.ended() },
             ];
-            let [signalled, ended, first_ended, exited, keeper_ended] = ready::wait(fds, remaining)?;
+            let [signalled, ended, first_ended, exited, keeper_ended, broker_ended] =
+                ready::wait(fds, remaining)?;
             if let Some(recording) = recording
                 && recording.remaining().is_some_and(|left| left.is_zero())
             {
                 // The report has the error, and so has the end of the server.
                 let _ = recording.finish();
             }
-            if first_ended
+            let mut failure = mount.failure().filter(|_| first_ended);
+            if broker_ended && has_broker && !ended {
+                has_broker = false;
+                failure = failure.or_else(|| Some("the broker of this server has died".into()));
+            }
+            if let Some(why) = failure
                 && keeper.is_some()
                 && mount.kept() == Some(&Ok(()))
-                && let Some(why) = mount.failure()
             {
-                // The next server has all its threads.
+                // The next server has all its threads, and a broker.
                 crate::log::error(format_args!("{why}"));
                 crate::log::finish();
                 std::process::exit(FAILED);

@@ -7,7 +7,7 @@ use pagefold_control::instance::InstanceDir;
 use pagefold_control::report::disk::RingsReport;
 use pagefold_control::report::keeper::KeeperReport;
 use pagefold_control::report::mount::{BudgetReport, MountReport, ReadsReport, RemoteReport};
-use pagefold_control::report::{LatencyReport, ServerReport};
+use pagefold_control::report::{ConfinementReport, LatencyReport, ServerReport};
 use pagefold_image::{Image, ImageStats, ReadStats};
 use pagefold_page::latency::Latency;
 use pagefold_remote::RemoteSource;
@@ -33,6 +33,8 @@ pub struct MountSession {
     pub rings: Option<RingsReport>,
     /// Why the mount does not outlive this server; `None` if it does.
     pub not_kept: Option<String>,
+    /// How this server is confined.
+    pub confinement: ConfinementReport,
     /// The longest read request, bytes.
     pub max_read_bytes: usize,
     /// Requests that the kernel has sent so far.
@@ -65,6 +67,7 @@ pub fn report(session: &MountSession) -> MountReport {
         without_rings: session.without_rings.clone(),
         rings: session.rings,
         keeper: KeeperReport::new(&session.dir, session.not_kept.as_deref()),
+        confinement: session.confinement.clone(),
         max_read_bytes: session.max_read_bytes,
         requests: session.requests.load(Ordering::Relaxed),
         budget: copied! {

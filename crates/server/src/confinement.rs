@@ -1,0 +1,58 @@
+//! Confining servers: which files and system calls each kind keeps.
+//!
+//! [`pagefold_sys::confine`] applies the layers. `SECURITY.md` says what is promised for each kind.
+
+use pagefold_control::error::Result;
+use pagefold_control::report::ConfinementReport;
+use pagefold_sys::confine::{self, InForce, Wall};
+use pagefold_sys::privileges;
+
+/// The environment variable that turns confinement off, to debug a server: `PAGEFOLD_CONFINEMENT=off`.
+const VARIABLE: &str = "PAGEFOLD_CONFINEMENT";
+/// Files about the machine: its CPUs, and the policy of memory that glibc's malloc reads.
+const READABLE: [&str; 2] = ["/sys/devices/system/cpu", "/proc/sys/vm/overcommit_memory"];
+/// ioctl(2): `FUSE_DEV_IOC_CLONE`.
+const CLONE_CHANNEL: u64 = 0x8004_E500;
+
+/// The kind of a server.
+#[derive(Debug, Clone, Copy)]
+pub enum Kind {
+    /// That of a mounted image.
+    Image {
+        /// Whether it asks servers, and so needs files with names, certificates and credentials, and programs.
+        is_remote: bool,
+        /// Whether requests come through io_uring.
+        rings: bool,
+    },
+}
+
+/// Confines the calling process, which has one thread, as a server of this kind.
+pub fn confine(kind: Kind) -> Result<ConfinementReport> {
+    let Kind::Image { is_remote, rings } = kind;
+    let why = match std::env::var_os(VARIABLE).is_some_and(|value| value == "off") {
+        true => Some(format!("{VARIABLE}=off turns it off")),
+        false if is_remote => Some("a server that asks other servers is not confined yet".into()),
+        false => None,
+    };
+    if let Some(why) = why {
+        privileges::drop_capabilities()?;
+        privileges::forbid_dumps()?;
+        return Ok(ConfinementReport { missing: vec![why], ..ConfinementReport::default() });
+    }
+    let wall = Wall {
+        changes_user: true,
+        readable: READABLE.map(Into::into).to_vec(),
+        has_rings: rings,
+        ioctls: vec![CLONE_CHANNEL],
+        ..Wall::default()
+    };
+    let InForce { user, files_are_confined, scopes_are_confined, calls_are_filtered, missing } =
+        confine::confine(&wall)?;
+    Ok(ConfinementReport {
+        user,
+        files: files_are_confined,
+        signals: scopes_are_confined,
+        system_calls: calls_are_filtered,
+        missing,
+    })
+}
