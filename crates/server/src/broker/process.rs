@@ -25,19 +25,12 @@ pub struct Duties {
     config: Box<MountConfig>,
     /// The request to start, JSON, for keepers; empty without one.
     start: Vec<u8>,
-    list: Option<ListFile>,
 }
 
 impl Duties {
-    /// Those of the request `start` (`config`, and JSON), with the list to write. `state` is in the state file.
-    pub fn new(
-        dir: &InstanceDir,
-        config: &MountConfig,
-        state: MountState,
-        start: &[u8],
-        list: Option<ListFile>,
-    ) -> Self {
-        Duties { dir: dir.clone(), state, config: Box::new(config.clone()), start: start.to_vec(), list }
+    /// Those of the request `start` (`config`, and JSON). `state` is in the state file.
+    pub fn new(dir: &InstanceDir, config: &MountConfig, state: MountState, start: &[u8]) -> Self {
+        Duties { dir: dir.clone(), state, config: Box::new(config.clone()), start: start.to_vec() }
     }
 
     /// The mount point.
@@ -68,7 +61,7 @@ pub fn start(duties: Duties, stream: UnixStream) -> Result<()> {
         });
         let name = duties.dir.name().as_str().to_string();
         let start_keeper = keeper::starter(name, KeptKind::Image, duties.start.clone());
-        let process = BrokerProcess { duties, server, mounted: former, start_keeper };
+        let process = BrokerProcess { duties, server, mounted: former, list: None, start_keeper };
         u8::from(process.run(&stream).is_err())
     })?;
     Ok(())
@@ -79,6 +72,8 @@ struct BrokerProcess {
     /// The server, which has forked this process.
     server: Option<Identity>,
     mounted: Option<Box<dyn OwnedMount>>,
+    /// Opened by the first request that needs it.
+    list: Option<ListFile>,
     start_keeper: keeper::StartKeeper,
 }
 
@@ -135,8 +130,13 @@ impl BrokerProcess {
         Ok(Answer::default())
     }
 
-    fn list(&self) -> Result<&ListFile> {
-        self.duties.list.as_ref().ok_or_else(|| CliError::failed("no list is recorded"))
+    fn list(&mut self) -> Result<&ListFile> {
+        let config = self.duties.config.record.as_ref();
+        let config = config.ok_or_else(|| CliError::failed("no list is recorded"))?;
+        match &mut self.list {
+            Some(list) => Ok(list),
+            list => Ok(list.insert(ListFile::open(config)?)),
+        }
     }
 
     fn mount(&mut self, read_bytes: u64) -> std::result::Result<Answer, Failure> {

@@ -28,7 +28,7 @@ use crate::socket::{ControlSocket, RequestHandler};
 use crate::startup::StartupChannel;
 use cache::OpenedCache;
 use kept::{Kept, Version};
-use lists::{ListFile, Prefetch, Recording};
+use lists::{Prefetch, Recording};
 use media::{Media, OpenFiles, Sources};
 use pagefold_control::config::{FuseUring, MountConfig, ReadAheadConfig};
 use pagefold_control::error::{CliError, Exit, Result};
@@ -138,7 +138,6 @@ fn serve_new(
     let mut files = OpenFiles::default();
     let media = open_media(config, &mut files)?;
     let prefetch = config.prefetch.as_deref().map(|path| Prefetch::open(path, &mut files)).transpose()?;
-    let list = config.record.as_ref().map(ListFile::open).transpose()?;
     let folder = File::open(dir.path()).map_err(|e| CliError::io("opening the instance", &e))?;
     let control = ControlSocket::bind(&dir.control_path())?;
     let state = MountState {
@@ -148,7 +147,7 @@ fn serve_new(
         device: None,
     };
     dir.write_state(&state)?;
-    let duties = Duties::new(dir, config, state, keeper.as_ref().map_or(&[], KeeperLink::start), list);
+    let duties = Duties::new(dir, config, state, keeper.as_ref().map_or(&[], KeeperLink::start));
     let (broker, confinement) = confine(config, duties, keeper)?;
     let prepared = Prepared::new(config, media, prefetch, broker, confinement, begun, true)?;
     let command = channel.foreground_socket()?;
@@ -193,12 +192,10 @@ fn serve_again(
     keeper: &mut Option<KeeperLink>,
     begun: Instant,
 ) -> Result<Served> {
-    let list = config.record.as_ref().map(ListFile::open).transpose();
-    let list = or_without(list);
     let state_file = dir.read_state_as::<MountState>();
     let state_file = state_file.ok_or_else(|| CliError::failed("the state file cannot be read"))?;
     let link = keeper.as_mut().ok_or_else(|| CliError::failed("there is no keeper"))?;
-    let duties = Duties::new(dir, config, state_file, link.start(), list);
+    let duties = Duties::new(dir, config, state_file, link.start());
     let (broker, confinement) = confine(config, duties, keeper)?;
     let mut kept = Kept::of(state)?;
     let mut files = std::mem::take(&mut kept.files);
