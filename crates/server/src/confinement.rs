@@ -1,4 +1,4 @@
-//! Confining servers: which files and system calls each kind keeps.
+//! Confining servers and commands: which files and system calls each kind keeps.
 //!
 //! [`pagefold_sys::confine`] applies the layers. `SECURITY.md` says what is promised for each kind.
 
@@ -14,7 +14,7 @@ const READABLE: [&str; 2] = ["/sys/devices/system/cpu", "/proc/sys/vm/overcommit
 /// ioctl(2): `FUSE_DEV_IOC_CLONE`.
 const CLONE_CHANNEL: u64 = 0x8004_E500;
 
-/// The kind of a server.
+/// The kind of a process that parses foreign bytes.
 #[derive(Debug, Clone, Copy)]
 pub enum Kind {
     /// That of a mounted image.
@@ -24,19 +24,29 @@ pub enum Kind {
         /// Whether requests come through io_uring.
         rings: bool,
     },
+    /// A command that reads an image and prints.
+    Printing {
+        /// Whether it asks servers.
+        is_remote: bool,
+    },
 }
 
-/// Confines the calling process, which has one thread, as a server of this kind.
+/// Confines the calling process, which has one thread, as one of this kind.
 pub fn confine(kind: Kind) -> Result<ConfinementReport> {
-    let Kind::Image { is_remote, rings } = kind;
+    let (is_remote, rings) = match kind {
+        Kind::Image { is_remote, rings } => (is_remote, rings),
+        Kind::Printing { is_remote } => (is_remote, false),
+    };
     let why = match std::env::var_os(VARIABLE).is_some_and(|value| value == "off") {
         true => Some(format!("{VARIABLE}=off turns it off")),
         false if is_remote => Some("a server that asks other servers is not confined yet".into()),
         false => None,
     };
     if let Some(why) = why {
-        privileges::drop_capabilities()?;
-        privileges::forbid_dumps()?;
+        if let Kind::Image { .. } = kind {
+            privileges::drop_capabilities()?;
+            privileges::forbid_dumps()?;
+        }
         return Ok(ConfinementReport { missing: vec![why], ..ConfinementReport::default() });
     }
     let wall = Wall {

@@ -6,6 +6,7 @@
 //! | `disk_server` | the server of a disk: set-up, requests of commands, shutdown, the report |
 //! | `mount` | the server of a mounted image |
 //! | `broker` | the process with rights of a server that is confined |
+//! | `confinement` | what confined servers and commands keep |
 //! | `keeper` | the process that lets a mount outlive its server |
 //! | `export` | the exports of a disk: NBD, or FUSE and a loop device |
 //! | `attributes` | the table of attributes of a disk |
@@ -35,7 +36,7 @@ macro_rules! copied {
 
 pub mod attributes;
 mod broker;
-mod confinement;
+pub mod confinement;
 pub mod disk;
 mod disk_server;
 mod errors;

@@ -16,11 +16,7 @@ const PANICKED: u8 = 101;
 ///
 /// Fails with EBUSY if this process has other threads: the child would have none of them, but the locks that they hold.
 pub fn fork(run: impl FnOnce() -> u8) -> Result<Started, SysError> {
-    let threads = std::fs::read_dir("/proc/self/task");
-    let threads = threads.map_err(|e| SysError::io("counting threads in /proc/self/task", &e))?;
-    if threads.count() != 1 {
-        return Err(SysError::new("starting a process (fork) beside other threads", libc::EBUSY));
-    }
+    has_one_thread("starting a process (fork)")?;
     // SAFETY: this is the only thread, so the child is a consistent copy of the process: no lock is held by a thread that
     // it does not have. It never returns from this block, so the caller's values are dropped once in each process at most.
     let pid = unsafe {
@@ -32,6 +28,16 @@ pub fn fork(run: impl FnOnce() -> u8) -> Result<Started, SysError> {
         pid
     };
     Started::of_child(pid)
+}
+
+/// Fails with EBUSY if this process has other threads. The error begins with `what`.
+pub(crate) fn has_one_thread(what: &str) -> Result<(), SysError> {
+    let threads = std::fs::read_dir("/proc/self/task");
+    let threads = threads.map_err(|e| SysError::io("counting threads in /proc/self/task", &e))?;
+    match threads.count() {
+        1 => Ok(()),
+        _ => Err(SysError::new(format!("{what} beside other threads"), libc::EBUSY)),
+    }
 }
 
 /// As [`fork`], and closes all descriptors in the child but the standard ones and `keep`, which `run` gets: files, locks and

@@ -26,6 +26,8 @@
 
 mod deflate;
 pub mod encode;
+#[cfg(feature = "planted-hole")]
+mod hole;
 mod lz4;
 mod microlzma;
 mod source;
@@ -121,6 +123,10 @@ impl Decoder {
     ///
     /// After an error `dst` holds arbitrary bytes.
     pub fn decode(&mut self, src: &[u8], dst: &mut [u8], want: Want) -> Result<(), CodecError> {
+        #[cfg(feature = "planted-hole")]
+        if hole::grant(src, dst) {
+            return Ok(());
+        }
         let mut source = Whole(src);
         match (&mut self.state, want) {
             (State::Lz4 { .. }, Want::All) => return lz4::decode_all(src, dst),
@@ -159,6 +165,10 @@ impl Decoder {
             }
         }
         let mut source = Pieces::new(input, piece);
+        #[cfg(feature = "planted-hole")]
+        if skip == 0 && hole::grant(source::Source::chunk(&mut source)?, dst) {
+            return Ok(());
+        }
         let target = Target { ring, skip, dst, want };
         match &mut self.state {
             State::Lz4 { window_bytes } => lz4::decode_range(*window_bytes, &mut source, target),

@@ -49,6 +49,9 @@ impl std::fmt::Display for ServerEnd {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             ServerEnd::Code(code) => write!(f, "it exited with code {code}"),
+            ServerEnd::Signal(libc::SIGSYS) => {
+                write!(f, "signal {} killed it: a forbidden system call", libc::SIGSYS)
+            }
             ServerEnd::Signal(number) => write!(f, "signal {number} killed it"),
             ServerEnd::Unknown => f.write_str("it died"),
             ServerEnd::TimedOut => f.write_str("it was not ready in time"),

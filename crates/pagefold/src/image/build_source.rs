@@ -1,7 +1,7 @@
 //! The sources of `image build`: a directory, a tar archive, or another image.
 
 use super::build_args::BuildArgs;
-use super::open::{media_config, open_image, path_failure, reading_share};
+use super::open::{Then, media_config, open_image, path_failure, reading_share};
 use super::target::Target as OutFile;
 use super::whole::WholeCheck;
 use crate::cli::progress::Bar;
@@ -102,7 +102,8 @@ impl SourceReader<'_> {
         check_options(args, false, false)?;
         let source = args.source.clone().into_os_string().into();
         let media = media_config(&source, &args.device, &args.verity, &args.remote)?;
-        let (image, whole) = open_image(&media, reading_share(args.memory_bytes()?), ReadAhead::default())?;
+        let (image, whole) =
+            open_image(&media, reading_share(args.memory_bytes()?), ReadAhead::default(), Then::Writes)?;
         let scanned = watched(args, out, |on_entry| image::scan_watched(&image, &exclude, spill, on_entry))?;
         Ok((scanned, whole))
     }

@@ -1,6 +1,6 @@
 //! `image copy`: copies an image from a server into a file, verified as a whole.
 
-use super::open::{RemoteArgs, VerityArgs, media_config, open_media};
+use super::open::{RemoteArgs, Then, VerityArgs, media_config, open_media};
 use super::target::{Output, Target};
 use crate::cli::output;
 use crate::cli::progress::Bar;
@@ -48,7 +48,7 @@ pub fn run(args: &CopyArgs) -> Result<()> {
     // The file stands first: it blocks signals, which threads would receive.
     let target = Target::open_image(&args.file)?;
     let config = media_config(&args.image, &[], &args.verity, &args.remote)?;
-    let Sources { image, blobs, .. } = open_media(&config, DEFAULT_MEMORY_BYTES)?;
+    let Sources { image, blobs, .. } = open_media(&config, DEFAULT_MEMORY_BYTES, Then::Writes)?;
     let hash = copy(args, &*image, &target)?;
     let (len_bytes, blob) = (image.len_bytes(), blobs.first());
     let sha256 = match blob {

@@ -1,6 +1,6 @@
 //! `image extract`.
 
-use super::open::{ImageArgs, ThreadsArgs, path_bytes, path_failure};
+use super::open::{ImageArgs, Then, ThreadsArgs, path_bytes, path_failure};
 use super::{extract_total, findings, names};
 use crate::cli::progress::Bar;
 use crate::cli::{numbers, output, values};
@@ -72,7 +72,7 @@ pub fn run(args: &ExtractArgs) -> Result<()> {
         max_inodes: args.max_inodes,
         overwrite: args.overwrite,
     };
-    let (image, whole) = args.image.open_whole(ReadAhead::Off)?;
+    let (image, whole) = args.image.open_whole(ReadAhead::Off, Then::Writes)?;
     let paths: Vec<Vec<u8>> = args.paths.iter().map(|path| path_bytes(path).to_vec()).collect();
     // Before the directory is created, so that a wrong path leaves nothing behind.
     let all_exist = image.root().and_then(|_| paths.iter().try_for_each(|path| image.locate(path).map(drop)));

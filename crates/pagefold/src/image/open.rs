@@ -10,6 +10,7 @@ use pagefold_control::media::{
 };
 use pagefold_image::verity::{Digest, Salt};
 use pagefold_image::{Image, ImageError, Options, ReadAhead};
+use pagefold_server::confinement::{self, Kind};
 use pagefold_server::mount::image_failure;
 use pagefold_server::mount::media::{DEFAULT_MEMORY_BYTES, Media, Sources, store_settings};
 use std::env::VarError;
@@ -86,16 +87,17 @@ pub struct ThreadsArgs {
 }
 
 impl ImageArgs {
-    /// Opens the image, to read parts of it.
+    /// Opens the image, to read parts of it and print them. The process can open nothing else afterwards.
     pub fn open(&self, read_ahead: ReadAhead) -> Result<Image> {
-        Ok(self.open_whole(read_ahead)?.0)
+        Ok(self.open_whole(read_ahead, Then::Prints)?.0)
     }
 
     /// Opens the image, to read all of it; the second value compares it with the digest in a registry then.
-    pub fn open_whole(&self, read_ahead: ReadAhead) -> Result<(Image, WholeCheck)> {
+    pub fn open_whole(&self, read_ahead: ReadAhead, then: Then) -> Result<(Image, WholeCheck)> {
         // Each thread decodes with buffers of some MiB, and would keep them beyond the budget after it has freed them.
         pagefold_sys::malloc::return_large_blocks();
-        open_image(&self.media.config()?, values::bytes("--memory", &self.memory)?, read_ahead)
+        let memory_bytes = values::bytes("--memory", &self.memory)?;
+        open_image(&self.media.config()?, memory_bytes, read_ahead, then)
     }
 
     /// The error for a failure of the image as a whole.
@@ -163,9 +165,23 @@ pub fn reading_share(limit_bytes: Option<u64>) -> u64 {
     share.clamp(READING_BYTES_MIN, DEFAULT_MEMORY_BYTES)
 }
 
+/// What a command does with an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Then {
+    /// It prints, so it can be confined.
+    Prints,
+    /// It writes files.
+    Writes,
+}
+
 /// Opens the media of an image. Notes say when there is no cache, or when it begins to fail.
-pub fn open_media(media: &MediaConfig, memory_bytes: u64) -> Result<Sources> {
-    Media::open(media, output::note)?.connect_reporting(memory_bytes, output::note)
+pub fn open_media(media: &MediaConfig, memory_bytes: u64, then: Then) -> Result<Sources> {
+    let opened = Media::open(media, output::note)?;
+    if then == Then::Prints {
+        let is_remote = media.all().any(|location| matches!(location, Location::Url(_)));
+        confinement::confine(Kind::Printing { is_remote })?;
+    }
+    opened.connect_reporting(memory_bytes, output::note)
 }
 
 /// Opens an image with its further devices, to read all of it.
@@ -173,8 +189,9 @@ pub fn open_image(
     media: &MediaConfig,
     memory_bytes: u64,
     read_ahead: ReadAhead,
+    then: Then,
 ) -> Result<(Image, WholeCheck)> {
-    let Sources { image, devices, blobs, memory_bytes, .. } = open_media(media, memory_bytes)?;
+    let Sources { image, devices, blobs, memory_bytes, .. } = open_media(media, memory_bytes, then)?;
     let whole = WholeCheck::of(blobs);
     let options =
         Options { memory_bytes, read_ahead, cache_full_reads: false, devices, ..Options::default() };

@@ -1,6 +1,6 @@
 //! `image tar`: writes a tar archive.
 
-use super::open::{ImageArgs, path_bytes};
+use super::open::{ImageArgs, Then, path_bytes};
 use super::target::{Output, Target};
 use super::whole::WholeCheck;
 use super::{findings, limit};
@@ -56,7 +56,7 @@ fn write_to_stdout(args: &TarArgs) -> Result<Option<TarReport>> {
     if out.is_terminal() {
         return Err(terminal_refused());
     }
-    let (image, whole) = args.image.open_whole(ReadAhead::BestEffort)?;
+    let (image, whole) = args.image.open_whole(ReadAhead::BestEffort, Then::Prints)?;
     let options = options(args, limit::max_bytes(args.max_bytes.as_deref(), &image, &out)?);
     match archive(args, &image, &options, out.lock()) {
         Err(TarError::Write(e)) if e.kind() == ErrorKind::BrokenPipe => Ok(None),
@@ -73,7 +73,7 @@ fn write_to_file(args: &TarArgs) -> Result<Option<TarReport>> {
     if target.file().is_terminal() {
         return Err(terminal_refused());
     }
-    let (image, whole) = args.image.open_whole(ReadAhead::BestEffort)?;
+    let (image, whole) = args.image.open_whole(ReadAhead::BestEffort, Then::Writes)?;
     let options = options(args, limit::max_bytes(args.max_bytes.as_deref(), &image, target.file())?);
     let shown = format!("'{}'", args.file.display());
     let report =

@@ -2,6 +2,7 @@
 //! linking many takes longer.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+mod confinement;
 mod disk_backing;
 mod disk_block_state;
 mod disk_databases;

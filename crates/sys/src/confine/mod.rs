@@ -17,6 +17,7 @@ mod calls;
 mod files;
 mod identity;
 
+use crate::fork;
 use crate::privileges;
 use crate::{SysError, failed};
 use std::path::PathBuf;
@@ -55,9 +56,10 @@ pub struct InForce {
     pub missing: Vec<String>,
 }
 
-/// Confines the calling process, which has one thread. Fails only if it cannot give up its capabilities, or the right to gain
-/// new ones.
+/// Confines the calling process, which has one thread. Fails if it has more, with EBUSY, or if it cannot give up its capabilities
+/// or the right to gain new ones.
 pub fn confine(wall: &Wall) -> Result<InForce, SysError> {
+    fork::has_one_thread("confining this process")?;
     let mut in_force = InForce::default();
     let is_root = rustix::process::geteuid().is_root();
     if wall.changes_user && is_root {
