@@ -4,7 +4,7 @@
 
 use pagefold_control::error::Result;
 use pagefold_control::report::ConfinementReport;
-use pagefold_sys::confine::{self, InForce, Wall};
+use pagefold_sys::confine::{self, InForce, Wall, owner_uid};
 use pagefold_sys::privileges;
 
 /// The environment variable that turns confinement off, to debug a server: `PAGEFOLD_CONFINEMENT=off`.
@@ -46,6 +46,10 @@ pub fn confine(kind: Kind) -> Result<ConfinementReport> {
         if let Kind::Image { .. } = kind {
             privileges::drop_capabilities()?;
             privileges::forbid_dumps()?;
+            if owner_uid() == 0 {
+                // Programs that users name for logins may gain privileges.
+                privileges::set_no_new_privs()?;
+            }
         }
         return Ok(ConfinementReport { missing: vec![why], ..ConfinementReport::default() });
     }
