@@ -12,6 +12,8 @@ use pagefold_sys::rundir;
 use std::fs::File;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 /// Time limit for the session threads to end after their connection was aborted.
@@ -58,6 +60,7 @@ pub struct FuseMount {
     /// `None` once the threads were joined.
     session: Option<SessionThreads>,
     transport: Transport,
+    panics: Arc<AtomicU64>,
     /// A call of [`FuseMount::stop`] has waited for the threads in vain, so the drop does not wait again.
     timed_out: bool,
     mounted: Mounted,
@@ -141,8 +144,8 @@ impl FuseMount {
     }
 
     fn served(session: SessionThreads, mounted: Mounted, mounter: Mounter) -> Self {
-        let transport = session.transport().clone();
-        FuseMount { session: Some(session), transport, timed_out: false, mounted, mounter }
+        let (transport, panics) = (session.transport().clone(), session.panics());
+        FuseMount { session: Some(session), transport, panics, timed_out: false, mounted, mounter }
     }
 
     /// Whether the mount outlives the process, or why it does not. `None` if nobody asked for that.
@@ -158,6 +161,11 @@ impl FuseMount {
     /// How requests reach the session threads.
     pub fn transport(&self) -> &Transport {
         &self.transport
+    }
+
+    /// The counter of requests that panicked and failed with EIO, of a [stateless](FileSystem::IS_STATELESS) file system.
+    pub fn panics(&self) -> Arc<AtomicU64> {
+        self.panics.clone()
     }
 
     /// The end of the session threads, or of the first one; `None` while all serve, and after [`FuseMount::stop`].

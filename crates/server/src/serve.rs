@@ -6,7 +6,7 @@
 use crate::disk_server::{self, KeptServer};
 use crate::keeper::{self, Beginning, KeeperLink, State};
 use crate::startup::StartupChannel;
-use crate::{log, mount};
+use crate::{log, mount, panics};
 use pagefold_control::config::ServerConfig;
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::instance::InstanceDir;
@@ -50,6 +50,7 @@ fn not_started_by_command() -> CliError {
 
 /// Serves what the command at the other end of `stream` asks for.
 fn serve_new(stream: UnixStream, mut keeper: Option<KeeperLink>) -> Result<u8> {
+    panics::log_all();
     let lock: OwnedFd = handover::recv_fd(&stream).ok().flatten().ok_or_else(not_started_by_command)?;
     let backing = handover::recv_fd(&stream).ok().flatten().map(File::from);
     let text = protocol::read_line(&mut BufReader::new(&stream), MAX_LINE).ok().flatten();
@@ -80,6 +81,7 @@ fn serve_new(stream: UnixStream, mut keeper: Option<KeeperLink>) -> Result<u8> {
 
 /// Serves what another server has served.
 fn take_over(kind: KeptKind, keeper: KeeperLink, state: State) -> Exit {
+    panics::log_all();
     let mut keeper = Some(keeper);
     let served = match kind {
         KeptKind::Image => unpacked(mount::Kept::of(state), &mut keeper).and_then(|kept| {

@@ -184,6 +184,7 @@ fn serve(
         remote,
         cache,
         begun,
+        panics: mount.panics(),
         first_read: mount.first_read(),
         recording: recording.clone(),
         prefetch,
@@ -430,12 +431,14 @@ impl Served {
                 // The report has the error, and so has the end of the server.
                 let _ = recording.finish();
             }
+            // If the keeper has just died, another one is started first.
             if first_ended
+                && !keeper_ended
                 && keeper.is_some()
                 && mount.kept() == Some(&Ok(()))
                 && let Some(why) = mount.failure()
             {
-                // The next server has all its threads.
+                // The next server has all its threads, and no panics behind it.
                 crate::log::error(format_args!("{why}"));
                 crate::log::finish();
                 std::process::exit(FAILED);
