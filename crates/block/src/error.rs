@@ -45,6 +45,9 @@ pub enum BlockError {
         /// The page.
         index: PageIndex,
     },
+    /// A thread panicked while it executed the request. Nobody knows how much of it was executed.
+    #[error("executing the request panicked")]
+    Panicked,
     /// The device refuses writes.
     #[error("the device is read-only")]
     ReadOnly,
@@ -57,9 +60,10 @@ impl BlockError {
             BlockError::OutOfRange { .. } => libc::EINVAL,
             BlockError::NoSpace { .. } => libc::ENOSPC,
             BlockError::NoMemory { .. } => libc::ENOMEM,
-            BlockError::Compress { .. } | BlockError::Corrupt { .. } | BlockError::Unreadable { .. } => {
-                libc::EIO
-            }
+            BlockError::Compress { .. }
+            | BlockError::Corrupt { .. }
+            | BlockError::Unreadable { .. }
+            | BlockError::Panicked => libc::EIO,
             BlockError::ReadOnly => libc::EPERM,
         }
     }

@@ -38,6 +38,7 @@ pub(crate) fn answer(
     if !is_allowed(access, request) {
         return Err(Errno(libc::EACCES));
     }
+    pagefold_sys::injected_panic::at(|| request.operation.name());
     match request.operation {
         Operation::Forget => Ok(Answer::Nothing),
         Operation::Destroy | Operation::ReleaseDir => Ok(Answer::Buffer(0)),

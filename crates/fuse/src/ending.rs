@@ -3,27 +3,54 @@
 //! Threads end when their connection does, and when they fail. A server whose threads have ended looks alive otherwise,
 //! so each thread serves inside of [`Ending::watch`], which notes the reason of the first one and makes a descriptor
 //! readable. This module neither ends threads nor waits for them.
+//!
+//! Of a [stateless](crate::FileSystem::IS_STATELESS) file system it counts the requests that panicked. A session that another
+//! server can take over reports too many of them like the end of a thread, so that its owner ends the process.
 
 use pagefold_sys::SysError;
 use pagefold_sys::fusering::StopEvent;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// The reason of a thread whose connection has ended.
 pub(crate) const DISCONNECTED: &str = "its FUSE file system was unmounted, or its connection aborted";
+
+/// The number of requests that panic before another server is to take the mount over: each may have lost memory.
+pub(crate) const PANICS_MAX: u64 = 100;
 
 /// The end of a session's threads.
 #[derive(Debug)]
 pub(crate) struct Ending {
     happened: StopEvent,
     reason: OnceLock<String>,
+    panics: Arc<AtomicU64>,
 }
 
 impl Ending {
     /// That of threads that have not begun. Fails if the process may have no further descriptor.
     pub(crate) fn new() -> Result<Self, SysError> {
-        Ok(Ending { happened: StopEvent::new()?, reason: OnceLock::new() })
+        Ok(Ending { happened: StopEvent::new()?, reason: OnceLock::new(), panics: Arc::default() })
+    }
+
+    /// The counter of requests that panicked and failed with EIO.
+    pub(crate) fn panics(&self) -> Arc<AtomicU64> {
+        self.panics.clone()
+    }
+
+    /// Counts a request that panicked. If another server can take over, the number [`PANICS_MAX`] is reported as a failure.
+    pub(crate) fn count_panic(&self, is_kept: bool) {
+        if self.panics.fetch_add(1, Ordering::Relaxed) + 1 == PANICS_MAX && is_kept {
+            self.note(format!("{PANICS_MAX} requests panicked"));
+        }
+    }
+
+    /// Notes the reason of the first end.
+    fn note(&self, reason: String) {
+        // Only the first is kept: the others may have ended because of it.
+        let _ = self.reason.set(reason);
+        self.happened.signal();
     }
 
     /// Calls `serve`, and notes why it ended, even if it panics.
@@ -57,9 +84,7 @@ struct Noted<'a> {
 
 impl Drop for Noted<'_> {
     fn drop(&mut self) {
-        // Only the first is kept: the others may have ended because of it.
-        let _ = self.ending.reason.set(std::mem::take(&mut self.reason));
-        self.ending.happened.signal();
+        self.ending.note(std::mem::take(&mut self.reason));
     }
 }
 

@@ -33,6 +33,10 @@ pub trait FileSystem: Send + Sync + 'static {
     /// programs wait for each reply, whatever signals they get.
     const CAN_BE_INTERRUPTED: bool = false;
 
+    /// Whether requests leave no state behind that a panic could make inconsistent. A request that panics then fails with EIO,
+    /// and its thread serves on. Otherwise a panic ends the thread.
+    const IS_STATELESS: bool = false;
+
     /// Whether [`replied`](Self::replied) is wanted, which costs two readings of the clock for each request.
     const TIMES_REPLIES: bool = false;
 

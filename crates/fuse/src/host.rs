@@ -13,6 +13,8 @@ use std::fmt::Debug;
 use std::fs::File;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 /// Time limit for the session threads to end after their connection was aborted.
@@ -124,6 +126,7 @@ pub struct FuseMount {
     /// `None` once the threads were joined.
     session: Option<SessionThreads>,
     transport: Transport,
+    panics: Arc<AtomicU64>,
     /// A call of [`FuseMount::stop`] has waited for the threads in vain, so the drop does not wait again.
     timed_out: bool,
     mounted: Box<dyn OwnedMount>,
@@ -212,8 +215,8 @@ impl FuseMount {
     }
 
     fn served(session: SessionThreads, mounted: Box<dyn OwnedMount>) -> Self {
-        let transport = session.transport().clone();
-        FuseMount { session: Some(session), transport, timed_out: false, mounted }
+        let (transport, panics) = (session.transport().clone(), session.panics());
+        FuseMount { session: Some(session), transport, panics, timed_out: false, mounted }
     }
 
     /// Whether the mount outlives the process, or why it does not. `None` if nobody asked for that.
@@ -229,6 +232,11 @@ impl FuseMount {
     /// How requests reach the session threads.
     pub fn transport(&self) -> &Transport {
         &self.transport
+    }
+
+    /// The counter of requests that panicked and failed with EIO, of a [stateless](FileSystem::IS_STATELESS) file system.
+    pub fn panics(&self) -> Arc<AtomicU64> {
+        self.panics.clone()
     }
 
     /// The end of the session threads, or of the first one; `None` while all serve, and after [`FuseMount::stop`].

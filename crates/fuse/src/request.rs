@@ -77,6 +77,13 @@ pub enum Operation<'a> {
     Unknown(u32),
 }
 
+impl Operation<'_> {
+    /// The name of the operation, without its arguments.
+    pub(crate) fn name(&self) -> String {
+        format!("{self:?}").chars().take_while(char::is_ascii_alphanumeric).collect()
+    }
+}
+
 /// The kernel's offer when a mount begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Init {

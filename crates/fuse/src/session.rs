@@ -17,6 +17,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::Sender;
 use std::thread::{Builder, JoinHandle};
 use zerocopy::IntoBytes;
@@ -35,7 +36,7 @@ pub struct SessionThreads {
 pub struct SessionEnd {
     /// Why the first thread ended, as a clause.
     pub reason: String,
-    /// Whether it failed, and was not unmounted or aborted.
+    /// Whether it failed, and was not unmounted or aborted, or too many requests have panicked.
     pub is_failure: bool,
     /// Whether all of them have ended, so that every request fails.
     pub is_complete: bool,
@@ -57,6 +58,11 @@ impl SessionThreads {
     /// A descriptor that is readable from the end of the first of them on, for `poll`.
     pub fn first_end(&self) -> BorrowedFd<'_> {
         self.ending.first()
+    }
+
+    /// The counter of requests that panicked and failed with EIO.
+    pub fn panics(&self) -> Arc<AtomicU64> {
+        self.ending.panics()
     }
 
     /// How requests reach them.

@@ -7,6 +7,7 @@ use crate::interrupt::Interrupts;
 use crate::negotiate::Settings;
 use crate::request::{Operation, Request};
 use crate::types::{Errno, Transfer};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -31,11 +32,24 @@ impl<F: FileSystem> Session<F> {
                 Ok(Answer::Nothing)
             }
             _ if F::CAN_BE_INTERRUPTED => {
-                let run = || answer(&self.file_system, self.access, request, buffer);
-                self.interrupts.serve(request.id, run)
+                self.interrupts.serve(request.id, || self.answer_or_fail(request, buffer))
             }
-            _ => answer(&self.file_system, self.access, request, buffer),
+            _ => self.answer_or_fail(request, buffer),
         }
+    }
+
+    /// The same, without interruptions. A request of a stateless file system that panics fails with EIO. The panic hook of
+    /// the process has reported the panic.
+    fn answer_or_fail(&self, request: &Request<'_>, buffer: &mut [u8]) -> Result<Answer, Errno> {
+        if !F::IS_STATELESS {
+            return answer(&self.file_system, self.access, request, buffer);
+        }
+        // A reply with an error has no data, so the contents of the buffer do not matter.
+        let run = AssertUnwindSafe(|| answer(&self.file_system, self.access, request, buffer));
+        catch_unwind(run).unwrap_or_else(|_| {
+            self.ending.count_panic(self.is_kept);
+            Err(Errno(libc::EIO))
+        })
     }
 }
 

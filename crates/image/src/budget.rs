@@ -302,7 +302,9 @@ impl Budget {
                 let (wakes, reclaim) = (state.wait_queue.wakes, state.wait_queue.reclaim.clone());
                 if let Some(reclaim) = reclaim.and_then(|r| r.upgrade()) {
                     drop(state);
+                    let leave = LeaveOnPanic { budget: self, ticket };
                     let freed = reclaim.reclaim(wanted_bytes - limit_bytes);
+                    std::mem::forget(leave);
                     state = self.0.state();
                     let room = state.stats.in_use_bytes + needed_bytes <= limit_bytes;
                     if freed > 0 || room || state.wait_queue.wakes != wakes {
@@ -332,6 +334,20 @@ impl Budget {
             state.reserved_bytes += len_bytes;
         }
         Grant { shared: self.0.clone(), left_bytes: len_bytes }
+    }
+}
+
+/// Takes a grant that waits out of the queue when `Reclaim` panics: the grants after it would wait forever.
+struct LeaveOnPanic<'a> {
+    budget: &'a Budget,
+    ticket: u64,
+}
+
+impl Drop for LeaveOnPanic<'_> {
+    fn drop(&mut self) {
+        let mut state = self.budget.0.state();
+        state.wait_queue.waiting.retain(|waiting| *waiting != self.ticket);
+        self.budget.notify_next(state);
     }
 }
 

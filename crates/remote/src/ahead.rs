@@ -9,6 +9,7 @@
 
 use crate::blocks::{Fetch, Loaded};
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -32,14 +33,18 @@ impl ReadAhead {
                 // Ends when no more can come.
                 let next = || runs.lock().unwrap_or_else(PoisonError::into_inner).recv().ok();
                 while let Some(run) = next() {
-                    let mut following = Some(run);
-                    while let Some(run) = following.take() {
-                        let chained = run.next();
-                        if let Some(loaded) = load(run.blocks()) {
-                            run.complete(loaded);
-                            following = chained();
+                    let fetch = || {
+                        let mut following = Some(run);
+                        while let Some(run) = following.take() {
+                            let chained = run.next();
+                            if let Some(loaded) = load(run.blocks()) {
+                                run.complete(loaded);
+                                following = chained();
+                            }
                         }
-                    }
+                    };
+                    // After a panic the blocks are missing again, as after an error. The panic hook has reported it.
+                    let _ = catch_unwind(AssertUnwindSafe(fetch));
                 }
             };
             std::thread::Builder::new().name(format!("fetch-ahead {n}")).spawn(work).is_ok()

@@ -5,7 +5,7 @@
 use pagefold_control::error::Result;
 use pagefold_control::report::ConfinementReport;
 use pagefold_sys::confine::{self, InForce, Wall, owner_uid};
-use pagefold_sys::privileges;
+use pagefold_sys::{injected_panic, privileges};
 
 /// The environment variable that turns confinement off, to debug a server: `PAGEFOLD_CONFINEMENT=off`.
 const VARIABLE: &str = "PAGEFOLD_CONFINEMENT";
@@ -53,9 +53,10 @@ pub fn confine(kind: Kind) -> Result<ConfinementReport> {
         }
         return Ok(ConfinementReport { missing: vec![why], ..ConfinementReport::default() });
     }
+    let injected = injected_panic::file().and_then(|file| file.parent().map(Into::into));
     let wall = Wall {
-        changes_user: true,
-        readable: READABLE.map(Into::into).to_vec(),
+        changes_user: injected.is_none(),
+        readable: READABLE.map(Into::into).into_iter().chain(injected).collect(),
         has_rings: rings,
         ioctls: vec![CLONE_CHANNEL],
         ..Wall::default()

@@ -45,6 +45,7 @@ mod keeper;
 mod log;
 mod log_bound;
 pub mod mount;
+mod panics;
 mod serve;
 mod similar;
 mod socket;

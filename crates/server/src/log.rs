@@ -24,6 +24,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Most lines in the queue.
 const MAX_LINES: usize = 1024;
+/// The name of the thread that writes.
+pub const THREAD: &str = "log";
 /// How long a server that exits waits for its last lines to be written.
 const END_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -51,7 +53,7 @@ pub fn start() -> Result<()> {
     let mut state = LOG.lock();
     if !state.has_thread {
         let write = || LOG.write_forever(&mut write_stderr);
-        let spawned = std::thread::Builder::new().name("log".into()).spawn(write);
+        let spawned = std::thread::Builder::new().name(THREAD.into()).spawn(write);
         spawned.map_err(|e| CliError::io("starting the thread of the log", &e))?;
         state.has_thread = true;
     }

@@ -6,7 +6,7 @@
 use crate::disk_server::{self, KeptServer};
 use crate::keeper::{self, Beginning, KeeperLink, State};
 use crate::startup::StartupChannel;
-use crate::{log, mount};
+use crate::{log, mount, panics};
 use pagefold_control::config::ServerConfig;
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::instance::InstanceDir;
@@ -50,6 +50,7 @@ fn not_started_by_command() -> CliError {
 
 /// Serves what the command at the other end of `stream` asks for.
 fn serve_new(stream: UnixStream, mut keeper: Option<KeeperLink>) -> Result<u8> {
+    panics::log_all();
     let lock: OwnedFd = handover::recv_fd(&stream).ok().flatten().ok_or_else(not_started_by_command)?;
     let backing = handover::recv_fd(&stream).ok().flatten().map(File::from);
     let text = protocol::read_line(&mut BufReader::new(&stream), MAX_LINE).ok().flatten();
@@ -92,6 +93,7 @@ fn without_dictionaries(start: &StartRequest) -> StartRequest {
 
 /// Serves what another server has served, which `start` has started.
 fn take_over(start: &StartRequest, keeper: KeeperLink, state: State) -> Exit {
+    panics::log_all();
     let mut keeper = Some(keeper);
     let served = dir_of(start).and_then(|dir| match &start.config {
         ServerConfig::Image(config) => mount::run(config, &dir, mount::Origin::TakenOver(state), &mut keeper),

@@ -120,7 +120,10 @@ fn serve_client(stream: &UnixStream, handler: &impl RequestHandler) -> std::io::
         let response = match protocol::read_line(&mut reader, MAX_REQUEST) {
             Ok(None) => return Ok(()),
             Ok(Some(line)) => match serde_json::from_slice(&line) {
-                Ok(request) => handler.handle(request, &mut |p| send_progress(stream, p)),
+                Ok(request) => {
+                    pagefold_sys::injected_panic::at(|| format!("control {request:?}"));
+                    handler.handle(request, &mut |p| send_progress(stream, p))
+                }
                 Err(e) => Response::Refused(CliError::usage(format!("the request cannot be parsed: {e}"))),
             },
             Err(e) => {

@@ -45,6 +45,7 @@ pub mod fusermount;
 pub mod futex;
 pub mod handover;
 pub mod harden;
+pub mod injected_panic;
 pub mod iolock;
 pub mod lease;
 pub mod loopdev;

@@ -24,6 +24,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 
@@ -62,6 +63,7 @@ impl Job {
 
     /// Executes the request, and returns the data that a read replies.
     pub fn execute(&self, device: &dyn BlockDevice) -> Result<Vec<u8>, BlockError> {
+        pagefold_sys::injected_panic::at(|| "nbd job".into());
         let Request { command, flags, offset, len, .. } = self.request;
         if command == cmd::READ {
             let mut data = vec![0; len as usize];
@@ -231,7 +233,7 @@ impl Drop for Deferred {
         }
         shared.work.notify_all();
         for thread in self.threads.drain(..) {
-            // A thread that panicked has printed why.
+            // Threads catch the panics of requests.
             let _ = thread.join();
         }
     }
@@ -253,7 +255,9 @@ fn run(shared: &Shared, export: &Export) {
             continue;
         };
         drop(queue);
-        let result = job.execute(device);
+        // The panic hook has reported a panic, or ended the process. Otherwise the client gets an answer: it would wait forever.
+        let execute = AssertUnwindSafe(|| job.execute(device));
+        let result = catch_unwind(execute).unwrap_or(Err(BlockError::Panicked));
         job.parts = Vec::new();
         queue = shared.queue.lock();
         queue.memory_writers -= usize::from(job.waits_for_memory);

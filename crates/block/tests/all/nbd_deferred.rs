@@ -29,6 +29,8 @@ struct State {
     answers: bool,
     /// Writes wait too: to parts of pages, for the rest of the page.
     holds_writes: bool,
+    /// The next read panics.
+    panics: bool,
     /// The device is at its memory limit: every write waits until the medium has taken other pages.
     is_full: bool,
     /// The writes of parts of pages, and the flushes, that the device has executed, in their order.
@@ -133,6 +135,9 @@ impl BlockDevice for Medium {
         let len = buf.len() as u64;
         if self.waits_for_medium(offset, len) {
             self.wait();
+        }
+        if std::mem::take(&mut self.state.lock().unwrap().panics) {
+            panic!("a panic of this test");
         }
         if offset <= BAD && BAD < offset + len {
             return Err(BlockError::Unreadable { index: PageIndex(BAD / 4096) });
@@ -525,4 +530,22 @@ fn requests_behind_the_longest_read_that_waits_are_answered_first() {
         medium.let_answer();
         assert!(c.read_reply(slow, flags, offset, len).unwrap() == medium.bytes(offset, len));
     }
+}
+
+#[test]
+fn no_client_waits_for_a_request_that_panics() {
+    let medium = Medium::new();
+    let (served, _end) = served(&medium);
+    medium.let_answer();
+    let panics = || medium.state.lock().unwrap().panics = true;
+    let mut c = served.open(false);
+    // On a thread beside the connection's: the request fails.
+    panics();
+    assert_eq!(c.call(0, cmd::READ, SLOW, 4096, b""), err::EIO);
+    assert_eq!(c.read(SLOW, 4096), medium.bytes(SLOW, 4096));
+    // On the thread of the connection, which ends.
+    panics();
+    c.send(0, cmd::READ, 0, 4096, b"");
+    assert!(c.is_disconnected());
+    assert_eq!(served.open(false).read(0, 4096), medium.bytes(0, 4096));
 }

@@ -7,14 +7,16 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::process::Command;
 
-/// The beginning of a wish, which ends with a newline.
-const MARK: &[u8] = b"PLANTED HOLE: ";
+/// The beginning of a wish, which ends with a newline, backwards: an image of this program contains no wish.
+const MARK_BACKWARDS: &[u8] = b" :ELOH DETNALP";
 
 /// Carries out the wish in the compressed bytes `src`, if there is one, and puts the result into `dst` as the decoded bytes:
 /// "granted", or "refused" and the number of the error.
 pub fn grant(src: &[u8], dst: &mut [u8]) -> bool {
-    let Some(at) = src.windows(MARK.len()).position(|bytes| bytes == MARK) else { return false };
-    let wish = &src[at + MARK.len()..];
+    let len = MARK_BACKWARDS.len();
+    let begins = |bytes: &[u8]| bytes.iter().rev().eq(MARK_BACKWARDS);
+    let Some(at) = src.windows(len).position(begins) else { return false };
+    let wish = &src[at + len..];
     let end = wish.iter().position(|byte| *byte == b'\n').unwrap_or(wish.len());
     let wish = String::from_utf8_lossy(&wish[..end]).into_owned();
     let result = match carry_out(&wish) {

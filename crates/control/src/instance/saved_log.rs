@@ -18,8 +18,8 @@ const MAX_LOGS: usize = 32;
 pub struct SavedLog {
     /// Its new path.
     pub path: PathBuf,
-    /// The first line that the process printed about its end, such as the line of a panic; `None` if its last words are lines of the log,
-    /// which may be old, and say nothing of a process that was killed.
+    /// The first line that the process printed about its end, or its last line of the log if that is a panic; `None` if it is
+    /// another one, which may be old, and says nothing of a process that was killed.
     pub last_words: Option<String>,
 }
 
@@ -41,7 +41,7 @@ pub fn save(dir: &InstanceDir) -> io::Result<Option<SavedLog>> {
     Ok(Some(SavedLog { path, last_words }))
 }
 
-/// The first line after the last line of the log, which begins with a date.
+/// The first line after the last line of the log, which begins with a date; or that line if it is a panic.
 fn last_words(tail: &str) -> Option<String> {
     let is_dated = |line: &&str| {
         let date = line.as_bytes().get(..20);
@@ -50,7 +50,10 @@ fn last_words(tail: &str) -> Option<String> {
         })
     };
     let words = tail.lines().rev().take_while(|line| !is_dated(line)).filter(|line| !line.trim().is_empty());
-    words.last().map(str::to_string)
+    let panic = || {
+        tail.lines().next_back()?.split_once(" error: ").filter(|(_, text)| text.starts_with("a panic at "))
+    };
+    words.last().or_else(|| panic().map(|(_, text)| text)).map(str::to_string)
 }
 
 fn remove_oldest(logs: &Path) -> io::Result<()> {
@@ -75,5 +78,8 @@ mod tests {
         let panic = format!("{dated}\n\nthread 'nbd-3' panicked at x.rs:1:2:\nno\nnote: run with");
         assert_eq!(last_words(&panic).as_deref(), Some("thread 'nbd-3' panicked at x.rs:1:2:"));
         assert_eq!(last_words(&format!("{panic}\n{dated}")), None);
+        let logged = "2026-11-27 23:08:13 error: a panic at x.rs:1: no";
+        assert_eq!(last_words(&format!("{dated}\n{logged}\n")).as_deref(), Some("a panic at x.rs:1: no"));
+        assert_eq!(last_words(&format!("{logged}\n{dated}\n")), None);
     }
 }

@@ -37,6 +37,10 @@ pub struct MountReport {
     pub max_read_bytes: usize,
     /// FUSE requests of all kinds that the kernel has sent.
     pub requests: u64,
+    /// Requests that failed with EIO because the server panicked while it executed them, since its start. After 100 the keeper
+    /// starts another server.
+    #[serde(default)]
+    pub panics: u64,
     /// Use of the memory budget.
     pub budget: BudgetReport,
     /// Counters of reads.

@@ -2,9 +2,12 @@
 
 use super::*;
 use crate::abi::{InHeader, NOTIFY_RESEND, OpenOut, OutHeader, opcode};
-use crate::request::Range;
-use crate::types::{Attr, CachedAttr, FileType, Handle, Inode};
+use crate::directory::Entries;
+use crate::request::{Changes, NameChange, Range};
+use crate::types::{Attr, CachedAttr, Entry, FileType, Handle, Inode, Opened, StatFs};
+use pagefold_sys::fusedev::open;
 use pagefold_sys::fusering::Exchange;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::sync::Mutex;
@@ -78,7 +81,7 @@ fn started() -> (Kernel, std::sync::mpsc::Sender<u8>) {
     let (mut kernel, channel_end) = pair();
     let (sender, receiver) = channel();
     kernel.offer(1, 7, 45);
-    start(Waiting(Mutex::new(receiver)), channel_end, Access::Only(OWNER), 1.into(), None).unwrap();
+    start(Waiting(Mutex::new(receiver)), channel_end, &open, Access::Only(OWNER), 1.into(), None).unwrap();
     let (id, error, data) = kernel.receive();
     assert_eq!((id, error), (1, 0));
     let reply = InitOut::read_from_bytes(&data).unwrap();
@@ -95,7 +98,8 @@ fn the_end_of_the_connection_is_reported() {
     let (mut kernel, channel_end) = pair();
     kernel.offer(1, 7, 45);
     let (_sender, receiver) = channel();
-    let threads = start(Waiting(Mutex::new(receiver)), channel_end, Access::Anybody, 1.into(), None).unwrap();
+    let threads =
+        start(Waiting(Mutex::new(receiver)), channel_end, &open, Access::Anybody, 1.into(), None).unwrap();
     assert_eq!(threads.end(), None);
     drop(kernel);
     // An end of a pair of sockets reads nothing then, which is no request.
@@ -132,7 +136,7 @@ fn refused_commands_of_rings_leave_the_classic_transport() {
     let rings = Rings { threads_per_queue: 1, entries: 1, request_bytes: READ_BYTES };
     let serving = Serving { rings: Some(rings), ..1.into() };
     let threads =
-        start(Waiting(Mutex::new(receiver)), channel_end, Access::Only(OWNER), serving, None).unwrap();
+        start(Waiting(Mutex::new(receiver)), channel_end, &open, Access::Only(OWNER), serving, None).unwrap();
     let Transport::Device { without_rings: Some(reason) } = threads.transport() else {
         panic!("{:?}", threads.transport());
     };
@@ -151,7 +155,7 @@ fn a_newer_major_version_is_offered_again() {
     kernel.offer(1, 8, 0);
     kernel.offer(2, 7, 31);
     let (_sender, receiver) = channel();
-    start(Waiting(Mutex::new(receiver)), channel_end, Access::Anybody, 1.into(), None).unwrap();
+    start(Waiting(Mutex::new(receiver)), channel_end, &open, Access::Anybody, 1.into(), None).unwrap();
     assert_eq!(kernel.receive(), (1, 0, [7u32, abi::MINOR].as_bytes().to_vec()));
     assert_eq!(kernel.receive().0, 2);
 }
@@ -161,7 +165,8 @@ fn an_old_version_and_another_first_request_are_refused() {
     let begin = |kernel: &mut Kernel, channel_end| {
         let (_sender, receiver) = channel();
         let refused =
-            start(Waiting(Mutex::new(receiver)), channel_end, Access::Anybody, 1.into(), None).unwrap_err();
+            start(Waiting(Mutex::new(receiver)), channel_end, &open, Access::Anybody, 1.into(), None)
+                .unwrap_err();
         (refused, kernel.receive())
     };
     let (mut kernel, channel_end) = pair();
@@ -215,7 +220,7 @@ impl FileSystem for Interruptible {
 fn an_interrupted_request_of_a_file_system_that_can_be_ends_with_eintr() {
     let (mut kernel, channel_end) = pair();
     kernel.offer(2, 7, 45);
-    start(Interruptible, channel_end, Access::Only(OWNER), 1.into(), None).unwrap();
+    start(Interruptible, channel_end, &open, Access::Only(OWNER), 1.into(), None).unwrap();
     assert_eq!(kernel.receive().0, 2);
     // An interruption has no reply. It is not refused although the kernel names another user.
     kernel.send(6 | 1, opcode::INTERRUPT, 0, 6u64.as_bytes());
@@ -323,7 +328,7 @@ fn a_mount_is_kept_before_its_first_request_and_taken_over_with_a_notification()
         kept = Some((channels.len(), *agreement));
         Ok(())
     });
-    let threads = start(waiting().0, channel_end, Access::Anybody, 1.into(), Some(keep)).unwrap();
+    let threads = start(waiting().0, channel_end, &open, Access::Anybody, 1.into(), Some(keep)).unwrap();
     assert_eq!(threads.kept(), Some(&Ok(())));
     let reply = InitOut::read_from_bytes(&kernel.receive().2).unwrap();
     assert_eq!(reply.flags2, 1 << 7);
@@ -347,8 +352,181 @@ fn without_resending_a_mount_is_served_and_not_kept() {
     let (_sender, receiver) = channel();
     let keep: KeepChannels<'_> = Box::new(|_, _| panic!("nothing can be kept"));
     let file_system = Waiting(Mutex::new(receiver));
-    let threads = start(file_system, channel_end, Access::Anybody, 1.into(), Some(keep)).unwrap();
+    let threads = start(file_system, channel_end, &open, Access::Anybody, 1.into(), Some(keep)).unwrap();
     assert!(threads.kept().unwrap().as_ref().unwrap_err().contains("Linux 6.9"));
     let (_, error, _) = kernel.receive();
     assert_eq!(error, 0);
+}
+
+/// A file system that panics in each function. It counts nothing and has no state.
+struct Panicking<const IS_STATELESS: bool>;
+
+impl<const IS_STATELESS: bool> FileSystem for Panicking<IS_STATELESS> {
+    const CAN_BE_INTERRUPTED: bool = true;
+    const IS_STATELESS: bool = IS_STATELESS;
+
+    fn init(&mut self, _: &Offer) -> Result<Settings, Unsupported> {
+        Ok(Settings::for_requests_of(READ_BYTES, 16))
+    }
+
+    fn lookup(&self, _: Inode, _: &OsStr) -> Result<Entry, Errno> {
+        panic!("lookup")
+    }
+
+    fn attr(&self, _: Inode) -> Result<CachedAttr, Errno> {
+        panic!("attr")
+    }
+
+    fn set_attr(&self, _: Inode, _: &Changes) -> Result<CachedAttr, Errno> {
+        panic!("set_attr")
+    }
+
+    fn read_link(&self, _: Inode) -> Result<Vec<u8>, Errno> {
+        panic!("read_link")
+    }
+
+    fn open(&self, _: Inode, _: i32) -> Result<Opened, Errno> {
+        panic!("open")
+    }
+
+    fn open_dir(&self, _: Inode) -> Result<Opened, Errno> {
+        panic!("open_dir")
+    }
+
+    fn read(&self, _: Inode, _: Range, buffer: &mut [u8]) -> Result<usize, Errno> {
+        buffer.fill(7);
+        panic!("read")
+    }
+
+    fn write(&self, _: Inode, _: Handle, _: u64, _: &[u8]) -> Result<usize, Errno> {
+        panic!("write")
+    }
+
+    fn release(&self, _: Handle) {
+        panic!("release")
+    }
+
+    fn sync(&self, _: Inode) -> Result<(), Errno> {
+        panic!("sync")
+    }
+
+    fn fallocate(&self, _: Inode, _: u64, _: u64, _: i32) -> Result<(), Errno> {
+        panic!("fallocate")
+    }
+
+    fn read_dir(&self, _: Inode, _: u64, _: &mut Entries<'_>) -> Result<(), Errno> {
+        panic!("read_dir")
+    }
+
+    fn read_dir_plus(&self, _: Inode, _: u64, _: &mut Entries<'_>) -> Result<(), Errno> {
+        panic!("read_dir_plus")
+    }
+
+    fn xattr(&self, _: Inode, _: &OsStr) -> Result<Vec<u8>, Errno> {
+        panic!("xattr")
+    }
+
+    fn xattr_names(&self, _: Inode, _: u32) -> Result<Vec<u8>, Errno> {
+        panic!("xattr_names")
+    }
+
+    fn stat_fs(&self) -> StatFs {
+        panic!("stat_fs")
+    }
+
+    fn change_names(&self, _: NameChange) -> Errno {
+        panic!("change_names")
+    }
+}
+
+/// Each operation that calls the file system: its number, the bytes of its structure, and its name or data.
+fn operations() -> [(u32, Vec<u8>, &'static [u8]); 17] {
+    let zeroes = |len: usize| vec![0; len];
+    let mut write = zeroes(40);
+    write[16] = 4;
+    [
+        (opcode::LOOKUP, zeroes(0), b"name\0"),
+        (opcode::GETATTR, zeroes(16), b""),
+        (opcode::SETATTR, zeroes(88), b""),
+        (opcode::READLINK, zeroes(0), b""),
+        (opcode::OPEN, zeroes(8), b""),
+        (opcode::OPENDIR, zeroes(8), b""),
+        (opcode::READ, range(0, 10), b""),
+        (opcode::WRITE, write, b"data"),
+        (opcode::RELEASE, zeroes(24), b""),
+        (opcode::FSYNC, zeroes(16), b""),
+        (opcode::FALLOCATE, zeroes(32), b""),
+        (opcode::READDIR, range(0, 4096), b""),
+        (opcode::READDIRPLUS, range(0, 4096), b""),
+        (opcode::GETXATTR, zeroes(8), b"user.a\0"),
+        (opcode::LISTXATTR, zeroes(8), b""),
+        (opcode::STATFS, zeroes(0), b""),
+        (opcode::UNLINK, zeroes(0), b"name\0"),
+    ]
+}
+
+#[test]
+fn each_request_of_a_stateless_file_system_that_panics_fails_and_the_next_is_served() {
+    let (mut kernel, channel_end) = pair();
+    kernel.offer(1, 7, 45);
+    let threads = start(Panicking::<true>, channel_end, &open, Access::Only(OWNER), 1.into(), None).unwrap();
+    assert_eq!(kernel.receive().0, 1);
+    let mut panics = 0;
+    for round in 0..10 {
+        for (n, (number, structure, rest)) in operations().into_iter().enumerate() {
+            let id = 100 * round + 2 * n as u64 + 2;
+            kernel.send(id, number, OWNER, &[&structure, rest].concat());
+            assert_eq!(kernel.receive(), (id, libc::EIO, vec![]), "{number}");
+            panics += 1;
+            assert_eq!(threads.panics().load(std::sync::atomic::Ordering::Relaxed), panics);
+        }
+    }
+    // Nobody could take over, so it serves on.
+    assert!(panics > crate::ending::PANICS_MAX && threads.end().is_none());
+}
+
+#[test]
+fn each_request_that_panics_in_a_ring_fails() {
+    let settings = Settings::for_requests_of(READ_BYTES, 16);
+    let (access, ending) = (Access::Anybody, Arc::new(Ending::new().unwrap()));
+    let (interrupts, file_system) = (Interrupts::new(), Panicking::<true>);
+    let session =
+        Session { file_system, access, settings, is_kept: true, ending: ending.clone(), interrupts };
+    let mut panics = 0;
+    while panics < crate::ending::PANICS_MAX {
+        for (number, arguments, rest) in operations() {
+            assert_eq!(ending.reason().is_some(), panics >= crate::ending::PANICS_MAX);
+            let mut payload = vec![0; READ_BYTES];
+            payload[..rest.len()].copy_from_slice(rest);
+            let mut header = [0; 128];
+            let request = InHeader { len: 80, opcode: number, unique: 5, nodeid: 1, ..InHeader::default() };
+            request.write_to_prefix(&mut header).unwrap();
+            let mut structure = [0; 128];
+            structure[..arguments.len()].copy_from_slice(&arguments);
+            let payload_bytes = rest.len();
+            let entry =
+                Exchange { header: &mut header, structure: &structure, payload: &mut payload, payload_bytes };
+            assert_eq!(session.answer_in(entry), (number, 0));
+            let (reply, _) = OutHeader::read_from_prefix(&header).unwrap();
+            assert_eq!(reply, OutHeader { len: 16, error: -libc::EIO, unique: 5 }, "{number}");
+            panics += 1;
+            assert_eq!(ending.panics().load(std::sync::atomic::Ordering::Relaxed), panics);
+        }
+    }
+    // Another server can take over, so the owner learns that this one should end.
+    assert!(ending.reason().unwrap().contains("100 requests panicked"), "{:?}", ending.reason());
+    assert!(pagefold_sys::ready::wait([ending.first()], Some(Duration::ZERO)).unwrap()[0]);
+}
+
+#[test]
+fn a_panic_of_a_file_system_with_state_ends_the_thread() {
+    let (mut kernel, channel_end) = pair();
+    kernel.offer(1, 7, 45);
+    let threads = start(Panicking::<false>, channel_end, &open, Access::Only(OWNER), 1.into(), None).unwrap();
+    assert_eq!(kernel.receive().0, 1);
+    kernel.send(2, opcode::GETATTR, OWNER, &[0; 16]);
+    pagefold_sys::ready::wait([threads.first_end()], Some(Duration::from_secs(60))).unwrap();
+    let end = threads.end().unwrap();
+    assert!(end.is_failure && end.reason.contains("panicked"), "{end:?}");
+    assert_eq!(threads.panics().load(std::sync::atomic::Ordering::Relaxed), 0);
 }

@@ -199,3 +199,25 @@ fn a_grant_that_waits_behind_a_reservation_is_refused_if_it_needs_the_reserved_b
     assert_eq!(small.recv_timeout(TIME_LIMIT), Ok(Ok(7 * 4096)));
     drop(reservation);
 }
+
+/// A cache that cannot be reclaimed.
+struct Panicking;
+
+impl Reclaim for Panicking {
+    fn reclaim(&self, _: u64) -> u64 {
+        panic!("a panic of this test")
+    }
+}
+
+#[test]
+fn a_grant_whose_reclaim_panics_leaves_the_queue() {
+    let budget = Budget::new(4 * 4096, 0).unwrap();
+    let holder: Arc<dyn Reclaim> = Arc::new(Panicking);
+    budget.reclaim_with(Arc::downgrade(&holder));
+    let held = budget.grant(4 * 4096, Demand::Required).unwrap();
+    let waiting = std::panic::AssertUnwindSafe(|| budget.grant(4096, Demand::Required));
+    assert!(std::panic::catch_unwind(waiting).is_err());
+    drop(held);
+    assert_eq!(budget.0.state().wait_queue.len(), 0);
+    assert!(budget.grant(4 * 4096, Demand::Required).is_ok());
+}

@@ -8,14 +8,15 @@
 //! budget calls [`Reclaim::reclaim`]. A reader's `Arc` keeps an evicted piece alive; the last one returns its buffer
 //! to the budget.
 //!
-//! One mutex guards all of it, held for a few queue operations. Pieces are dropped after the mutex is released.
+//! One mutex guards all of it, held for a few queue operations. Pieces are dropped after the mutex is released, except after
+//! a panic: the next user empties the cache.
 
 use crate::Address;
 use crate::budget::{Budget, GrantedBuffer, Reclaim};
 use crate::read::{Algorithm, Cluster};
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// The identity of a piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -116,8 +117,15 @@ pub(crate) enum Worth {
 }
 
 impl Cache {
+    /// The state. If a thread has panicked while it changed the state, all pieces are dropped: their queues and sums may be
+    /// wrong.
     fn state(&self) -> MutexGuard<'_, CacheState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(|poisoned| {
+            let mut state = poisoned.into_inner();
+            *state = CacheState::default();
+            self.state.clear_poison();
+            state
+        })
     }
 
     /// Returns the piece if it reaches at least to the end of `range`, the bytes that the caller will copy. Counts as
@@ -337,6 +345,21 @@ mod tests {
         assert!(is_ghost(0) && !is_ghost(1) && is_ghost(1000));
         let state = cache.state();
         assert!(state.ghosts.len() <= 2 * MIN_GHOSTS && state.ghost_worth.len() == MIN_GHOSTS);
+    }
+
+    #[test]
+    fn a_panic_during_a_change_empties_the_cache() {
+        let cache = Cache::default();
+        cache.insert(key(1), piece(1));
+        let changing = || {
+            let mut state = cache.state();
+            state.small_bytes += 1;
+            panic!("a panic of this test");
+        };
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(changing)).is_err());
+        assert!(cache.get(&key(1), 0..1).is_none() && cache.held_bytes() == 0);
+        cache.insert(key(1), piece(1));
+        assert!(cache.get(&key(1), 0..1).is_some() && cache.held_bytes() == 4096);
     }
 
     #[test]

@@ -2,12 +2,14 @@
 //!
 //! The queue has a limited length. A cluster that does not fit is dropped, and so is one for which the budget has no
 //! room; both are counted, and the reader decodes such a cluster itself. After the budget had no room, read-ahead
-//! pauses: more decoding would evict the clusters that were decoded ahead before, and take CPU time from readers.
+//! pauses: more decoding would evict the clusters that were decoded ahead before, and take CPU time from readers. A panic
+//! while a cluster is decoded has the same consequences.
 
 use super::{ClusterExtent, Clusters};
 use crate::queue::Queue;
 use crate::source::Source;
 use pagefold_backing::Demand;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -63,7 +65,9 @@ impl Prefetcher {
             let (clusters, source, shared) = (clusters.clone(), source.clone(), prefetcher.shared.clone());
             let work = move || {
                 while let Some(extent) = shared.queue.next() {
-                    if !clusters.prefetch(&*source, &extent, demand) {
+                    // A panic costs this cluster, as an error would. The panic hook has reported it.
+                    let prefetch = AssertUnwindSafe(|| clusters.prefetch(&*source, &extent, demand));
+                    if !catch_unwind(prefetch).unwrap_or(false) {
                         clusters.decoding.counters.readahead_dropped.add(1 + shared.pause() as u64);
                     }
                 }
@@ -97,7 +101,7 @@ impl Drop for Prefetcher {
     fn drop(&mut self) {
         self.end();
         for thread in self.threads.drain(..) {
-            // An error means that the thread panicked: there is no result to lose.
+            // There is no result to lose.
             let _ = thread.join();
         }
     }

@@ -43,6 +43,12 @@ pub(crate) enum Role<'a> {
 }
 
 impl SingleFlight {
+    /// Whether a flight under way has followers.
+    #[cfg(test)]
+    pub(crate) fn is_waited_for(&self) -> bool {
+        self.under_way().values().any(|flight| flight.has_followers.load(Ordering::Relaxed))
+    }
+
     fn under_way(&self) -> MutexGuard<'_, HashMap<Key, Arc<Flight>>> {
         self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
     }

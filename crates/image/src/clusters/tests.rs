@@ -241,3 +241,48 @@ fn a_damaged_cluster_is_decoded_beyond_the_range_once() {
     let decoded = clusters.decoding.counters.snapshot();
     assert_eq!((decoded.windowed, decoded.clusters), (reads as u64, reads as u64 + 1));
 }
+
+/// A medium whose first read panics, when another reader waits for it.
+struct PanicsOnce<'a> {
+    stored: Stored,
+    clusters: &'a Clusters,
+    has_panicked: std::sync::atomic::AtomicBool,
+}
+
+impl Bytes for PanicsOnce<'_> {
+    fn read_at(&self, at: Address, buf: &mut [u8]) -> Result<()> {
+        if !self.has_panicked.swap(true, std::sync::atomic::Ordering::Relaxed) {
+            while !self.clusters.single_flight.is_waited_for() {
+                std::thread::yield_now();
+            }
+            panic!("a panic of this test");
+        }
+        self.stored.read_at(at, buf)
+    }
+}
+
+#[test]
+fn a_leader_that_panics_returns_its_memory_and_leaves_the_cluster_to_its_followers() {
+    let formats = Formats { lzma_dict_bytes: 0, zstd_window_bytes: 0 };
+    for cache_full_reads in [false, true] {
+        let budget = Budget::new(4 << 20, 1 << 20).unwrap();
+        let clusters = Clusters::new(budget.clone(), formats, cache_full_reads);
+        let has_panicked = std::sync::atomic::AtomicBool::new(false);
+        let stored = PanicsOnce { stored: Stored::new(), clusters: &clusters, has_panicked };
+        let read = || {
+            let range = ReadRange { from: 0, len_bytes: DECODED, more_follows: false };
+            let mut dst = vec![0; DECODED + 8192];
+            clusters.read(&stored, &stored.stored.extent(0), range, &mut dst).unwrap();
+            assert!(dst[..DECODED] == contents(0));
+        };
+        std::thread::scope(|scope| {
+            let readers = [scope.spawn(read), scope.spawn(read)];
+            let ended = readers.map(|reader| reader.join().is_ok());
+            assert_eq!(ended.iter().filter(|is_ok| **is_ok).count(), 1);
+        });
+        read();
+        clusters.reclaim(u64::MAX);
+        clusters.reclaim(u64::MAX);
+        assert_eq!(budget.stats().in_use_bytes, 0);
+    }
+}

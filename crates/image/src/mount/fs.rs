@@ -229,6 +229,8 @@ impl ImageFs {
 
 impl FileSystem for ImageFs {
     const CAN_BE_INTERRUPTED: bool = true;
+    // Grants and flights end when they are dropped, and a cache that a panic may have left inconsistent is emptied.
+    const IS_STATELESS: bool = true;
 
     fn init(&mut self, offer: &Offer) -> Result<Settings, Unsupported> {
         let mut features = wanted();

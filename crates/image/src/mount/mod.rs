@@ -163,7 +163,8 @@ impl Mount {
         self.mount.kept()
     }
 
-    /// Why a thread that serves requests failed, if one did. It does not fail when the mount is unmounted.
+    /// Why a thread that serves requests failed, if one did, or that 100 requests have panicked, if the mount outlives the
+    /// process. A thread does not fail when the mount is unmounted.
     pub fn failure(&self) -> Option<String> {
         self.mount.end().filter(|end| end.is_failure).map(|end| end.reason)
     }
@@ -196,6 +197,11 @@ impl Mount {
     /// The live counter of the kernel's requests.
     pub fn requests(&self) -> Arc<AtomicU64> {
         self.requests.clone()
+    }
+
+    /// The live counter of requests that panicked and failed with EIO.
+    pub fn panics(&self) -> Arc<AtomicU64> {
+        self.mount.panics()
     }
 
     /// The time of the first read of a file's contents that was answered, once there is one.

@@ -14,6 +14,7 @@ use crate::work::WorkLimit;
 use crate::{Image, Node, Result};
 use pagefold_backing::Prefetched;
 use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Mutex, PoisonError};
@@ -80,6 +81,7 @@ impl PrefetchCounters {
 
 /// Fetches what `list` names, in its order, until `stop` is set. Returns when all was fetched or left out.
 pub fn prefetch(image: &Image, list: &StartList, counters: &PrefetchCounters, stop: &AtomicBool) {
+    let _end = SetOnDrop(&counters.has_ended);
     // Without room for many pieces: what is planned later may be wanted sooner by then.
     let (pieces, queue) = sync_channel::<Stored>(THREADS);
     let queue = Mutex::new(queue);
@@ -105,7 +107,15 @@ pub fn prefetch(image: &Image, list: &StartList, counters: &PrefetchCounters, st
         }
         .plan(list);
     });
-    counters.has_ended.store(true, Ordering::Relaxed);
+}
+
+/// Sets a flag when it is dropped, by a panic too.
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Finds the stored bytes of entries, and sends them in pieces.
@@ -238,7 +248,9 @@ fn fetch_pieces(
         let len_bytes = range.end - range.start;
         let begun = Instant::now();
         let fetched = loop {
-            match image.0.core.source.prefetch(medium, range.clone()) {
+            // A panic costs this piece, as an error would. The panic hook has reported it.
+            let prefetch = AssertUnwindSafe(|| image.0.core.source.prefetch(medium, range.clone()));
+            match catch_unwind(prefetch).unwrap_or(Prefetched::Failed) {
                 Prefetched::NoRoom if is_patient && !stop.load(Ordering::Relaxed) => {
                     is_patient = begun.elapsed() < PATIENCE;
                     std::thread::sleep(PAUSE);

@@ -165,7 +165,7 @@ pub fn reading_share(limit_bytes: Option<u64>) -> u64 {
     share.clamp(READING_BYTES_MIN, DEFAULT_MEMORY_BYTES)
 }
 
-/// What a command does with an image.
+/// The use that a command makes of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Then {
     /// It prints, so it can be confined.

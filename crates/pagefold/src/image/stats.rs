@@ -84,6 +84,12 @@ fn text(report: &MountReport) -> String {
     row("confined", &report.confinement.in_words());
     row("memory", &format!("{used} of {limit} in use, {cached} of it cache; at most {peak}"));
     row("requests", &report.requests.to_string());
+    if report.panics > 0 {
+        row(
+            "panicked",
+            &format!("{}; the log has the places", text::counted(report.panics, "request", "requests")),
+        );
+    }
     row("waited for memory", &format!("{} reads", budget.waits));
     row("reads", &format!("{}, {} failed", reads.reads, reads.errors));
     row("requested", &Human(reads.asked_bytes).to_string());

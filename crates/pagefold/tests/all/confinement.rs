@@ -19,7 +19,8 @@ fn image_of(sandbox: &MountSandbox, wishes: &[String]) -> PathBuf {
     let tree = sandbox.inner.path("wishes");
     fs::create_dir_all(&tree).unwrap();
     for (n, wish) in wishes.iter().enumerate() {
-        let mut text = format!("PLANTED HOLE: {wish}\n").into_bytes();
+        let mark: String = " :ELOH DETNALP".chars().rev().collect();
+        let mut text = format!("{mark}{wish}\n").into_bytes();
         text.resize(FILE_BYTES, b'.');
         fs::write(tree.join(n.to_string()), text).unwrap();
     }
@@ -34,7 +35,7 @@ fn answer_in(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).lines().next().unwrap_or_default().to_string()
 }
 
-/// What an attacker wants as root, without harm if it is granted.
+/// Things that an attacker wants as root, without harm if they are granted.
 struct Wishes {
     list: Vec<String>,
     _tcp: TcpListener,
@@ -116,8 +117,8 @@ fn a_hole_in_a_decoder_of_a_mount_gives_an_attacker_nothing() {
             Command::new("cat").arg(path).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         wait_until(|| log(&sandbox).contains("signal 31 killed it: a forbidden system call"));
         wait_until(|| {
-            let (code, _) = sandbox.run(&sandbox.words("stats", ""));
-            code != 0 || server(&sandbox) != former
+            let (code, said) = sandbox.run(&sandbox.words("stats", "--json"));
+            code != 0 || !said.contains(&format!("\"pid\": {},", former.as_raw_nonzero()))
         });
         sandbox.ok(&sandbox.words("unmount", "--force"));
         assert!(!reader.wait().unwrap().success(), "{wish}");

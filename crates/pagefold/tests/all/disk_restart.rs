@@ -506,3 +506,114 @@ fn a_disk_in_plain_memory_does_not_outlive_its_server() {
     let ran: Ran = s.run("disk show x");
     ran.fails(3, "no disk 'x'");
 }
+
+/// Creates a disk whose server panics at the places that the returned file names. `None`, after printing the reason, if this
+/// build has no such places.
+fn create_with_panics(test: &str, s: &Sandbox, words: &str) -> Option<PathBuf> {
+    if !cfg!(debug_assertions) {
+        skipped!("{test}: this build has no places where tests make it panic");
+        return None;
+    }
+    let place = s.path("place");
+    let mut create = s.quietly(&format!("disk create -q --name x {words}"));
+    assert!(create.env("PAGEFOLD_INJECTED_PANIC", &place).status().unwrap().success());
+    Some(place)
+}
+
+/// The end of the last server of `x`, and whether its log has the panic.
+fn assert_panicked(s: &Sandbox, name: &str) {
+    assert_eq!(s.show("x")["keeper"]["end"]["code"], 101, "{name}");
+    let log = fs::read_to_string(s.runtime().join("x/log")).unwrap();
+    let line = format!(": a test asked for a panic at {name}\n");
+    assert!(
+        log.contains(" error: a panic at crates/sys/src/injected_panic.rs:") && log.contains(&line),
+        "{log}"
+    );
+}
+
+#[test]
+fn users_of_a_loop_device_notice_nothing_of_a_panic() {
+    let test = "users_of_a_loop_device_notice_nothing_of_a_panic";
+    let Some((s, _)) = loop_disk(test, "") else { return };
+    s.ok("disk remove x");
+    let Some(place) = create_with_panics(test, &s, "--size 16M --export loop") else { return };
+    let device = PathBuf::from(s.show("x")["device"].as_str().unwrap());
+    let (file, mut buffer) = (open_direct(&device), Aligned::of_page());
+    buffer.page().copy_from_slice(&page(7));
+    file.write_all_at(buffer.page(), 0).unwrap();
+    for name in ["Write", "Read", "FAllocate", "FSync"] {
+        let former = s.server_pid("x");
+        fs::write(&place, format!("{name} once")).unwrap();
+        std::thread::scope(|scope| {
+            let (file, mut buffer) = (&file, Aligned::of_page());
+            let user = scope.spawn(move || {
+                let flags = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+                buffer.page().copy_from_slice(&page(9));
+                match name {
+                    "Write" => file.write_all_at(buffer.page(), PAGE as u64),
+                    "Read" => file.read_exact_at(buffer.page(), PAGE as u64),
+                    "FSync" => file.sync_data(),
+                    _ => rustix::fs::fallocate(file, flags, PAGE as u64, PAGE as u64).map_err(Into::into),
+                }
+            });
+            wait_for_another(&s, former);
+            user.join().unwrap().unwrap_or_else(|e| panic!("{name}: {e}"));
+        });
+        assert!(!place.exists());
+        assert_panicked(&s, name);
+        file.read_exact_at(buffer.page(), 0).unwrap();
+        assert!(buffer.page() == page(7));
+        file.read_exact_at(buffer.page(), PAGE as u64).unwrap();
+        let is_zeroed = matches!(name, "FAllocate" | "FSync");
+        assert!(buffer.page() == page(if is_zeroed { 0 } else { 9 }), "{name}");
+    }
+    drop(file);
+    remove(&s);
+}
+
+#[test]
+fn a_panic_of_any_thread_ends_the_server_of_a_disk_and_another_one_serves() {
+    let test = "a_panic_of_any_thread_ends_the_server_of_a_disk_and_another_one_serves";
+    let s = Sandbox::new();
+    let backing = s.path("backing").display().to_string();
+    let words = format!(
+        "--size 16M --export nbd --backing {backing} --recompress-codec zstd --recompress-after 10m=zstd"
+    );
+    let Some(place) = create_with_panics(test, &s, &words) else { return };
+    let socket = s.runtime().join("x/nbd.sock");
+    let contents = noise(7, 64 << 10);
+    Nbd::connect(&socket).write(0, &contents);
+    s.ok("disk writeback x --all");
+    // Requests on the connection's thread (a write, a flush), on a thread beside it, of a command, and of threads of the store.
+    for name in ["nbd 1", "nbd 3", "nbd job", "control Show", "writeback", "recompress"] {
+        let former = s.server_pid("x");
+        let mut client = Nbd::connect(&socket);
+        fs::write(&place, format!("{name} once")).unwrap();
+        match name {
+            "nbd 1" => assert!(client.try_request(1, 1 << 20, 4096, &[1; 4096]).is_err()),
+            "nbd 3" => assert!(client.try_request(3, 0, 0, &[]).is_err()),
+            "nbd job" => assert!(client.try_request(0, 0, 4096, &[]).is_err()),
+            "control Show" => assert_ne!(s.run("disk show x").code, 0),
+            _ => {}
+        }
+        wait_until("a thread panicked", || !place.exists());
+        wait_for_another(&s, former);
+        assert_panicked(&s, name);
+        assert!(read_anew(&s, 0, contents.len()) == contents, "{name}");
+    }
+    remove(&s);
+}
+
+#[test]
+fn a_panic_ends_a_disk_without_a_keeper() {
+    let test = "a_panic_ends_a_disk_without_a_keeper";
+    let s = Sandbox::new();
+    let Some(place) = create_with_panics(test, &s, "--size 16M --export nbd --uncompressed") else { return };
+    let mut client = Nbd::connect(&s.runtime().join("x/nbd.sock"));
+    fs::write(&place, "nbd 1 once").unwrap();
+    assert!(client.try_request(1, 0, 4096, &[1; 4096]).is_err());
+    wait_until("it ended", || s.run("disk show x").code != 0);
+    let said = s.run("disk list");
+    let all = format!("{said:?}");
+    assert!(all.contains("a panic at") || s.run("disk show x").code == 3, "{all}");
+}

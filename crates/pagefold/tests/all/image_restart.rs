@@ -353,3 +353,99 @@ fn a_signal_to_the_keeper_ends_the_mount_and_it_stays_small() {
     assert!(process.wait(Duration::from_secs(20)).unwrap());
     sandbox.assert_nothing_left();
 }
+
+/// A mount whose server panics at the places that the returned file names.
+fn mounted_with_panics(test: &str) -> Option<(MountSandbox, PathBuf)> {
+    if !cfg!(debug_assertions) {
+        skipped!("{test}: this build has no places where tests make it panic");
+        return None;
+    }
+    let sandbox = sandbox(test)?;
+    std::os::unix::fs::symlink("long", sandbox.inner.path("tree/link")).unwrap();
+    let (tree, image) = (sandbox.inner.path("tree"), sandbox.image.display());
+    sandbox.ok(&format!("image build -q {} {image}", tree.display()));
+    let place = sandbox.inner.path("place");
+    let mut mount = sandbox.inner.command(&sandbox.words("mount", ""));
+    assert!(mount.env("PAGEFOLD_INJECTED_PANIC", &place).status().unwrap().success());
+    Some((sandbox, place))
+}
+
+/// The log of the only mount.
+fn log(sandbox: &MountSandbox) -> String {
+    let folder = fs::read_dir(sandbox.inner.runtime().join(".images")).unwrap();
+    let folder = folder.map(|entry| entry.unwrap().path()).find(|path| path.is_dir()).unwrap();
+    fs::read_to_string(folder.join("log")).unwrap()
+}
+
+#[test]
+fn each_request_that_panics_fails_and_is_counted_and_logged() {
+    let test = "each_request_that_panics_fails_and_is_counted_and_logged";
+    let Some((sandbox, place)) = mounted_with_panics(test) else { return };
+    let (at, former) = (&sandbox.at, server(&sandbox));
+    let attr = || {
+        let (flags, mask) = (rustix::fs::AtFlags::STATX_FORCE_SYNC, rustix::fs::StatxFlags::BASIC_STATS);
+        rustix::fs::statx(rustix::fs::CWD, at, flags, mask)
+    };
+    let long = || at.join("long");
+    type Access<'a> = Box<dyn Fn() -> std::io::Result<()> + 'a>;
+    let accesses: [(&str, Access<'_>); 10] = [
+        ("Lookup", Box::new(|| fs::metadata(long()).map(|_| ()))),
+        ("GetAttr", Box::new(|| Ok(attr().map(|_| ())?))),
+        ("Open", Box::new(|| fs::File::open(long()).map(|_| ()))),
+        ("Read", Box::new(|| fs::read(long()).map(|_| ()))),
+        ("OpenDir", Box::new(|| fs::read_dir(at).map(|_| ()))),
+        ("ReadDirPlus", Box::new(|| fs::read_dir(at)?.try_for_each(|entry| entry.map(|_| ())))),
+        ("ReadLink", Box::new(|| fs::read_link(at.join("link")).map(|_| ()))),
+        ("GetXattr", Box::new(|| Ok(rustix::fs::getxattr(long(), "user.a", &mut [0; 8]).map(|_| ())?))),
+        ("ListXattr", Box::new(|| Ok(rustix::fs::listxattr(long(), &mut [0; 8]).map(|_| ())?))),
+        ("StatFs", Box::new(|| Ok(rustix::fs::statfs(at).map(|_| ())?))),
+    ];
+    let mut panics = 0;
+    for (name, access) in accesses {
+        forget();
+        fs::write(&place, name).unwrap();
+        let error = access().expect_err(name);
+        assert_eq!(error.raw_os_error(), Some(libc::EIO), "{name}: {error}");
+        fs::remove_file(&place).unwrap();
+        let all = sandbox.stats()["panics"].as_u64().unwrap();
+        assert!(all > panics, "{name}");
+        panics = all;
+        // Whether there are attributes or not is another matter.
+        assert!(!access().is_err_and(|e| e.raw_os_error() == Some(libc::EIO)), "{name}");
+        let line = format!(": a test asked for a panic at {name}\n");
+        assert!(log(&sandbox).contains(&line), "{name}: {}", log(&sandbox));
+    }
+    assert!(log(&sandbox).contains(" error: a panic at crates/sys/src/injected_panic.rs:"));
+    assert!(sandbox.ok(&sandbox.words("stats", "")).contains("requests; the log has the places"));
+    assert_eq!(server(&sandbox), former);
+    assert!(fs::read(long()).unwrap() == contents());
+    sandbox.ok(&sandbox.words("unmount", ""));
+    sandbox.assert_nothing_left();
+}
+
+#[test]
+fn a_server_whose_requests_panic_a_hundred_times_is_replaced() {
+    let test = "a_server_whose_requests_panic_a_hundred_times_is_replaced";
+    let Some((sandbox, place)) = mounted_with_panics(test) else { return };
+    let open = fs::File::open(sandbox.at.join("long")).unwrap();
+    let mut byte = [0];
+    forget();
+    fs::write(&place, "Read").unwrap();
+    for _ in 0..100 {
+        assert_eq!(open.read_at(&mut byte, 0).unwrap_err().raw_os_error(), Some(libc::EIO));
+    }
+    fs::remove_file(&place).unwrap();
+    wait_until(|| {
+        let (code, _) = sandbox.run(&sandbox.words("stats", ""));
+        code == 0 && sandbox.stats()["keeper"]["restarts"] == 1
+    });
+    let stats = sandbox.stats();
+    // The next server gets the last request if the former one had not answered it.
+    assert!(stats["keeper"]["end"]["code"] == 101 && stats["panics"].as_u64().unwrap() <= 1, "{stats}");
+    open.read_exact_at(&mut byte, 0).unwrap();
+    assert_eq!(byte[0], contents()[0]);
+    assert!(log(&sandbox).contains("error: 100 requests panicked"), "{}", log(&sandbox));
+    drop(open);
+    sandbox.ok(&sandbox.words("unmount", ""));
+    sandbox.assert_nothing_left();
+}

@@ -281,6 +281,11 @@ impl Nbd {
 
     /// Sends a request, and returns the error number of the reply.
     fn request(&mut self, command: u16, offset: u64, len: u32, data: &[u8]) -> u32 {
+        self.try_request(command, offset, len, data).unwrap()
+    }
+
+    /// The same; an error if the server disconnects.
+    pub fn try_request(&mut self, command: u16, offset: u64, len: u32, data: &[u8]) -> std::io::Result<u32> {
         use std::io::{Read, Write};
         let mut r = 0x25609513u32.to_be_bytes().to_vec();
         r.extend([0, 0]);
@@ -289,10 +294,10 @@ impl Nbd {
         r.extend(offset.to_be_bytes());
         r.extend(len.to_be_bytes());
         r.extend(data);
-        self.0.write_all(&r).unwrap();
+        self.0.write_all(&r)?;
         let mut reply = [0; 16];
-        self.0.read_exact(&mut reply).unwrap();
-        u32::from_be_bytes(reply[4..8].try_into().unwrap())
+        self.0.read_exact(&mut reply)?;
+        Ok(u32::from_be_bytes(reply[4..8].try_into().unwrap()))
     }
 
     /// Writes, and returns whether that succeeded.

@@ -48,6 +48,8 @@ impl Broker {
         let (ours, theirs) = UnixStream::pair().map_err(failed)?;
         let mount_point = duties.mount_point().to_path_buf();
         process::start(duties, theirs)?;
+        // It has closed its copies of the descriptors of this process then, such as the lock of the instance.
+        wire::receive_answer(&ours)?.map_err(CliError::from)?;
         let end = ours.try_clone().map_err(failed)?;
         Ok(Arc::new(Broker { stream: Mutex::new(ours), end, mount_point }))
     }
@@ -91,8 +93,8 @@ impl Broker {
         payload: &[u8],
     ) -> std::result::Result<Answer, Failure> {
         let stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
-        let exchanged = wire::send(&*stream, operation as u8, fd.as_slice(), payload)
-            .and_then(|()| wire::receive_answer(&*stream));
+        let exchanged = wire::send(&stream, operation as u8, fd.as_slice(), payload)
+            .and_then(|()| wire::receive_answer(&stream));
         exchanged.unwrap_or_else(|e| Err(Failure::Other(e)))
     }
 }

@@ -18,7 +18,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-/// What a broker does for the server of a mount, fixed when it is forked.
+/// The duties of a broker for the server of a mount, fixed when it is forked.
 pub struct Duties {
     dir: InstanceDir,
     state: MountState,
@@ -44,6 +44,8 @@ pub fn start(duties: Duties, stream: UnixStream) -> Result<()> {
     let server = Identity::of_self();
     fork::fork_with(vec![stream.into()], move |mut fds| {
         detach::set_name(c"pagefold-broker");
+        // The file of the log is closed here.
+        drop(std::panic::take_hook());
         if rundir::effective_uid() == 0 {
             // Other users mount with the set-user-id program fusermount3, which must gain privileges.
             let reduced = privileges::set_no_new_privs()
@@ -80,6 +82,7 @@ struct BrokerProcess {
 impl BrokerProcess {
     /// Carries out requests. When the server has ended, the mount is left to the next one, or to the command that cleans up.
     fn run(mut self, stream: &UnixStream) -> Result<()> {
+        wire::answer(stream, Ok(Answer::default()))?;
         let result = loop {
             match wire::receive_request(stream) {
                 Ok(Some((operation, request))) => {

@@ -19,7 +19,7 @@
 //! The main thread waits for a signal, for a request to remove the disk, or for the end of a command in the foreground
 //! ([`wait_for_end`]). It logs an end of the export that nobody requested (`end_watch`), and serves on, so that commands
 //! can report it. Threads of the control socket handle requests ([`Server`]); one of them may give the disk a size or
-//! reset it (`life_cycle`).
+//! reset it (`life_cycle`). A panic of any thread ends the process once the disk is there (`panics`).
 
 mod end_watch;
 mod kept;
@@ -34,7 +34,7 @@ use crate::export::{self, Opening, PreparedForSwap};
 use crate::keeper::{self, FAILED, KeeperLink};
 use crate::socket::{ControlSocket, RequestHandler};
 use crate::startup::StartupChannel;
-use crate::{errors, log};
+use crate::{errors, log, panics};
 use end_watch::EndWatch;
 use kept::Keeping;
 pub use kept::KeptServer;
@@ -142,6 +142,7 @@ fn serve_new(
         // Before the command can kill this server: from now on its death is not that of the disk.
         link.report_serving();
     }
+    panics::end_process();
     let confirmed = new.channel.ready(&Ready {
         device: server.state().device(),
         export: server.export.kind().facts().name.to_string(),

@@ -10,8 +10,8 @@ use super::server::{Parts, Server, state, wake_pair};
 use crate::disk::{self, Disk, Passes};
 use crate::export::{self, Prepared};
 use crate::keeper::{self, ExitOnFailure, FAILED, KeeperLink};
-use crate::log;
 use crate::socket::ControlSocket;
+use crate::{log, panics};
 use pagefold_control::config::DiskConfig;
 use pagefold_control::error::{CliError, Result};
 use pagefold_control::instance::InstanceDir;
@@ -65,6 +65,7 @@ fn serve(
     keeper: &mut Option<KeeperLink>,
 ) -> Result<Served> {
     let KeptServer { lock, folder, control, command, disk, export, swap_warning, warnings, packed } = kept;
+    panics::end_process();
     if let Some(keeper) = keeper {
         keeper.note_taken_over(packed);
     }

@@ -298,6 +298,7 @@ impl Prepared {
             confinement,
             max_read_bytes: mount.read_bytes(),
             requests: mount.requests(),
+            panics: mount.panics(),
             remote: opened.remote,
             cache: opened.cache,
             begun,

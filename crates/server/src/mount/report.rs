@@ -39,6 +39,8 @@ pub struct MountSession {
     pub max_read_bytes: usize,
     /// Requests that the kernel has sent so far.
     pub requests: Arc<AtomicU64>,
+    /// Requests that panicked and failed.
+    pub panics: Arc<AtomicU64>,
     /// The sources on servers.
     pub remote: Vec<Arc<RemoteSource>>,
     /// Their cache on disk.
@@ -70,6 +72,7 @@ pub fn report(session: &MountSession) -> MountReport {
         confinement: session.confinement.clone(),
         max_read_bytes: session.max_read_bytes,
         requests: session.requests.load(Ordering::Relaxed),
+        panics: session.panics.load(Ordering::Relaxed),
         budget: copied! {
             BudgetReport from budget: limit_bytes in_use_bytes peak_bytes waits refused; cached_bytes
         },

@@ -129,6 +129,7 @@ impl<'a> RecompressDriver<'a> {
 
     fn run(mut self) {
         while !self.stop.wait(TICK) {
+            pagefold_sys::injected_panic::at(|| "recompress".into());
             self.store.pages.tick();
             for at in 0..self.due.len() {
                 if Instant::now() >= self.due[at] && !self.is_busy() {

@@ -51,6 +51,7 @@ pub(crate) fn run(target: &dyn WritebackTarget, policy: &Policy, load: &mut dyn 
     let throttle = policy.throttle();
     let mut driver = Driver::new(target, policy, load);
     while !throttle.is_stopping() {
+        pagefold_sys::injected_panic::at(|| "writeback".into());
         let wait = driver.step();
         throttle.wait_for_work(wait);
     }

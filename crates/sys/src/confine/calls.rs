@@ -68,18 +68,9 @@ const OLDER: &[libc::c_long] = &[];
 /// The calls of io_uring.
 const RINGS: &[libc::c_long] = &numbers! { SYS_io_uring_setup SYS_io_uring_enter SYS_io_uring_register };
 
-/// Numbers of ioctl(2) that any process may use: of terminals and sizes, and to set flags of descriptors.
-const IOCTLS: [u64; 8] = [
-    libc::TCGETS as u64,
-    libc::TIOCGWINSZ as u64,
-    libc::FIONREAD as u64,
-    libc::FIONBIO as u64,
-    libc::FIOCLEX as u64,
-    libc::FIONCLEX as u64,
-    // BLKGETSIZE64 and BLKSSZGET.
-    0x8008_1272,
-    0x1268,
-];
+/// Numbers of ioctl(2) that any process may use: TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX, BLKGETSIZE64 and
+/// BLKSSZGET. They ask terminals and block devices, and set flags of descriptors.
+const IOCTLS: [u64; 8] = [0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451, 0x8008_1272, 0x1268];
 
 /// The operations of prctl(2) that a process applies to itself: names of threads and memory, the signal of the parent's death.
 const PRCTLS: [i32; 6] = [

@@ -1,8 +1,8 @@
 //! Confining a process that parses foreign bytes: a user that owns nothing, no capabilities, no files, few system calls.
 //!
 //! The boundary is the process: its rights are those of all its threads. So [`confine`] is called while there is one thread,
-//! after everything that the process needs was opened, and before it parses the first foreign byte. What needs a right later
-//! is done by another process, which parses nothing.
+//! after everything that the process needs was opened, and before it parses the first foreign byte. Work that needs a right
+//! later is done by another process, which parses nothing.
 //!
 //! | module | layer |
 //! |---|---|

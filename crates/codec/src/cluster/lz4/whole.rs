@@ -52,8 +52,11 @@ pub fn decode_lz4_in_place(work: &mut [u8], src_len: usize, out_len: usize) -> R
         return Err(CodecError::Room { codec: NAME, what, len_bytes, min_bytes });
     }
     #[cfg(feature = "planted-hole")]
-    if crate::cluster::hole::grant(&work[work.len() - src_len..].to_vec(), &mut work[..out_len]) {
-        return Ok(());
+    {
+        let stream = work[work.len() - src_len..].to_vec();
+        if crate::cluster::hole::grant(&stream, &mut work[..out_len]) {
+            return Ok(());
+        }
     }
     let to = work.as_mut_ptr();
     // SAFETY: `src_len` is at most the buffer's length.
