@@ -17,6 +17,7 @@ use std::env::VarError;
 use std::fmt::Display;
 use std::io::ErrorKind;
 use std::path::Path;
+use std::sync::LazyLock;
 
 /// The longest time of a read, seconds.
 const MAX_TIMEOUT_S: u64 = 3600;
@@ -178,6 +179,7 @@ pub enum Then {
 pub fn open_media(media: &MediaConfig, memory_bytes: u64, then: Then) -> Result<Sources> {
     let opened = Media::open(media, output::note)?;
     if then == Then::Prints {
+        default_threads();
         let is_remote = media.all().any(|location| matches!(location, Location::Url(_)));
         confinement::confine(Kind::Printing { is_remote })?;
     }
@@ -208,7 +210,10 @@ impl ThreadsArgs {
 
 /// The default number of threads: that of CPUs.
 pub fn default_threads() -> usize {
-    std::thread::available_parallelism().map_or(2, usize::from).min(256)
+    // Once, before the process is confined: the limits of control groups are in files.
+    static THREADS: LazyLock<usize> =
+        LazyLock::new(|| std::thread::available_parallelism().map_or(2, usize::from).min(256));
+    *THREADS
 }
 
 /// The error for a failure at a path in an image.

@@ -2,8 +2,8 @@
 //!
 //! The order of the set-up is important:
 //!
-//! 1. While there is one thread: the files, the state file and the control socket, with the user's rights, and the [broker],
-//!    a process that keeps these rights for what is done later: to mount, to unmount, to write a list.
+//! 1. While there is one thread: the files, the state file and the control socket, with the user's rights, and the broker
+//!    (`crate::broker`), a process that keeps these rights for what is done later: to mount, to unmount, to write a list.
 //! 2. The process is confined. From then on no thread has a right that serving does not need.
 //! 3. The image is opened: the first foreign bytes are parsed. Threads of read-ahead, of FUSE and of the control socket start.
 //!
@@ -11,8 +11,6 @@
 //! image was opened. It unpacks what its predecessor handed over when it is confined: that one has parsed the image.
 //!
 //! The main thread waits for the end, and lets the broker unmount.
-//!
-//! [broker]: crate::broker
 
 pub mod cache;
 mod kept;
