@@ -449,3 +449,19 @@ fn a_server_whose_requests_panic_a_hundred_times_is_replaced() {
     sandbox.ok(&sandbox.words("unmount", ""));
     sandbox.assert_nothing_left();
 }
+
+#[test]
+fn a_mount_outlives_its_broker() {
+    let Some(sandbox) = sandbox("a_mount_outlives_its_broker") else { return };
+    sandbox.ok(&sandbox.words("mount", ""));
+    for _ in 0..2 {
+        let former = server(&sandbox);
+        let children = format!("/proc/{0}/task/{0}/children", former.as_raw_nonzero());
+        let broker = fs::read_to_string(children).unwrap().trim().parse().unwrap();
+        kill(Pid::from_raw(broker).unwrap());
+        wait_for_another(&sandbox, former);
+        assert!(fs::read(sandbox.at.join("long")).unwrap() == contents());
+    }
+    sandbox.ok(&sandbox.words("unmount", ""));
+    sandbox.assert_nothing_left();
+}

@@ -468,19 +468,26 @@ impl Served {
                 // The report has the error, and so has the end of the server.
                 let _ = recording.finish();
             }
-            let mut failure = mount.failure().filter(|_| first_ended);
-            if broker_ended && has_broker && !ended {
-                has_broker = false;
-                failure = failure.or_else(|| Some("the broker of this server has died".into()));
-            }
+            let has_lost_broker = broker_ended && has_broker && !ended;
+            let failure = mount.failure().filter(|_| first_ended);
+            let failure =
+                failure.or_else(|| has_lost_broker.then(|| "the broker of this server has died".into()));
+            let is_kept = keeper.is_some() && mount.kept() == Some(&Ok(()));
+            // If the keeper has just died, another one is started first.
             if let Some(why) = failure
-                && keeper.is_some()
-                && mount.kept() == Some(&Ok(()))
+                && is_kept
+                && !keeper_ended
             {
-                // The next server has all its threads, and a broker.
+                // The next server has all its threads, a broker, and no panics behind it.
                 crate::log::error(format_args!("{why}"));
                 crate::log::finish();
                 std::process::exit(FAILED);
+            }
+            if has_lost_broker && !is_kept {
+                crate::log::warning(format_args!(
+                    "the broker of this server has died; 'image unmount' unmounts"
+                ));
+                has_broker = false;
             }
             if ended || exited || (signalled && signals.take().is_some()) {
                 return Ok(());
