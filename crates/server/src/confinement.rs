@@ -9,8 +9,9 @@ use pagefold_sys::{injected_panic, privileges};
 
 /// The environment variable that turns confinement off, to debug a server: `PAGEFOLD_CONFINEMENT=off`.
 const VARIABLE: &str = "PAGEFOLD_CONFINEMENT";
-/// Files about the machine: its CPUs, and the policy of memory that glibc's malloc reads.
-const READABLE: [&str; 2] = ["/sys/devices/system/cpu", "/proc/sys/vm/overcommit_memory"];
+/// Files about the machine: its CPUs, the policy of memory that glibc's malloc reads, and whether FUSE has rings.
+const READABLE: [&str; 3] =
+    ["/sys/devices/system/cpu", "/proc/sys/vm/overcommit_memory", "/sys/module/fuse/parameters/enable_uring"];
 /// ioctl(2): `FUSE_DEV_IOC_CLONE`.
 const CLONE_CHANNEL: u64 = 0x8004_E500;
 
