@@ -165,10 +165,6 @@ impl Decoder {
             }
         }
         let mut source = Pieces::new(input, piece);
-        #[cfg(feature = "planted-hole")]
-        if skip == 0 && hole::grant(source::Source::chunk(&mut source)?, dst) {
-            return Ok(());
-        }
         let target = Target { ring, skip, dst, want };
         match &mut self.state {
             State::Lz4 { window_bytes } => lz4::decode_range(*window_bytes, &mut source, target),
