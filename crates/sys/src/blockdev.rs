@@ -8,9 +8,9 @@ use std::ops::Range;
 use std::os::fd::AsRawFd;
 
 /// `_IOR(0x12, 114, size_t)`.
-const BLKGETSIZE64: libc::c_ulong = 0x8008_1272;
+const BLKGETSIZE64: libc::Ioctl = 0x8008_1272_u32 as libc::Ioctl;
 /// `_IO(0x12, 119)`.
-const BLKDISCARD: libc::c_ulong = 0x1277;
+const BLKDISCARD: libc::Ioctl = 0x1277;
 
 /// The size of a block device in bytes.
 pub fn len_bytes(device: &File) -> Result<u64, SysError> {

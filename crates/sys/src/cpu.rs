@@ -46,11 +46,13 @@ pub fn pin(cpu: usize) -> bool {
 /// its turn has come. Returns false, and changes nothing, if the program has chosen a class for it (a real-time one,
 /// SCHED_IDLE) or the kernel refuses.
 pub fn wake_without_preempting() -> bool {
-    let param = libc::sched_param { sched_priority: 0 };
+    // The kernel's struct sched_param. musl has no functions for these calls, which POSIX defines for processes.
+    let priority: libc::c_int = 0;
+    let batch = libc::c_long::from(libc::SCHED_BATCH);
     // SAFETY: the calls take numbers and read the structure, and change only how the calling thread is scheduled.
     unsafe {
-        libc::sched_getscheduler(0) == libc::SCHED_OTHER
-            && libc::sched_setscheduler(0, libc::SCHED_BATCH, &raw const param) == 0
+        libc::syscall(libc::SYS_sched_getscheduler, 0) == libc::SCHED_OTHER.into()
+            && libc::syscall(libc::SYS_sched_setscheduler, 0, batch, &raw const priority) == 0
     }
 }
 

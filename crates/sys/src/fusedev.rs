@@ -22,7 +22,7 @@ pub fn open() -> Result<File, SysError> {
 }
 
 /// `FUSE_DEV_IOC_CLONE` of the kernel's `include/uapi/linux/fuse.h`.
-const CLONE: libc::c_ulong = 0x8004_E500;
+const CLONE: libc::Ioctl = 0x8004_E500_u32 as libc::Ioctl;
 
 /// Makes `cloned`, a channel from [`open`], another channel of the file system that `channel` is mounted with. Each thread
 /// can read requests from a channel that no other uses.

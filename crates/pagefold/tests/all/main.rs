@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod confinement;
+mod confinement_libc;
 mod disk_backing;
 mod disk_block_state;
 mod disk_databases;
