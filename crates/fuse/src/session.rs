@@ -16,6 +16,7 @@ use pagefold_sys::{SysError, fusering};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::Sender;
@@ -336,14 +337,20 @@ impl<F: FileSystem> Session<F> {
         channel.reply(id, &result, reply);
     }
 
-    /// Answers a request on a separate thread; with EIO if none can be started.
+    /// Answers a request on a separate thread; with EIO if none can be started, or if it panics: nobody else would answer.
     fn answer_apart(self: &Arc<Self>, channel: &Arc<Channel>, id: u64, bytes: &[u8]) {
         let (session, own, copied) = (self.clone(), channel.clone(), bytes.to_vec());
         let started = Builder::new().name("fuse-request".into()).spawn(move || {
-            let mut reply = ReplyBuffer::new(session.settings.reply_bytes());
-            let split = request::split(&copied);
-            let decoded = split.and_then(|(header, arguments)| request::decode(&header, arguments));
-            session.answer(&own, id, decoded, &mut reply);
+            // The buffers are dropped, and the file system knows nothing of this thread.
+            let answered = catch_unwind(AssertUnwindSafe(|| {
+                let mut reply = ReplyBuffer::new(session.settings.reply_bytes());
+                let split = request::split(&copied);
+                let decoded = split.and_then(|(header, arguments)| request::decode(&header, arguments));
+                session.answer(&own, id, decoded, &mut reply);
+            }));
+            if answered.is_err() {
+                own.reply(id, &Err(Errno(libc::EIO)), &mut ReplyBuffer::new(0));
+            }
         });
         if started.is_err() {
             channel.reply(id, &Err(Errno(libc::EIO)), &mut ReplyBuffer::new(0));

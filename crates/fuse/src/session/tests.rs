@@ -265,6 +265,14 @@ fn a_request_that_waits_does_not_delay_the_next() {
     assert_eq!(kernel.receive(), (2, 0, vec![77]));
 }
 
+#[test]
+fn a_request_that_waits_and_panics_fails() {
+    let (mut kernel, sender) = started();
+    drop(sender);
+    kernel.send(2, opcode::READ, OWNER, &range(0, 10));
+    assert_eq!(kernel.receive(), (2, libc::EIO, Vec::new()));
+}
+
 /// A file whose reads and writes note where their data are.
 struct Places(Mutex<Vec<usize>>);
 
