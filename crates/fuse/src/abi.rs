@@ -101,6 +101,14 @@ structure! {
     FallocateIn: 32 { fh: u64, offset: u64, length: u64, mode: u32, padding: u32, }
 }
 structure! {
+    /// LSEEK.
+    LseekIn: 24 { fh: u64, offset: u64, whence: u32, padding: u32, }
+}
+structure! {
+    /// The reply to LSEEK.
+    LseekOut: 8 { offset: u64, }
+}
+structure! {
     /// GETXATTR, whose name follows, and LISTXATTR.
     GetXattrIn: 8 { size: u32, padding: u32, }
 }
@@ -174,6 +182,7 @@ pub mod opcode {
     pub const FALLOCATE: u32 = 43;
     pub const READDIRPLUS: u32 = 44;
     pub const RENAME2: u32 = 45;
+    pub const LSEEK: u32 = 46;
 }
 
 /// Bits of [`SetAttrIn::valid`].

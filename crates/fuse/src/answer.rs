@@ -1,10 +1,10 @@
 //! [`answer`]: calls the file system for a request. It is the same for every transport.
 
-use crate::abi::{GetXattrOut, WriteOut};
+use crate::abi::{GetXattrOut, LseekOut, WriteOut};
 use crate::directory::Entries;
 use crate::filesystem::FileSystem;
 use crate::request::{Operation, Range, Request};
-use crate::types::Errno;
+use crate::types::{Errno, Seek};
 use zerocopy::{Immutable, IntoBytes};
 
 /// The users whose requests are served.
@@ -65,6 +65,15 @@ pub(crate) fn answer(
         Operation::FAllocate { offset, len, mode } => {
             file_system.fallocate(inode, offset, len, mode).map(|()| Answer::Buffer(0))
         }
+        Operation::Seek { offset, whence } => {
+            let wanted = match whence {
+                libc::SEEK_DATA => Seek::Data,
+                libc::SEEK_HOLE => Seek::Hole,
+                // The kernel answers the others.
+                _ => return Err(Errno(libc::EINVAL)),
+            };
+            put(buffer, &LseekOut { offset: file_system.seek(inode, offset, wanted)? })
+        }
         Operation::ReadDir(range) => {
             let mut entries = Entries::new(room(buffer, range.size));
             file_system.read_dir(inode, range.offset, &mut entries)?;
@@ -95,6 +104,7 @@ fn is_allowed(access: Access, request: &Request<'_>) -> bool {
                 | Operation::Interrupt { .. }
                 | Operation::Read(_)
                 | Operation::Write { .. }
+                | Operation::Seek { .. }
                 | Operation::FSync
                 | Operation::FSyncDir
                 | Operation::ReadDir(_)

@@ -3,7 +3,7 @@
 use crate::directory::Entries;
 use crate::negotiate::{Offer, Settings};
 use crate::request::{Changes, NameChange, Operation, Range};
-use crate::types::{CachedAttr, Entry, Errno, Handle, Inode, OpenMode, Opened, StatFs, Transfer};
+use crate::types::{CachedAttr, Entry, Errno, Handle, Inode, OpenMode, Opened, Seek, StatFs, Transfer};
 use std::ffi::OsStr;
 use std::time::Duration;
 
@@ -96,6 +96,12 @@ pub trait FileSystem: Send + Sync + 'static {
 
     /// Frees or zeroes a range, by the flags of fallocate(2).
     fn fallocate(&self, _inode: Inode, _offset: u64, _len: u64, _mode: i32) -> Result<(), Errno> {
+        Err(Errno(libc::ENOSYS))
+    }
+
+    /// Returns where the next data or hole begins, at `offset` or after it; ENXIO if there is none. ENOSYS is that files have
+    /// no holes.
+    fn seek(&self, _inode: Inode, _offset: u64, _wanted: Seek) -> Result<u64, Errno> {
         Err(Errno(libc::ENOSYS))
     }
 

@@ -102,7 +102,7 @@ pub use request::{Changes, NameChange, Operation, Range};
 pub use ring::Rings;
 pub use session::{Serving, SessionEnd, SessionThreads, Transport, rings_not_offered};
 pub use types::{
-    Attr, CachedAttr, Entry, Errno, FileType, Handle, Inode, OpenMode, Opened, StatFs, Time, Transfer,
+    Attr, CachedAttr, Entry, Errno, FileType, Handle, Inode, OpenMode, Opened, Seek, StatFs, Time, Transfer,
 };
 
 use std::time::Duration;

@@ -61,6 +61,10 @@ pub enum Operation<'a> {
         len: u64,
         mode: i32,
     },
+    Seek {
+        offset: u64,
+        whence: i32,
+    },
     ReadDir(Range),
     ReadDirPlus(Range),
     GetXattr {
@@ -208,6 +212,10 @@ fn operation(number: u32, arguments: Arguments<'_>) -> Result<Operation<'_>, Mal
         opcode::FALLOCATE => {
             let (args, _) = arguments.take::<abi::FallocateIn>()?;
             Operation::FAllocate { offset: args.offset, len: args.length, mode: args.mode.cast_signed() }
+        }
+        opcode::LSEEK => {
+            let (args, _) = arguments.take::<abi::LseekIn>()?;
+            Operation::Seek { offset: args.offset, whence: args.whence.cast_signed() }
         }
         opcode::GETXATTR => {
             let (args, rest) = arguments.take::<abi::GetXattrIn>()?;

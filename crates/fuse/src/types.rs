@@ -159,6 +159,15 @@ impl CachedAttr {
     }
 }
 
+/// The part of a file that lseek(2) looks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Seek {
+    /// SEEK_DATA: bytes that are stored.
+    Data,
+    /// SEEK_HOLE: a hole, or the end of the file.
+    Hole,
+}
+
 /// An entry of a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {

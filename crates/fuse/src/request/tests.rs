@@ -53,6 +53,12 @@ fn examples() -> Vec<(u32, Vec<u8>, &'static [u8], Operation<'static>)> {
             Operation::FAllocate { offset: 4096, len: 8192, mode: 3 },
         ),
         (
+            opcode::LSEEK,
+            [words(&[3, 4096]), halves(&[4, 0])].concat(),
+            b"",
+            Operation::Seek { offset: 4096, whence: libc::SEEK_HOLE },
+        ),
+        (
             opcode::GETXATTR,
             halves(&[64, 0]),
             b"user.x\0",

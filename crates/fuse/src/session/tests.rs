@@ -4,7 +4,7 @@ use super::*;
 use crate::abi::{InHeader, NOTIFY_RESEND, OpenOut, OutHeader, opcode};
 use crate::directory::Entries;
 use crate::request::{Changes, NameChange, Range};
-use crate::types::{Attr, CachedAttr, Entry, FileType, Handle, Inode, Opened, StatFs};
+use crate::types::{Attr, CachedAttr, Entry, FileType, Handle, Inode, Opened, Seek, StatFs};
 use pagefold_sys::fusedev::open;
 use pagefold_sys::fusering::Exchange;
 use std::ffi::OsStr;
@@ -414,6 +414,10 @@ impl<const IS_STATELESS: bool> FileSystem for Panicking<IS_STATELESS> {
         panic!("release")
     }
 
+    fn seek(&self, _: Inode, _: u64, _: Seek) -> Result<u64, Errno> {
+        panic!("seek")
+    }
+
     fn sync(&self, _: Inode) -> Result<(), Errno> {
         panic!("sync")
     }
@@ -448,9 +452,10 @@ impl<const IS_STATELESS: bool> FileSystem for Panicking<IS_STATELESS> {
 }
 
 /// Each operation that calls the file system: its number, the bytes of its structure, and its name or data.
-fn operations() -> [(u32, Vec<u8>, &'static [u8]); 17] {
+fn operations() -> [(u32, Vec<u8>, &'static [u8]); 18] {
     let zeroes = |len: usize| vec![0; len];
-    let mut write = zeroes(40);
+    let (mut write, mut seek) = (zeroes(40), zeroes(24));
+    seek[16] = 3;
     write[16] = 4;
     [
         (opcode::LOOKUP, zeroes(0), b"name\0"),
@@ -464,6 +469,7 @@ fn operations() -> [(u32, Vec<u8>, &'static [u8]); 17] {
         (opcode::RELEASE, zeroes(24), b""),
         (opcode::FSYNC, zeroes(16), b""),
         (opcode::FALLOCATE, zeroes(32), b""),
+        (opcode::LSEEK, seek, b""),
         (opcode::READDIR, range(0, 4096), b""),
         (opcode::READDIRPLUS, range(0, 4096), b""),
         (opcode::GETXATTR, zeroes(8), b"user.a\0"),

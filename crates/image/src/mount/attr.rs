@@ -27,20 +27,22 @@ pub(super) fn nid(number: Number, root: Nid) -> Nid {
     Nid(number.0.wrapping_sub(2).rotate_right(1))
 }
 
-/// Converts an inode to the attributes that `stat` shows.
-pub(super) fn attr(inode: &Inode, superblock: &Superblock) -> Attr {
+/// Converts an inode to the attributes that `stat` shows. `data_bytes` is the length of what is no hole, if that is known.
+pub(super) fn attr(inode: &Inode, data_bytes: Option<u64>, superblock: &Superblock) -> Attr {
     let block_bytes = u64::from(superblock.block_bytes());
     let blocks = match inode.layout {
         Layout::CompressedFull | Layout::CompressedCompact => inode.compressed_blocks,
-        _ => inode.size.div_ceil(block_bytes),
+        Layout::Plain { start: None } => 0,
+        _ => data_bytes.unwrap_or(inode.size).div_ceil(block_bytes),
     };
+    let is_hole = inode.size == 0 || data_bytes == Some(0) || inode.layout == Layout::Plain { start: None };
     Attr {
         inode: number(inode.nid, superblock.root_nid),
         kind: file_type(inode.kind),
         permissions: inode.mode & 0o7777,
         size: inode.size,
         // A file that is a fragment has no blocks itself, but programs take a file without blocks for a hole.
-        sectors: (blocks.saturating_mul(block_bytes) / SECTOR_BYTES).max(u64::from(inode.size > 0)),
+        sectors: (blocks.saturating_mul(block_bytes) / SECTOR_BYTES).max(u64::from(!is_hole)),
         time: time(inode.mtime),
         nlink: inode.nlink,
         uid: inode.uid,

@@ -8,9 +8,10 @@
 
 use super::attr::{self, directory_errno, errno};
 use super::buffer::DECODING_SCRATCH_BYTES;
+use super::holes;
 use super::options::MountOptions;
 use crate::read::inode::Inode;
-use crate::read::{FileKind, Superblock};
+use crate::read::{FileKind, Layout, Superblock};
 use crate::slot_cache::SlotCache;
 use crate::startup::Recorder;
 use crate::work::WorkLimit;
@@ -18,7 +19,7 @@ use crate::{Image, ImageError, Nid, Node, Result};
 use pagefold_backing::DeadlineScope;
 use pagefold_fuse::{
     Attr, CachedAttr, Entries, Entry, Errno, FOREVER, Features, FileSystem, Handle, Inode as Number, Offer,
-    OpenMode, Opened, Range, Settings, StatFs, Unsupported,
+    OpenMode, Opened, Range, Seek, Settings, StatFs, Unsupported,
 };
 use std::ffi::OsStr;
 use std::ops::ControlFlow;
@@ -117,6 +118,12 @@ impl ImageFs {
         WorkLimit::of_request(self.image.stored_bytes(), pagefold_fuse::is_interrupted)
     }
 
+    /// The work that looking for holes may cost in a request. It depends on the number of chunks, and few stored bytes may
+    /// have many. Beyond it, holes are not found, but nothing fails.
+    fn work_for_holes(&self) -> WorkLimit {
+        WorkLimit::of_request(u64::MAX, pagefold_fuse::is_interrupted)
+    }
+
     fn superblock(&self) -> &Superblock {
         self.image.superblock()
     }
@@ -138,10 +145,18 @@ impl ImageFs {
         Ok(node)
     }
 
-    /// Reads attributes from the inode alone, without the index of a compressed file.
-    fn inode_attr(&self, nid: Nid) -> Result<Attr> {
-        let core = &self.image.0.core;
-        Ok(attr::attr(&Inode::read(core, self.superblock(), nid)?, self.superblock()))
+    /// Reads attributes from the inode alone, without the index of a compressed file. That of a file in chunks says how much
+    /// of it is stored.
+    fn inode_attr(&self, nid: Nid, work: &WorkLimit) -> Result<Attr> {
+        let inode = Inode::read(&self.image.0.core, self.superblock(), nid)?;
+        let data_bytes = match inode.layout {
+            // Errors are those of readers.
+            Layout::Chunks { .. } => {
+                self.image.node(nid).ok().and_then(|node| holes::data_bytes(&node, work))
+            }
+            _ => None,
+        };
+        Ok(attr::attr(&inode, data_bytes, self.superblock()))
     }
 
     fn find(&self, parent: Number, name: &OsStr) -> Result<Option<Attr>> {
@@ -159,7 +174,7 @@ impl ImageFs {
         if let (Some((recorder, parent)), Some(nid)) = (self.recorder(parent), found) {
             recorder.note_entry(parent, name.as_bytes(), nid);
         }
-        found.map(|nid| self.inode_attr(nid)).transpose()
+        found.map(|nid| self.inode_attr(nid, &self.work_for_holes())).transpose()
     }
 
     /// Calls `add` for each entry from `position` on, until it returns false because there is no room.
@@ -206,8 +221,8 @@ impl ImageFs {
     }
 
     /// Returns the attributes of an entry for `read_dir_plus`, and how long the kernel may cache them.
-    fn entry_attr(&self, nid: Nid, kind: Option<FileKind>) -> (Duration, Attr) {
-        match self.inode_attr(nid) {
+    fn entry_attr(&self, nid: Nid, kind: Option<FileKind>, work: &WorkLimit) -> (Duration, Attr) {
+        match self.inode_attr(nid, work) {
             Ok(attr) => (FOREVER, attr),
             // An error would hide the other entries too. A later `getattr` of this file returns it.
             Err(_) => (NEVER, attr::unknown(nid, kind.unwrap_or(FileKind::Regular), self.superblock())),
@@ -260,7 +275,7 @@ impl FileSystem for ImageFs {
     fn attr(&self, number: Number) -> Result<CachedAttr, Errno> {
         let _scope = self.begin();
         self.note_inode(number);
-        let attr = self.inode_attr(self.nid(number)).map_err(|e| errno(&e))?;
+        let attr = self.inode_attr(self.nid(number), &self.work_for_holes()).map_err(|e| errno(&e))?;
         Ok(CachedAttr { attr, ttl: FOREVER })
     }
 
@@ -308,6 +323,12 @@ impl FileSystem for ImageFs {
         Ok(read)
     }
 
+    fn seek(&self, number: Number, offset: u64, wanted: Seek) -> Result<u64, Errno> {
+        let _scope = self.begin();
+        let node = self.node(number).map_err(|e| errno(&e))?;
+        holes::seek(&node, offset, wanted, &self.work_for_holes())
+    }
+
     fn read_dir(&self, number: Number, offset: u64, entries: &mut Entries<'_>) -> Result<(), Errno> {
         let _scope = self.begin();
         let root = self.superblock().root_nid;
@@ -319,11 +340,12 @@ impl FileSystem for ImageFs {
 
     fn read_dir_plus(&self, number: Number, offset: u64, entries: &mut Entries<'_>) -> Result<(), Errno> {
         let _scope = self.begin();
+        let work = self.work_for_holes();
         self.entries(number, offset, |next, nid, kind, name| {
             if let Some((recorder, directory)) = self.recorder(number) {
                 recorder.note_entry(directory, name.as_bytes(), nid);
             }
-            let (ttl, attr) = self.entry_attr(nid, kind);
+            let (ttl, attr) = self.entry_attr(nid, kind, &work);
             entries.add_plus(next, name, attr, ttl)
         })
     }

@@ -16,6 +16,7 @@ mod attr;
 mod buffer;
 mod error;
 mod fs;
+mod holes;
 mod options;
 
 use crate::Image;

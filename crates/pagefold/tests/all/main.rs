@@ -37,6 +37,7 @@ mod image_proxies;
 mod image_remote;
 mod image_restart;
 mod image_show;
+mod image_sparse;
 mod image_startup;
 mod image_stores;
 mod image_tar;
