@@ -8,6 +8,7 @@ use crate::cli::{output, printable, style};
 use crate::disk::{self, DiskCommand};
 use crate::docs;
 use crate::image::{self, ImageCommand};
+use crate::mount_helper::{self, Wanted};
 #[cfg(feature = "zram")]
 use crate::zram;
 use anstream::ColorChoice;
@@ -88,14 +89,19 @@ pub fn run() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|word| word == SERVE) {
         return pagefold_server::serve_from_stdin().map_or_else(|e| finish(Err(e)), ExitCode::from);
     }
-    match parse(std::env::args_os()) {
+    let arguments = match mount_helper::arguments(std::env::args_os().collect(), &command()) {
+        Ok(Wanted::Command(arguments)) => arguments,
+        Ok(Wanted::Nothing) => return ExitCode::SUCCESS,
+        Err(e) => return finish(Err(e)),
+    };
+    match parse(arguments.iter().cloned()) {
         Ok(cli) => {
             set_color(cli.color);
             output::set_quiet(cli.quiet);
             finish(dispatch(&cli.command))
         }
         // Parsing escaped arguments fails in the same way, with a message that a terminal does not interpret.
-        Err(e) => match parse(std::env::args_os().map(printable::argument)) {
+        Err(e) => match parse(arguments.into_iter().map(printable::argument)) {
             Err(escaped) => print_clap_error(&escaped),
             Ok(_) => finish(Err(CliError::usage(e.to_string()))),
         },

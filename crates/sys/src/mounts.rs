@@ -13,6 +13,9 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+/// The type of mount points that wait for a file system until a program uses them: autofs(5), and `x-systemd.automount`.
+const AUTOFS: &str = "autofs";
+
 /// A device number, as `major:minor`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct DeviceNumber {
@@ -62,6 +65,12 @@ pub fn at(mount_point: &Path) -> Result<Option<Mount>, SysError> {
     Ok(all()?.into_iter().rev().find(|m| m.mount_point == mount_point))
 }
 
+/// The file system that is mounted at `mount_point`, an absolute path without symbolic links, and keeps others from being
+/// mounted there. One of autofs does not: it waits for another one.
+pub fn occupant(mount_point: &Path) -> Result<Option<Mount>, SysError> {
+    Ok(at(mount_point)?.filter(|mount| mount.fs_type != AUTOFS))
+}
+
 /// A directory to mount on, as an absolute path without symbolic links.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MountPoint {
@@ -75,13 +84,13 @@ pub enum MountPoint {
 pub fn mount_point(path: &Path) -> Result<MountPoint, SysError> {
     let what = || format!("looking at the mount point {}", path.display());
     let path = path.canonicalize().map_err(|e| SysError::io(what(), &e))?;
-    if !path.is_dir() {
-        return Err(SysError::new(what(), libc::ENOTDIR));
+    match at(&path)? {
+        // A look at it would wait for the mount.
+        Some(mount) if mount.fs_type == AUTOFS => Ok(MountPoint::Free(path)),
+        Some(_) => Ok(MountPoint::Taken(path)),
+        None if path.is_dir() => Ok(MountPoint::Free(path)),
+        None => Err(SysError::new(what(), libc::ENOTDIR)),
     }
-    Ok(match at(&path)? {
-        None => MountPoint::Free(path),
-        Some(_) => MountPoint::Taken(path),
-    })
 }
 
 /// An open directory to mount on. A file system is mounted on this directory, whatever has its path by then: a user who
@@ -94,8 +103,14 @@ impl MountTarget {
     pub fn open(path: &Path) -> Result<Self, SysError> {
         let failed =
             |e: Errno| SysError::new(format!("opening the mount point {}", path.display()), e.raw_os_error());
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        // With O_DIRECTORY, a mount point of autofs would wait for the mount.
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let target = MountTarget(fs::open(path, flags, Mode::empty()).map_err(failed)?);
+        let kind =
+            fs::fstat(&target.0).map(|stat| fs::FileType::from_raw_mode(stat.st_mode)).map_err(failed)?;
+        if kind != fs::FileType::Directory {
+            return Err(failed(Errno::NOTDIR));
+        }
         // The kernel knows by which path the directory is reached.
         let found = fs::readlink(target.path(), Vec::new()).map_err(failed)?;
         match found.as_bytes() == path.as_os_str().as_bytes() {

@@ -52,14 +52,15 @@ pub fn not_found(path: &Path) -> CliError {
 
 /// Fails if something is mounted at `mount_point`, without touching that, or if it is not a directory.
 pub fn check_mount_point(mount_point: &Path) -> Result<()> {
-    if mounts::at(mount_point)?.is_some() {
+    if mounts::occupant(mount_point)?.is_some() {
         let what = format!(
             "something is mounted on '{0}' already; 'pagefold image unmount {0}' unmounts an image",
             mount_point.display()
         );
         return Err(CliError::new(Exit::Busy, what));
     }
-    match mount_point.is_dir() {
+    // A look at a mount point of autofs would wait for the mount.
+    match mounts::at(mount_point)?.is_some() || mount_point.is_dir() {
         true => Ok(()),
         false => Err(CliError::usage(format!("'{}' is not a directory", mount_point.display()))),
     }
