@@ -28,7 +28,7 @@ fn the_program_is_a_helper_of_mount() {
     assert!(mounted.status.success() && mounted.stderr.is_empty(), "{mounted:?}");
     read_all(at);
     let stats = sandbox.stats();
-    assert_eq!(stats["memory"]["limit_bytes"], 32 << 20, "{stats}");
+    assert_eq!(stats["budget"]["limit_bytes"], 32 << 20, "{stats}");
     let again = helper(&sandbox, &name, &[image, at], "ro");
     assert_eq!(again.status.code(), Some(4), "{again:?}");
     sandbox.ok(&sandbox.words("unmount", ""));
