@@ -4,7 +4,7 @@
 
 use pagefold_control::error::Result;
 use pagefold_control::report::ConfinementReport;
-use pagefold_sys::confine::{self, InForce, Wall, owner_uid};
+use pagefold_sys::confine::{self, Creates, InForce, Wall, owner_uid};
 use pagefold_sys::{injected_panic, privileges};
 
 /// The environment variable that turns confinement off, to debug a server: `PAGEFOLD_CONFINEMENT=off`.
@@ -16,7 +16,7 @@ const READABLE: [&str; 3] =
 const CLONE_CHANNEL: u64 = 0x8004_E500;
 
 /// The kind of a process that parses foreign bytes.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub enum Kind {
     /// That of a mounted image.
     Image {
@@ -25,18 +25,26 @@ pub enum Kind {
         /// Whether requests come through io_uring.
         rings: bool,
     },
-    /// A command that reads an image and prints.
+    /// A command that reads an image or an archive, and prints, or writes to files that are open.
     Printing {
         /// Whether it asks servers.
         is_remote: bool,
+    },
+    /// A command that reads an image and creates files.
+    Creating {
+        /// Whether it asks servers.
+        is_remote: bool,
+        /// The files.
+        creates: Creates,
     },
 }
 
 /// Confines the calling process, which has one thread, as one of this kind.
 pub fn confine(kind: Kind) -> Result<ConfinementReport> {
-    let (is_remote, rings) = match kind {
-        Kind::Image { is_remote, rings } => (is_remote, rings),
-        Kind::Printing { is_remote } => (is_remote, false),
+    let (is_remote, rings, creates) = match &kind {
+        Kind::Image { is_remote, rings } => (*is_remote, *rings, None),
+        Kind::Printing { is_remote } => (*is_remote, false, None),
+        Kind::Creating { is_remote, creates } => (*is_remote, false, Some(creates.clone())),
     };
     let why = match std::env::var_os(VARIABLE).is_some_and(|value| value == "off") {
         true => Some(format!("{VARIABLE}=off turns it off")),
@@ -56,10 +64,11 @@ pub fn confine(kind: Kind) -> Result<ConfinementReport> {
     }
     let injected = injected_panic::file().and_then(|file| file.parent().map(Into::into));
     let wall = Wall {
-        changes_user: injected.is_none(),
+        changes_user: injected.is_none() && creates.is_none(),
         readable: READABLE.map(Into::into).into_iter().chain(injected).collect(),
         has_rings: rings,
         ioctls: vec![CLONE_CHANNEL],
+        creates,
         ..Wall::default()
     };
     let InForce { user, files_are_confined, scopes_are_confined, calls_are_filtered, missing } =

@@ -1,23 +1,21 @@
 //! Making files under untrusted names inside a directory: never through a symbolic link, never outside of it.
 //!
-//! A [`Folder`] is an open directory. Each file in it is made by a single name, which is checked to have no `/`.
-//! Directories and files are opened by openat2(2) with `RESOLVE_BENEATH`, `RESOLVE_NO_SYMLINKS` and
-//! `RESOLVE_NO_MAGICLINKS`, so the kernel refuses links instead of following them. New files are made exclusively: an
-//! existing file is refused. Metadata of a new file is set through its descriptor and never by its name, because others
-//! who may write to the directory can move another file to that name.
+//! A [`Folder`] is an open directory. Each file in it is made, and each directory opened, by a single name, which is
+//! checked to have no `/` and not to be `..`, and with `O_NOFOLLOW`, so the kernel refuses links instead of following them.
+//! (openat2(2) could open whole paths so, but a filter of system calls cannot see the mode that it gives new files.) New
+//! files are made exclusively: an existing file is refused. Metadata of a new file is set through its descriptor and never by
+//! its name, because others who may write to the directory can move another file to that name.
 //!
 //! This module does not decide which files may be made.
 
 use crate::pathhandle::{PathHandle, group, owner, timestamps};
 use crate::{SysError, failed};
-use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, ResolveFlags, XattrFlags};
+use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-const RESOLVE: ResolveFlags =
-    ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
 const OPEN_DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
@@ -47,19 +45,6 @@ pub struct FreeSpace {
     pub free_files: Option<u64>,
 }
 
-/// Splits a path into a first part that the kernel accepts in one call, and the rest.
-fn split_path(path: &[u8]) -> (&[u8], &[u8]) {
-    // A path has at most PATH_MAX bytes, its terminating NUL included.
-    let Some(first) = path.get(..libc::PATH_MAX as usize).map(|longest| &longest[..longest.len() - 1]) else {
-        return (path, &[]);
-    };
-    match first.iter().rposition(|&byte| byte == b'/') {
-        Some(slash) => (&path[..slash], &path[slash + 1..]),
-        // A single name that is too long: the kernel will refuse it.
-        None => (path, &[]),
-    }
-}
-
 /// The operation in the error of an invalid name.
 const MAKING: &str = "making";
 
@@ -77,25 +62,25 @@ impl Folder {
         fs::open(path, flags, Mode::empty()).map(Folder).map_err(failed("opening the directory"))
     }
 
-    /// Opens a directory below this one. The path may be longer than PATH_MAX.
+    /// Opens a directory below this one, name by name. The path may be longer than PATH_MAX.
     pub fn open_folder(&self, path: &[u8]) -> Result<Self, SysError> {
-        let (mut part, mut rest) = split_path(path);
-        let mut folder = self.open_part(part)?;
-        while !rest.is_empty() {
-            (part, rest) = split_path(rest);
-            folder = folder.open_part(part)?;
+        let mut names =
+            path.split(|&byte| byte == b'/').filter(|name| !name.is_empty() && *name != b".").peekable();
+        let mut above: Option<OwnedFd> = None;
+        while let Some(name) = names.next() {
+            let name = one_name(name, "opening")?;
+            // Directories above the last may be searched, but not read.
+            let flags = if names.peek().is_some() { OPEN_DIRECTORY | OFlags::PATH } else { OPEN_DIRECTORY };
+            let opened = fs::openat(above.as_ref().unwrap_or(&self.0), name, flags, Mode::empty());
+            above = Some(opened.map_err(failed("opening the directory"))?);
         }
-        Ok(folder)
-    }
-
-    fn open_part(&self, path: &[u8]) -> Result<Self, SysError> {
-        let opened = fs::openat2(&self.0, path, OPEN_DIRECTORY, Mode::empty(), RESOLVE);
-        opened.map(Folder).map_err(failed("opening the directory"))
+        above.map_or_else(|| self.open_again(), |last| Ok(Folder(last)))
     }
 
     /// Opens the same directory again, with a separate descriptor.
     pub fn open_again(&self) -> Result<Self, SysError> {
-        self.open_folder(b".")
+        let opened = fs::openat(&self.0, c".", OPEN_DIRECTORY, Mode::empty());
+        opened.map(Folder).map_err(failed("opening the directory"))
     }
 
     /// Device and inode number of the directory, which identify it.
@@ -129,7 +114,7 @@ impl Folder {
     pub fn make_file(&self, name: &[u8], mode: u16) -> Result<File, SysError> {
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(u32::from(mode) & 0o777);
-        let opened = fs::openat2(&self.0, one_name(name, MAKING)?, flags, mode, RESOLVE);
+        let opened = fs::openat(&self.0, one_name(name, MAKING)?, flags, mode);
         opened.map(File::from).map_err(failed("making the file"))
     }
 
@@ -239,11 +224,17 @@ pub fn set_xattr(file: impl AsFd, name: &[u8], value: &[u8]) -> Result<(), SysEr
     fs::fsetxattr(file, name, value, XattrFlags::empty()).map_err(failed("setting an attribute"))
 }
 
-/// The process's umask, read without changing it; all bits if it cannot be read.
+/// The process's umask. It is read without changing it, unless `/proc` is not there, as in a confined process: then files that
+/// other threads make meanwhile are their owner's alone.
 pub fn umask() -> u16 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));
-    line.and_then(|digits| u16::from_str_radix(digits.trim(), 8).ok()).unwrap_or(0o777)
+    let read = line.and_then(|digits| u16::from_str_radix(digits.trim(), 8).ok());
+    read.unwrap_or_else(|| {
+        let umask = rustix::process::umask(Mode::RWXG | Mode::RWXO);
+        rustix::process::umask(umask);
+        umask.as_raw_mode() as u16 & 0o777
+    })
 }
 
 /// Raises the soft limit of open files of this process to its hard limit.
@@ -264,10 +255,10 @@ mod tests {
         let top = tempfile::tempdir().unwrap();
         let folder = Folder::open(top.path()).unwrap();
         folder.make_symlink(b"out", b"/tmp").unwrap();
-        // At the end of a path the link is not followed, and it is not a directory; inside a path it is refused.
+        // A link is not followed, and it is not a directory.
         assert_eq!(folder.open_folder(b"out").unwrap_err().errno, libc::ENOTDIR);
-        assert_eq!(folder.open_folder(b"out/.").unwrap_err().errno, libc::ELOOP);
-        assert_eq!(folder.open_folder(b"..").unwrap_err().errno, libc::EXDEV);
+        assert_eq!(folder.open_folder(b"out/.").unwrap_err().errno, libc::ENOTDIR);
+        assert_eq!(folder.open_folder(b"..").unwrap_err().errno, libc::EINVAL);
         assert_eq!(folder.make_file(b"out", 0o644).unwrap_err().errno, libc::EEXIST);
         for name in [&b""[..], b".", b"..", b"a/b", b"/tmp/x"] {
             assert_eq!(folder.make_file(name, 0o644).unwrap_err().errno, libc::EINVAL);

@@ -5,12 +5,24 @@
 //! between two calls, and chmod(2) follows a symbolic link that it finds there. An `O_PATH` descriptor refers to the
 //! inode.
 //!
+//! Old kernels set modes and attributes of such descriptors by the paths of `/proc/self/fd` only. In a process whose root is
+//! another one, these are in the working directory ([`find_descriptors_in_working_directory`]).
+//!
 //! This module does not make files: `Folder` in the module `beneath` does, and returns their handles.
 
 use crate::{SysError, failed};
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, XattrFlags};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// See [`find_descriptors_in_working_directory`].
+static ARE_IN_WORKING_DIRECTORY: AtomicBool = AtomicBool::new(false);
+
+/// Says that the working directory of this process is `/proc/self/fd`, and stays so.
+pub(crate) fn find_descriptors_in_working_directory() {
+    ARE_IN_WORKING_DIRECTORY.store(true, Ordering::Relaxed);
+}
 
 /// A handle of a symbolic link or a special file, which refers to its inode.
 #[derive(Debug)]
@@ -68,7 +80,7 @@ impl PathHandle {
     pub fn set_mode(&self, mode: u16) -> Result<(), SysError> {
         let mode = Mode::from_raw_mode(u32::from(mode) & 0o7777);
         // fchmod(2) refuses an O_PATH descriptor, and fchmodat2(2) needs Linux 6.6.
-        fs::chmod(self.proc_path(), mode).map_err(failed("setting the mode"))
+        fs::chmodat(fs::CWD, self.proc_path(), mode, AtFlags::empty()).map_err(failed("setting the mode"))
     }
 
     /// Sets the times of last modification and last access.
@@ -90,6 +102,10 @@ impl PathHandle {
 
     /// A path that resolves to the inode itself, also if that is a symbolic link.
     fn proc_path(&self) -> String {
-        format!("/proc/self/fd/{}", self.0.as_raw_fd())
+        let number = self.0.as_raw_fd();
+        match ARE_IN_WORKING_DIRECTORY.load(Ordering::Relaxed) {
+            true => number.to_string(),
+            false => format!("/proc/self/fd/{number}"),
+        }
     }
 }

@@ -142,12 +142,34 @@ pub fn own_rss_bytes() -> Option<u64> {
 }
 
 /// A number of `/proc/self/statm`, counted from 0, in bytes.
-pub(crate) fn statm_bytes(at: usize) -> Result<u64, SysError> {
+fn statm_bytes(at: usize) -> Result<u64, SysError> {
+    Statm::open()?.bytes(at)
+}
+
+/// The file `/proc/self/statm` of the process that opened it, which it can read after it was confined.
+#[derive(Debug)]
+pub(crate) struct Statm(std::fs::File);
+
+impl Statm {
     const PATH: &str = "/proc/self/statm";
-    let text = std::fs::read_to_string(PATH).map_err(|e| SysError::io(format!("reading {PATH}"), &e))?;
-    let pages = text.split_ascii_whitespace().nth(at).and_then(|pages| pages.parse::<u64>().ok());
-    let bytes = pages.and_then(|pages| pages.checked_mul(rustix::param::page_size() as u64));
-    bytes.ok_or_else(|| SysError::new(format!("{PATH} has no number at position {at}"), libc::EINVAL))
+
+    pub(crate) fn open() -> Result<Self, SysError> {
+        let opened = std::fs::File::open(Self::PATH);
+        opened.map(Statm).map_err(|e| SysError::io(format!("opening {}", Self::PATH), &e))
+    }
+
+    /// The number at this position, counted from 0, in bytes.
+    pub(crate) fn bytes(&self, at: usize) -> Result<u64, SysError> {
+        // Seven numbers of 20 digits at most.
+        let mut text = [0; 256];
+        let len = std::os::unix::fs::FileExt::read_at(&self.0, &mut text, 0);
+        let len = len.map_err(|e| SysError::io(format!("reading {}", Self::PATH), &e))?;
+        let text = String::from_utf8_lossy(&text[..len]);
+        let pages = text.split_ascii_whitespace().nth(at).and_then(|pages| pages.parse::<u64>().ok());
+        let bytes = pages.and_then(|pages| pages.checked_mul(rustix::param::page_size() as u64));
+        let what = || format!("{} has no number at position {at}", Self::PATH);
+        bytes.ok_or_else(|| SysError::new(what(), libc::EINVAL))
+    }
 }
 
 /// The peak resident memory of the calling process, bytes; `None` if it cannot be read.

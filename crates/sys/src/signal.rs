@@ -196,6 +196,11 @@ pub struct Received {
     pub is_of_kernel: bool,
 }
 
+/// Unblocks SIGTERM, SIGINT and SIGHUP in the calling thread, which handles them as the process does.
+pub fn unblock_termination() -> Result<(), SysError> {
+    change_mask(libc::SIG_UNBLOCK, &termination_set()).map(drop)
+}
+
 /// Makes `command` start with SIGTERM, SIGINT and SIGHUP unblocked. Otherwise it inherits the mask of the thread that
 /// starts it, and a program that [`Termination::listen`]s would start programs that Ctrl-C does not reach.
 pub fn unblock_termination_in(command: &mut Command) -> &mut Command {

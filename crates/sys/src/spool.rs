@@ -297,9 +297,21 @@ fn unlinked_file(directory: &Path, mode: Mode) -> rustix::io::Result<OwnedFd> {
     }
 }
 
-/// Bytes of mapped files that are resident in this process, roughly; its program and libraries are among them.
-pub fn resident_file_bytes() -> Result<u64, SysError> {
-    crate::pidfd::statm_bytes(2)
+/// The count of bytes of mapped files that are resident in this process. It opens its file once, so that a process can read it
+/// after it was confined.
+#[derive(Debug)]
+pub struct ResidentFiles(crate::pidfd::Statm);
+
+impl ResidentFiles {
+    /// Opens the file of this process.
+    pub fn open() -> Result<Self, SysError> {
+        crate::pidfd::Statm::open().map(ResidentFiles)
+    }
+
+    /// Bytes that are resident, roughly; the program and libraries are among them.
+    pub fn bytes(&self) -> Result<u64, SysError> {
+        self.0.bytes(2)
+    }
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 
 use crate::{BuildError, Result};
 use pagefold_sys::SysError;
-use pagefold_sys::spool::{self, Mapping, Spool};
+use pagefold_sys::spool::{Mapping, ResidentFiles, Spool};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,6 +24,8 @@ pub struct Spill(Option<Arc<SpillFile>>);
 #[derive(Debug)]
 struct SpillFile {
     spool: Arc<Spool>,
+    /// The count of resident bytes; `None` if it cannot be opened.
+    resident_files: Option<ResidentFiles>,
     /// Bytes of this file that may be resident.
     resident_bytes: u64,
     /// Resident bytes of the other mapped files of the process: its program, of which more and more becomes resident.
@@ -43,10 +45,15 @@ impl Spill {
     /// Spills to a file without a name in a directory. At most about `resident_bytes` of it are resident.
     pub fn in_directory(directory: &Path, resident_bytes: u64) -> Result<Self> {
         let spool = Spool::in_directory(directory).map_err(failed)?;
-        let (others_bytes, mapped_bytes_max) =
-            (AtomicU64::new(resident().unwrap_or(0)), AtomicU64::new(u64::MAX));
-        let look_at_bytes = AtomicU64::new(look_bytes(resident_bytes));
-        let file = SpillFile { spool, resident_bytes, others_bytes, mapped_bytes_max, look_at_bytes };
+        let file = SpillFile {
+            spool,
+            resident_files: ResidentFiles::open().ok(),
+            resident_bytes,
+            others_bytes: AtomicU64::new(0),
+            mapped_bytes_max: AtomicU64::new(u64::MAX),
+            look_at_bytes: AtomicU64::new(look_bytes(resident_bytes)),
+        };
+        file.others_bytes.store(file.resident().unwrap_or(0), Ordering::Relaxed);
         Ok(Spill(Some(Arc::new(file))))
     }
 
@@ -95,26 +102,26 @@ impl SpillFile {
     fn bound(&self) {
         let allowed = self.others_bytes.load(Ordering::Relaxed).saturating_add(self.resident_bytes);
         // If it is not known how much is resident, all that was touched may be.
-        let left_bytes = resident().and_then(|resident| allowed.checked_sub(resident)).unwrap_or(0);
+        let left_bytes = self.resident().and_then(|resident| allowed.checked_sub(resident)).unwrap_or(0);
         let look_at_bytes = if left_bytes < LOOK_BYTES_MIN {
             self.spool.evict();
-            self.others_bytes.store(resident().unwrap_or(0), Ordering::Relaxed);
+            self.others_bytes.store(self.resident().unwrap_or(0), Ordering::Relaxed);
             look_bytes(self.resident_bytes)
         } else {
             self.spool.touched_bytes() + look_bytes(left_bytes)
         };
         self.look_at_bytes.store(look_at_bytes, Ordering::Relaxed);
     }
+
+    /// Resident bytes of mapped files; `None` if that is not known.
+    fn resident(&self) -> Option<u64> {
+        self.resident_files.as_ref()?.bytes().ok()
+    }
 }
 
 /// The bytes that may be accessed until the resident pages are counted, if so many more may be resident.
 fn look_bytes(left_bytes: u64) -> u64 {
     left_bytes.clamp(LOOK_BYTES_MIN, LOOK_BYTES_MAX)
-}
-
-/// Resident bytes of mapped files; `None` if that is not known.
-fn resident() -> Option<u64> {
-    spool::resident_file_bytes().ok()
 }
 
 fn failed(error: SysError) -> BuildError {

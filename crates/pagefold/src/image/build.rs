@@ -12,7 +12,9 @@ use pagefold_control::error::{CliError, Result};
 use pagefold_control::text;
 use pagefold_image::{Image, Options as ReadOptions};
 use pagefold_image_build::source::Scanned;
-use pagefold_image_build::{BuildError, Options, Preset, RunningKernel, Sort, Summary, Tree, build, verify};
+use pagefold_image_build::{
+    BuildError, Options, Pattern, Preset, RunningKernel, Sort, Summary, Tree, build, verify,
+};
 use pagefold_page::size::Human;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -31,13 +33,24 @@ pub fn run(args: &BuildArgs) -> Result<()> {
     // Each thread may have some files open, which it reads.
     pagefold_sys::beneath::raise_open_file_limit();
     let exclude = patterns(args)?;
-    let excluded = exclude.clone();
     // The file stands first: it blocks signals, which threads would receive, and may be refused.
     let out = OutFile::open_image(&args.out)?;
+    out.write_in_child(|out| build_in(args, exclude, &options, running, out))
+}
+
+/// Builds the image into `out`. The process is confined before it parses an archive or an image.
+fn build_in(
+    args: &BuildArgs,
+    exclude: Vec<Pattern>,
+    options: &Options,
+    running: Option<RunningKernel>,
+    out: &OutFile,
+) -> Result<()> {
+    let excluded = exclude.clone();
     // If OUT is a link, the image is made beside its target.
     let directory = out.path().parent().unwrap_or(Path::new("."));
     let spill = options.spill(directory).map_err(failure)?;
-    let (mut scanned, whole) = SourceReader { args, exclude, out: &out, spill: &spill }.scan()?;
+    let (mut scanned, whole) = SourceReader { args, exclude, out, spill: &spill }.scan()?;
     change_metadata(&mut scanned, args)?;
     for (path, reason) in scanned.unreadable.iter() {
         output::note(&format!("not read: '{}': {reason}", path.display()));
@@ -50,7 +63,7 @@ pub fn run(args: &BuildArgs) -> Result<()> {
         output::note(&format!("--exclude '{}' matched nothing", pattern.text()));
     }
     let bar = RefCell::new(Bar::new(!args.json));
-    let built = build(&scanned.tree, &options, out.file(), &mut |progress| {
+    let built = build(&scanned.tree, options, out.file(), &mut |progress| {
         bar.borrow_mut().show_build(&progress);
         out.go_on()
     });
@@ -63,14 +76,14 @@ pub fn run(args: &BuildArgs) -> Result<()> {
         e => failure(e),
     })?;
     if args.verify {
-        verify_image(&out, &scanned.tree, &summary, args)?;
+        verify_image(out, &scanned.tree, &summary, args)?;
     }
     whole.finish(!args.json, || out.poll_interrupt())?;
     if out.poll_interrupt() {
         return Err(out.interrupted());
     }
     let read_options = ReadOptions { memory_bytes: READ_BYTES, ..ReadOptions::default() };
-    let needs = open_built(&out, read_options).ok().map(|image| image.superblock().required_kernel());
+    let needs = open_built(out, read_options).ok().map(|image| image.superblock().required_kernel());
     out.complete()?;
     for pattern in options.rules.patterns().filter(|pattern| !pattern.has_matched()) {
         output::note(&format!("--rule '{}' decided for no file", pattern.text()));
@@ -90,7 +103,7 @@ pub fn run(args: &BuildArgs) -> Result<()> {
         false => build_summary::print(&built),
     }?;
     if let Some(kernel) = running.filter(|_| args.names_compression() || !args.rules.is_empty()) {
-        note_refused(&kernel, &options);
+        note_refused(&kernel, options);
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! The sources of `image build`: a directory, a tar archive, or another image.
 
 use super::build_args::BuildArgs;
-use super::open::{Then, media_config, open_image, path_failure, reading_share};
+use super::open::{Then, confine, media_config, open_image, path_failure, reading_share};
 use super::target::Target as OutFile;
 use super::whole::WholeCheck;
 use crate::cli::progress::Bar;
@@ -12,6 +12,7 @@ use pagefold_image_build::source::directory::{self, DirectoryOptions, OutputFile
 use pagefold_image_build::source::tar::{self, TarOptions};
 use pagefold_image_build::source::{BEGINNING_BYTES, OnEntry, Scanned, SourceKind, image, spool};
 use pagefold_image_build::{BuildError, Pattern, Spill};
+use pagefold_server::confinement::Kind;
 use pagefold_server::mount::image_failure;
 use pagefold_sys::ready;
 use std::fs::File;
@@ -73,7 +74,10 @@ impl SourceReader<'_> {
         }
         let file = File::open(source).map_err(|e| reading(source, &e))?;
         match kind(&file, source)? {
-            SourceKind::Tar => self.scan_archive(file),
+            SourceKind::Tar => {
+                confine(Kind::Printing { is_remote: false })?;
+                self.scan_archive(file)
+            }
             SourceKind::Compressed(_) => {
                 let spooled = spooled(args, out, file, source)?;
                 self.scan_archive(spooled)
@@ -103,7 +107,7 @@ impl SourceReader<'_> {
         let source = args.source.clone().into_os_string().into();
         let media = media_config(&source, &args.device, &args.verity, &args.remote)?;
         let (image, whole) =
-            open_image(&media, reading_share(args.memory_bytes()?), ReadAhead::default(), Then::Writes)?;
+            open_image(&media, reading_share(args.memory_bytes()?), ReadAhead::default(), Then::Prints)?;
         let scanned = watched(args, out, |on_entry| image::scan_watched(&image, &exclude, spill, on_entry))?;
         Ok((scanned, whole))
     }
@@ -180,6 +184,7 @@ fn spooled(args: &BuildArgs, out: &OutFile, input: impl Read, shown: &Path) -> R
     // If OUT is a link, its target's folder has space for an image.
     let directory = out.path().parent().unwrap_or(Path::new("."));
     let file = spool::unnamed_file(directory).map_err(failure)?;
+    confine(Kind::Printing { is_remote: false })?;
     let memory_bytes = args.memory_bytes()?;
     let file = spool::spool(input, shown, file, memory_bytes, &mut |_| out.go_on());
     let file = file.map_err(|e| match e {

@@ -48,7 +48,7 @@ pub fn run(args: &CopyArgs) -> Result<()> {
     // The file stands first: it blocks signals, which threads would receive.
     let target = Target::open_image(&args.file)?;
     let config = media_config(&args.image, &[], &args.verity, &args.remote)?;
-    let Sources { image, blobs, .. } = open_media(&config, DEFAULT_MEMORY_BYTES, Then::Writes)?;
+    let Sources { image, blobs, .. } = open_media(&config, DEFAULT_MEMORY_BYTES, Then::Copies)?;
     let hash = copy(args, &*image, &target)?;
     let (len_bytes, blob) = (image.len_bytes(), blobs.first());
     let sha256 = match blob {

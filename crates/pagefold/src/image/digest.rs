@@ -92,7 +92,7 @@ fn write_tree(args: &DigestArgs, path: &Path) -> Result<(Descriptor, Option<u64>
 fn compute(args: &DigestArgs, target: Option<&Target>) -> Result<Descriptor> {
     let remote = args.remote.config(std::iter::once(&args.image))?;
     let config = MediaConfig { image: args.image.clone(), devices: Vec::new(), verity: None, remote };
-    let Sources { image: source, blobs, .. } = open_media(&config, DEFAULT_MEMORY_BYTES, Then::Writes)?;
+    let Sources { image: source, blobs, .. } = open_media(&config, DEFAULT_MEMORY_BYTES, Then::Copies)?;
     let blob = blobs.into_iter().find(|blob| !blob.is_verified);
     let hashed = blob.as_ref().map(|blob| Arc::new(HashedSource::new(blob.source.clone())));
     // One thread reads in order, so that the digest in the registry is compared without a second pass.

@@ -1,7 +1,7 @@
 //! `image extract`.
 
 use super::open::{ImageArgs, Then, ThreadsArgs, path_bytes, path_failure};
-use super::{extract_total, findings, names};
+use super::{extract_total, findings, names, worker};
 use crate::cli::progress::Bar;
 use crate::cli::{numbers, output, values};
 use clap::{Args, ValueHint};
@@ -13,7 +13,9 @@ use pagefold_image::extract::{ExtractError, ExtractOptions, ExtractReport, extra
 use pagefold_page::size::Human;
 use pagefold_sys::SysError;
 use pagefold_sys::beneath::{self, Folder};
-use pagefold_sys::signal::Termination;
+use pagefold_sys::confine::{Creates, path_of};
+use pagefold_sys::respawn::End;
+use pagefold_sys::signal::{Termination, unblock_termination};
 use serde::Serialize;
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -72,20 +74,37 @@ pub fn run(args: &ExtractArgs) -> Result<()> {
         max_inodes: args.max_inodes,
         overwrite: args.overwrite,
     };
-    let (image, whole) = args.image.open_whole(ReadAhead::Off, Then::Writes)?;
+    let is_made = make_target(&args.dir)?;
+    let signals = Termination::listen()?;
+    let work = || {
+        // Until it listens for them itself.
+        unblock_termination()?;
+        extract_into(args, &options)
+    };
+    let end = worker::run(Some(&signals), || Ok(()), |_| work())?;
+    if is_made && end != End::Code(0) {
+        // A wrong path leaves nothing behind, and a directory with files stays.
+        let _ = std::fs::remove_dir(&args.dir);
+    }
+    worker::finish(end)
+}
+
+/// Extracts into the directory. The process is confined to it before it parses the image.
+fn extract_into(args: &ExtractArgs, options: &ExtractOptions) -> Result<()> {
+    let creates = Creates { folder: args.dir.clone(), privileged: args.privileged };
+    beneath::raise_open_file_limit();
+    let (image, whole) = args.image.open_whole(ReadAhead::Off, Then::Creates(&creates))?;
     let paths: Vec<Vec<u8>> = args.paths.iter().map(|path| path_bytes(path).to_vec()).collect();
-    // Before the directory is created, so that a wrong path leaves nothing behind.
     let all_exist = image.root().and_then(|_| paths.iter().try_for_each(|path| image.locate(path).map(drop)));
     all_exist.map_err(|e| failed(args, e.into()))?;
     let target = open_target(&args.dir)?;
-    beneath::raise_open_file_limit();
     let signals = Termination::listen()?;
     let cancelled = AtomicBool::new(false);
     // Walking over the tree takes time: only if somebody watches.
     let is_watched = Bar::is_wanted() && !args.json;
     let total = is_watched.then(|| extract_total::total(&image, &paths, args.max_inodes)).flatten();
     let bar = RefCell::new(Bar::new(is_watched));
-    let extracted = extract(&image, &target, &paths, &options, &cancelled, &|p| {
+    let extracted = extract(&image, &target, &paths, options, &cancelled, &|p| {
         if signals.take().is_some() {
             cancelled.store(true, Ordering::Relaxed);
         }
@@ -115,15 +134,21 @@ pub fn run(args: &ExtractArgs) -> Result<()> {
     }
 }
 
-/// Opens the directory, and creates it if it is missing; its parent must exist.
-fn open_target(dir: &Path) -> Result<Folder> {
+/// Creates the directory if it is missing, and returns whether it was; its parent must exist.
+fn make_target(dir: &Path) -> Result<bool> {
     let shown = names::escaped(path_bytes(dir));
     match std::fs::create_dir(dir) {
-        Ok(()) => {}
-        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
-        Err(e) => return Err(path_failure(format!("creating the directory '{shown}'"), &e)),
+        Ok(()) => Ok(true),
+        // Whether it is a directory.
+        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => open_target(dir).map(|_| false),
+        Err(e) => Err(path_failure(format!("creating the directory '{shown}'"), &e)),
     }
-    Folder::open(dir).map_err(|e: SysError| match e.errno {
+}
+
+/// Opens the directory, which may be the root of this process by now.
+fn open_target(dir: &Path) -> Result<Folder> {
+    let shown = names::escaped(path_bytes(dir));
+    Folder::open(path_of(dir)).map_err(|e: SysError| match e.errno {
         libc::ENOTDIR => CliError::usage(format!("'{shown}' is not a directory")),
         _ => CliError::from(SysError::new(format!("{} '{shown}'", e.what), e.errno)),
     })

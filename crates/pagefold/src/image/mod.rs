@@ -14,6 +14,7 @@
 //! | `find` | finding a mounted image by its directory or path |
 //! | `overview`, `usage`, `file` | the output of `show`: on an image, on the uses of its bytes, on a file in it |
 //! | `target` | the file that `build` and `tar -o` write |
+//! | `worker` | the confined process in which commands that write decode |
 //! | `findings` | the output of defects in an image |
 //! | `watch` | the figures of a mount, again and again |
 //! | `limit` | the limit on printed contents |
@@ -57,6 +58,7 @@ mod unmount;
 mod usage;
 mod watch;
 mod whole;
+mod worker;
 
 use crate::cli::list::with_columns;
 use clap::Subcommand;

@@ -2,6 +2,7 @@
 
 use super::cache::CacheArgs;
 use super::whole::WholeCheck;
+use super::worker;
 use crate::cli::{output, values};
 use clap::{Args, ValueHint};
 use pagefold_control::error::{CliError, Exit, Result};
@@ -13,6 +14,7 @@ use pagefold_image::{Image, ImageError, Options, ReadAhead};
 use pagefold_server::confinement::{self, Kind};
 use pagefold_server::mount::image_failure;
 use pagefold_server::mount::media::{DEFAULT_MEMORY_BYTES, Media, Sources, store_settings};
+use pagefold_sys::confine::Creates;
 use std::env::VarError;
 use std::fmt::Display;
 use std::io::ErrorKind;
@@ -94,7 +96,7 @@ impl ImageArgs {
     }
 
     /// Opens the image, to read all of it; the second value compares it with the digest in a registry then.
-    pub fn open_whole(&self, read_ahead: ReadAhead, then: Then) -> Result<(Image, WholeCheck)> {
+    pub fn open_whole(&self, read_ahead: ReadAhead, then: Then<'_>) -> Result<(Image, WholeCheck)> {
         // Each thread decodes with buffers of some MiB, and would keep them beyond the budget after it has freed them.
         pagefold_sys::malloc::return_large_blocks();
         let memory_bytes = values::bytes("--memory", &self.memory)?;
@@ -167,23 +169,34 @@ pub fn reading_share(limit_bytes: Option<u64>) -> u64 {
 }
 
 /// The use that a command makes of an image.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Then {
-    /// It prints, so it can be confined.
+#[derive(Debug, Clone, Copy)]
+pub enum Then<'a> {
+    /// It prints, or writes to a file that is open.
     Prints,
-    /// It writes files.
-    Writes,
+    /// It creates files.
+    Creates(&'a Creates),
+    /// It parses nothing of the image: it copies or hashes the bytes, and is not confined.
+    Copies,
 }
 
 /// Opens the media of an image. Notes say when there is no cache, or when it begins to fail.
-pub fn open_media(media: &MediaConfig, memory_bytes: u64, then: Then) -> Result<Sources> {
+pub fn open_media(media: &MediaConfig, memory_bytes: u64, then: Then<'_>) -> Result<Sources> {
     let opened = Media::open(media, output::note)?;
-    if then == Then::Prints {
-        default_threads();
-        let is_remote = media.all().any(|location| matches!(location, Location::Url(_)));
-        confinement::confine(Kind::Printing { is_remote })?;
+    let is_remote = media.all().any(|location| matches!(location, Location::Url(_)));
+    match then {
+        Then::Prints => confine(Kind::Printing { is_remote })?,
+        Then::Creates(creates) => confine(Kind::Creating { is_remote, creates: creates.clone() })?,
+        Then::Copies => {}
     }
     opened.connect_reporting(memory_bytes, output::note)
+}
+
+/// Confines this process, before it parses the first hostile byte.
+pub fn confine(kind: Kind) -> Result<()> {
+    default_threads();
+    confinement::confine(kind)?;
+    worker::stay_with_parent();
+    Ok(())
 }
 
 /// Opens an image with its further devices, to read all of it.
@@ -191,7 +204,7 @@ pub fn open_image(
     media: &MediaConfig,
     memory_bytes: u64,
     read_ahead: ReadAhead,
-    then: Then,
+    then: Then<'_>,
 ) -> Result<(Image, WholeCheck)> {
     let Sources { image, devices, blobs, memory_bytes, .. } = open_media(media, memory_bytes, then)?;
     let whole = WholeCheck::of(blobs);

@@ -36,11 +36,18 @@ pub struct TarArgs {
 
 /// Writes the archive.
 pub fn run(args: &TarArgs) -> Result<()> {
-    let report = match args.file == Path::new("-") {
-        true => write_to_stdout(args)?,
-        false => write_to_file(args)?,
-    };
-    let Some(report) = report else { return Ok(()) };
+    if args.file == Path::new("-") {
+        return write_to_stdout(args)?.map_or(Ok(()), |report| print(&report));
+    }
+    let target = Target::open(&args.file)?;
+    if target.file().is_terminal() {
+        return Err(terminal_refused());
+    }
+    target.write_in_child(|target| print(&write_to_file(args, target)?))
+}
+
+/// Prints what was wrong, and fails if something was.
+fn print(report: &TarReport) -> Result<()> {
     findings::print_text(&report.findings);
     findings::check(&report.findings, "wrong or missing in the archive")
 }
@@ -68,22 +75,18 @@ fn write_to_stdout(args: &TarArgs) -> Result<Option<TarReport>> {
     }
 }
 
-fn write_to_file(args: &TarArgs) -> Result<Option<TarReport>> {
-    let target = Target::open(&args.file)?;
-    if target.file().is_terminal() {
-        return Err(terminal_refused());
-    }
-    let (image, whole) = args.image.open_whole(ReadAhead::BestEffort, Then::Writes)?;
+fn write_to_file(args: &TarArgs, target: &Target) -> Result<TarReport> {
+    let (image, whole) = args.image.open_whole(ReadAhead::BestEffort, Then::Prints)?;
     let options = options(args, limit::max_bytes(args.max_bytes.as_deref(), &image, target.file())?);
     let shown = format!("'{}'", args.file.display());
     let report =
-        archive(args, &image, &options, Output(&target)).map_err(|e| match target.is_interrupted() {
+        archive(args, &image, &options, Output(target)).map_err(|e| match target.is_interrupted() {
             true => CliError::failed(format!("interrupted: {shown} was not written")),
             false => failure(args, &shown, e),
         })?;
     finish(args, whole, || target.poll_interrupt())?;
     target.complete()?;
-    Ok(Some(report))
+    Ok(report)
 }
 
 fn terminal_refused() -> CliError {

@@ -8,11 +8,12 @@
 //! would stay: noticing signals, replacing the target of a link, writing to a device, and copying permissions.
 
 use super::open::path_failure;
+use super::worker::{self, Parent};
 use pagefold_control::error::{CliError, Result};
 use pagefold_image_build::source::directory::OutputFolder;
 use pagefold_sys::entropy::random_u64;
 use pagefold_sys::signal::{Termination, ignore_file_size_signal};
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::fs::{File, OpenOptions};
 use std::io::{Error, ErrorKind, Write};
 use std::ops::ControlFlow;
@@ -32,6 +33,8 @@ pub struct Target {
     /// The state of a file that does not have its name yet; `None` for a device or a pipe.
     unnamed: Option<Unnamed>,
     is_interrupted: Cell<bool>,
+    /// In a worker, the process that gives the file its name.
+    parent: OnceCell<Parent>,
 }
 
 fn output_folder(metadata: std::fs::Metadata) -> OutputFolder {
@@ -46,7 +49,7 @@ struct Unnamed {
     temporary: PathBuf,
     path: PathBuf,
     /// Whether `temporary` is no longer a name of the file: another process may use it.
-    is_renamed: bool,
+    is_renamed: Cell<bool>,
     /// The folder of both, as it was before.
     folder: Option<OutputFolder>,
     signals: Termination,
@@ -85,14 +88,15 @@ impl Target {
                 let folder = path.parent().and_then(|folder| folder.metadata().ok()).map(output_folder);
                 let (file, temporary) = create_beside(&path, existing.is_some()).map_err(failed)?;
                 // From here on, every failure removes the file.
-                let unnamed = Unnamed { temporary, path, is_renamed: false, folder, signals };
+                let unnamed = Unnamed { temporary, path, is_renamed: Cell::new(false), folder, signals };
                 if let Some(replaced) = existing {
                     file.set_permissions(replaced.permissions()).map_err(failed)?;
                 }
                 (file, Some(unnamed))
             }
         };
-        Ok(Target { shown: path.into(), file, unnamed, is_interrupted: Cell::new(false) })
+        let (is_interrupted, parent) = (Cell::new(false), OnceCell::new());
+        Ok(Target { shown: path.into(), file, unnamed, is_interrupted, parent })
     }
 
     /// Opens a file that is written at any position: a device or a pipe is refused.
@@ -158,28 +162,48 @@ impl Target {
         }
     }
 
+    /// Runs `work`, which writes the file and completes it, in a child process, so that the child can be confined. This
+    /// process must have one thread. If the child fails, this process ends as the child did, and the file is removed.
+    pub fn write_in_child(self, work: impl FnOnce(&Target) -> Result<()>) -> Result<()> {
+        let signals = self.unnamed.as_ref().map(|unnamed| &unnamed.signals);
+        let end = worker::run(
+            signals,
+            || self.complete(),
+            |parent| {
+                self.parent.get_or_init(|| parent);
+                work(&self)
+            },
+        );
+        drop(self);
+        worker::finish(end?)
+    }
+
     /// Gives the complete file its name.
-    pub fn complete(self) -> Result<()> {
+    pub fn complete(&self) -> Result<()> {
+        if let Some(parent) = self.parent.get() {
+            parent.complete();
+            return Ok(());
+        }
         self.complete_by(File::sync_all, |temporary, path| std::fs::rename(temporary, path))
     }
 
     /// Does what [`complete`](Self::complete) does, by these calls, which tests let fail.
     fn complete_by(
-        mut self,
+        &self,
         sync: impl FnOnce(&File) -> std::io::Result<()>,
         rename: impl FnOnce(&Path, &Path) -> std::io::Result<()>,
     ) -> Result<()> {
-        let Some(unnamed) = &mut self.unnamed else { return Ok(()) };
+        let Some(unnamed) = &self.unnamed else { return Ok(()) };
         // Errors of writing that the system has deferred must show before the old file is replaced.
         let renamed = sync(&self.file).and_then(|()| rename(&unnamed.temporary, &unnamed.path));
-        unnamed.is_renamed = renamed.is_ok();
+        unnamed.is_renamed.set(renamed.is_ok());
         renamed.map_err(|e| CliError::io(format!("writing '{}'", self.shown.display()), &e))
     }
 }
 
 impl Drop for Unnamed {
     fn drop(&mut self) {
-        if !self.is_renamed {
+        if !self.is_renamed.get() {
             // If removing fails, a file with a temporary name stays; the command reports why the file is not complete.
             let _ = std::fs::remove_file(&self.temporary);
         }
@@ -254,6 +278,7 @@ mod tests {
                     true => target.complete_by(|_| full(), |_, _| unreachable!("it is not synced")),
                     false => target.complete_by(File::sync_all, |_, _| full()),
                 };
+                drop(target);
                 let message = failed.unwrap_err().to_string();
                 assert!(message.contains("writing '") && message.contains("/image'"), "{message}");
                 assert!(message.contains("No space left"), "{message}");

@@ -159,3 +159,100 @@ fn a_hole_in_a_decoder_of_a_command_that_prints_gives_an_attacker_nothing() {
         assert!(!sandbox.inner.path("new").exists());
     }
 }
+
+/// Runs a command on a hostile image with a fault in its decoder. Returns its exit code, and what it said on standard error.
+fn run(sandbox: &MountSandbox, words: &str, is_confined: bool) -> (Option<i32>, String) {
+    let mut command = sandbox.inner.command(words);
+    if !is_confined {
+        command.env("PAGEFOLD_CONFINEMENT", "off");
+    }
+    let output = command.output().unwrap();
+    unmount_point(sandbox);
+    let is_written = fs::remove_file(sandbox.inner.path("new")).is_ok();
+    assert!(!(is_confined && is_written), "{words}");
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+fn was_killed((code, said): &(Option<i32>, String)) -> bool {
+    *code == Some(1) && said.contains("was killed by signal 31: a forbidden system call")
+}
+
+#[test]
+fn a_hole_in_a_decoder_of_extract_gives_an_attacker_nothing_outside_of_the_directory() {
+    let test = "a_hole_in_a_decoder_of_extract_gives_an_attacker_nothing_outside_of_the_directory";
+    let Some(sandbox) = MountSandbox::new(test) else { return };
+    let Wishes { mut list, _tcp, _unix } = Wishes::new(&sandbox);
+    let dir = sandbox.inner.path("target");
+    // Wishes inside of the directory, by the path that it has without the wall, and as the root. No word is there twice: LZ4
+    // would store that as a match.
+    for (verb, name) in [("device", "null"), ("setid", "file")] {
+        list.push(format!("{verb} {}/{name}", dir.display()));
+        list.push(format!("{verb} /{name}"));
+    }
+    // Descriptors.
+    list.extend(["touch /proc/self/fd/".to_string(), "touch ./".to_string()]);
+    let image = image_of(&sandbox, &list);
+    for option in ["", "--privileged"] {
+        for (n, wish) in list.iter().enumerate() {
+            let words = format!("image extract {option} {} {} /{n}", image.display(), dir.display());
+            let answer = |is_confined| {
+                let _ = fs::remove_dir_all(&dir);
+                let ran = run(&sandbox, &words, is_confined);
+                let read = fs::read(dir.join(n.to_string()));
+                (read.map(|bytes| answer_in(&bytes)).unwrap_or_default(), ran)
+            };
+            let is_inside = wish.starts_with("device") || wish.starts_with("setid");
+            let is_of_root = [" /null", " /file", "./"].iter().any(|end| wish.ends_with(end));
+            if !is_of_root {
+                assert_eq!(answer(false).0, "granted", "{wish}");
+            }
+            let (answer, ran) = answer(true);
+            // Files in the directory are what an image says with this option.
+            let is_allowed = option == "--privileged" && wish == "setid /file";
+            let is_refused = answer.starts_with("refused") || was_killed(&ran);
+            assert!(
+                if is_allowed { answer == "granted" } else { is_refused },
+                "{words}: {wish}: {answer}, {ran:?}"
+            );
+            let leftover = is_inside
+                && fs::metadata(dir.join("file")).is_ok_and(|made| made.permissions().mode() & 0o6000 != 0);
+            assert_eq!(leftover, is_allowed, "{wish}");
+        }
+    }
+    let wishes = sandbox.inner.path("wishes").metadata().unwrap();
+    assert!(wishes.permissions().mode() & 0o777 == 0o777, "the wish without the wall was granted");
+    fs::set_permissions(sandbox.inner.path("wishes"), PermissionsExt::from_mode(0o700)).unwrap();
+    let chmod = list.iter().position(|wish| wish.starts_with("chmod")).unwrap();
+    fs::remove_dir_all(&dir).unwrap();
+    run(&sandbox, &format!("image extract {} {} /{chmod}", image.display(), dir.display()), true);
+    let wishes = sandbox.inner.path("wishes").metadata().unwrap();
+    assert_eq!(wishes.permissions().mode() & 0o777, 0o700);
+}
+
+#[test]
+fn a_hole_in_a_decoder_of_a_command_that_writes_a_file_gives_an_attacker_nothing() {
+    let test = "a_hole_in_a_decoder_of_a_command_that_writes_a_file_gives_an_attacker_nothing";
+    let Some(sandbox) = MountSandbox::new(test) else { return };
+    let wishes = Wishes::new(&sandbox);
+    let out = sandbox.inner.path("out");
+    let has = |text: &str| {
+        let written = fs::read(&out).unwrap_or_default();
+        written.windows(text.len()).any(|window| window == text.as_bytes())
+    };
+    for wish in &wishes.list {
+        let image = image_of(&sandbox, std::slice::from_ref(wish));
+        let (image, file) = (image.display(), out.display());
+        for words in [format!("image tar {image} -o {file}"), format!("image build -z none {image} {file}")] {
+            let _ = fs::remove_file(&out);
+            run(&sandbox, &words, false);
+            assert!(has("granted\n"), "{words}: {wish}");
+            fs::write(&out, "before").unwrap();
+            let ran = run(&sandbox, &words, true);
+            assert!(has("refused ") || was_killed(&ran) && has("before"), "{words}: {wish}: {ran:?}");
+            let is_hidden = |entry: std::io::Result<fs::DirEntry>| {
+                entry.unwrap().file_name().to_string_lossy().starts_with(".pagefold-")
+            };
+            assert!(!fs::read_dir(out.parent().unwrap()).unwrap().any(is_hidden), "{words}: {wish}");
+        }
+    }
+}

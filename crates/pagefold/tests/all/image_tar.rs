@@ -112,6 +112,26 @@ fn an_interrupted_archive_leaves_nothing() {
 }
 
 #[test]
+fn an_interrupted_extraction_says_so_and_leaves_no_half_file() {
+    let s = Sandbox::new();
+    let (image, dir) = (s.path("image"), s.path("dir"));
+    // Its file is long enough that writing it takes a while.
+    std::fs::write(&image, crate::image_show::image()).unwrap();
+    for signal in ["INT", "TERM"] {
+        let words = format!("image extract {} {}", image.display(), dir.display());
+        let mut child = s.command(&words).stderr(Stdio::piped()).spawn().unwrap();
+        let is_begun = || std::fs::read_dir(&dir).is_ok_and(|mut entries| entries.next().is_some());
+        wait_until("the extraction is begun", || is_begun() || child.try_wait().unwrap().is_some());
+        kill(child.id() as i32, signal);
+        let output = child.wait_with_output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(1) && said.contains("interrupted: "), "{signal}: {said}");
+        // The directory was made by the command, which removes it if it is empty.
+        assert!(!dir.exists(), "{signal}: {said}");
+    }
+}
+
+#[test]
 fn an_archive_is_not_printed_on_a_terminal() {
     let (s, image) = sandbox();
     if !have("script") {

@@ -7,7 +7,7 @@
 //!
 //! Filters do not see requests to io_uring: without [`Wall::has_rings`] an instance cannot be made.
 
-use super::{Wall, own_pid};
+use super::{Creates, Wall, own_pid};
 use seccompiler::{
     BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
     SeccompRule,
@@ -30,8 +30,26 @@ const DEADLY: &[libc::c_long] = &numbers! {
     SYS_reboot SYS_swapon SYS_swapoff SYS_acct SYS_quotactl SYS_syslog SYS_add_key SYS_request_key SYS_keyctl
     SYS_settimeofday SYS_clock_settime SYS_adjtimex SYS_clock_adjtime SYS_sethostname SYS_setdomainname SYS_vhangup
     SYS_setuid SYS_setgid SYS_setreuid SYS_setregid SYS_setresuid SYS_setresgid SYS_setfsuid SYS_setfsgid SYS_setgroups
-    SYS_capset SYS_personality SYS_fanotify_init SYS_mknodat
+    SYS_capset SYS_personality SYS_fanotify_init
 };
+
+/// Calls that create files and set their metadata, beside those whose mode counts: of processes that do so.
+const CREATING: &[libc::c_long] = &numbers! {
+    SYS_mkdirat SYS_symlinkat SYS_linkat SYS_unlinkat SYS_fchown SYS_fchownat SYS_utimensat SYS_fsetxattr SYS_setxattr
+};
+
+/// Calls that give files a mode, and the argument that has it.
+#[cfg(target_arch = "x86_64")]
+const MODES: &[(libc::c_long, u8)] =
+    &[(libc::SYS_fchmod, 1), (libc::SYS_fchmodat, 2), (libc::SYS_openat, 3), (libc::SYS_open, 2)];
+#[cfg(not(target_arch = "x86_64"))]
+const MODES: &[(libc::c_long, u8)] = &[(libc::SYS_fchmod, 1), (libc::SYS_fchmodat, 2), (libc::SYS_openat, 3)];
+
+/// The bits of modes by which others act as the owner or the group of a file.
+const SET_ID: u64 = 0o6000;
+
+/// The flags of clone(2) for namespaces, which a process with CAP_SYS_ADMIN could make for a thread.
+const NAMESPACES: u64 = 0x7E02_0000;
 
 /// Calls that are allowed with any arguments: landlock confines those that take paths.
 const ALLOWED: &[libc::c_long] = &numbers! {
@@ -99,7 +117,8 @@ pub(super) fn filter(wall: &Wall) -> Result<(), String> {
 fn programs(wall: &Wall) -> Result<[BpfProgram; 2], BackendError> {
     let arch = std::env::consts::ARCH.try_into()?;
     let allow = SeccompAction::Allow;
-    let deadly: Rules = DEADLY.iter().map(|call| (*call, Vec::new())).collect();
+    let creating: &[_] = if wall.creates.is_some() { &[] } else { &[libc::SYS_mknodat] };
+    let deadly: Rules = DEADLY.iter().chain(creating).map(|call| (*call, Vec::new())).collect();
     let deadly = SeccompFilter::new(deadly, allow.clone(), SeccompAction::KillProcess, arch)?;
     let unknown = SeccompAction::Errno(libc::ENOSYS.unsigned_abs());
     let allowed = SeccompFilter::new(allowed(wall)?, unknown, allow, arch)?;
@@ -112,7 +131,7 @@ fn allowed(wall: &Wall) -> Result<Rules, BackendError> {
     let plain = ALLOWED.iter().chain(OLDER).chain(rings);
     let mut rules: Rules = plain.map(|call| (*call, Vec::new())).collect();
     let thread = libc::CLONE_THREAD.unsigned_abs().into();
-    rules.insert(libc::SYS_clone, vec![rule(0, SeccompCmpOp::MaskedEq(thread), thread)?]);
+    rules.insert(libc::SYS_clone, vec![rule(0, SeccompCmpOp::MaskedEq(thread | NAMESPACES), thread)?]);
     let this = own_pid();
     rules.insert(libc::SYS_tgkill, vec![rule(0, SeccompCmpOp::Eq, this)?]);
     let of_this = [0, this].map(|pid| rule(0, SeccompCmpOp::Eq, pid));
@@ -122,7 +141,27 @@ fn allowed(wall: &Wall) -> Result<Rules, BackendError> {
     let mut ioctls = equal_to(1, IOCTLS)?;
     ioctls.extend(equal_to(1, wall.ioctls.iter().copied())?);
     rules.insert(libc::SYS_ioctl, ioctls);
+    if let Some(creates) = &wall.creates {
+        create_files(creates, &mut rules)?;
+    }
     Ok(rules)
+}
+
+/// Allows the calls that create files. Without privileges no file gets a set-id bit, and none is a device.
+fn create_files(creates: &Creates, rules: &mut Rules) -> Result<(), BackendError> {
+    rules.extend(CREATING.iter().chain([&libc::SYS_mknodat]).map(|call| (*call, Vec::new())));
+    rules.extend(MODES.iter().map(|(call, _)| (*call, Vec::new())));
+    if !creates.privileged {
+        for (call, argument) in MODES {
+            rules.insert(*call, vec![rule(*argument, SeccompCmpOp::MaskedEq(SET_ID), 0)?]);
+        }
+        // It has the mode in memory, which a filter does not see.
+        rules.remove(&libc::SYS_openat2);
+        let mask = SeccompCmpOp::MaskedEq(SET_ID | u64::from(libc::S_IFMT));
+        let kinds = [libc::S_IFIFO, libc::S_IFSOCK].map(|kind| rule(2, mask.clone(), kind.into()));
+        rules.insert(libc::SYS_mknodat, kinds.into_iter().collect::<Result<_, _>>()?);
+    }
+    Ok(())
 }
 
 /// Rules for an argument that is one of `values`.
@@ -142,11 +181,15 @@ mod tests {
     #[test]
     fn a_call_is_allowed_or_deadly_and_the_filters_fit_the_kernel() {
         let rings = Wall { has_rings: true, ..Wall::default() };
-        let allowed = allowed(&rings).unwrap();
-        assert_eq!(DEADLY.iter().find(|call| allowed.contains_key(call)), None);
-        for program in programs(&rings).unwrap() {
-            // BPF_MAXINSNS.
-            assert!(program.len() < 4096, "{}", program.len());
+        let creates = [false, true].map(|privileged| Creates { folder: "/".into(), privileged });
+        let creating = creates.map(|creates| Wall { creates: Some(creates), ..Wall::default() });
+        for wall in [rings].iter().chain(&creating) {
+            let allowed = allowed(wall).unwrap();
+            assert_eq!(DEADLY.iter().find(|call| allowed.contains_key(call)), None);
+            for program in programs(wall).unwrap() {
+                // BPF_MAXINSNS.
+                assert!(program.len() < 4096, "{}", program.len());
+            }
         }
     }
 }

@@ -1,14 +1,14 @@
 //! landlock: the files that a confined process may open.
 //!
 //! Descriptors that are open stay usable. Changes of metadata by path (chmod, chown) are not confined by landlock: the user
-//! of the process, who owns nothing, and the filter of system calls confine these.
+//! of the process, who owns nothing, and the filter of system calls confine these, or its root directory (`root`).
 
 use super::Wall;
 use landlock::{
     ABI, Access as _, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible as _, PathBeneath, PathFd,
     Ruleset, RulesetAttr as _, RulesetCreatedAttr as _, RulesetError, RulesetStatus, Scope,
 };
-use std::path::PathBuf;
+use std::path::Path;
 
 /// The version of landlock whose rights are used, as far as the kernel has them: that of Linux 6.12.
 const VERSION: ABI = ABI::V6;
@@ -21,6 +21,10 @@ pub(super) fn confine(wall: &Wall) -> Result<bool, String> {
 
 fn restrict(wall: &Wall) -> Result<Option<bool>, RulesetError> {
     let ruleset = Ruleset::default().set_compatibility(CompatLevel::BestEffort);
+    // Without this right, which Linux 5.19 has, no file gets a second name in another directory.
+    let linking = if wall.creates.is_some() { CompatLevel::HardRequirement } else { CompatLevel::BestEffort };
+    let ruleset = ruleset.set_compatibility(linking).handle_access(AccessFs::Refer)?;
+    let ruleset = ruleset.set_compatibility(CompatLevel::BestEffort);
     let ruleset = ruleset.handle_access(AccessFs::from_all(VERSION))?;
     let ruleset = ruleset.handle_access(AccessNet::from_all(VERSION))?.scope(Scope::from_all(VERSION))?;
     let mut ruleset = ruleset.create()?;
@@ -31,6 +35,11 @@ fn restrict(wall: &Wall) -> Result<Option<bool>, RulesetError> {
         for path in paths {
             ruleset = add(ruleset, path, access)?;
         }
+    }
+    if let Some(creates) = &wall.creates {
+        let devices = AccessFs::MakeBlock | AccessFs::MakeChar;
+        let access = if creates.privileged { writing | devices } else { writing };
+        ruleset = add(ruleset, super::path_of(&creates.folder), access)?;
     }
     let status = ruleset.restrict_self()?;
     let has_scopes = match status.landlock {
@@ -43,7 +52,7 @@ fn restrict(wall: &Wall) -> Result<Option<bool>, RulesetError> {
 /// Allows `access` to a file, or to all of a directory. A path that cannot be opened is left out.
 fn add(
     ruleset: landlock::RulesetCreated,
-    path: &PathBuf,
+    path: &Path,
     access: BitFlags<AccessFs>,
 ) -> Result<landlock::RulesetCreated, RulesetError> {
     let Ok(fd) = PathFd::new(path) else { return Ok(ruleset) };

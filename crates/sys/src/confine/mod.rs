@@ -7,6 +7,7 @@
 //! | module | layer |
 //! |---|---|
 //! | `identity` | a user and group that own nothing, and no capabilities |
+//! | `root` | of a process that creates files: a root directory in which it creates them |
 //! | `files` | landlock: which files can be opened; no signals, TCP ports and abstract sockets of others |
 //! | `calls` | seccomp: which system calls exist, and which kill the process |
 //!
@@ -16,11 +17,12 @@
 mod calls;
 mod files;
 mod identity;
+mod root;
 
 use crate::fork;
-use crate::privileges;
+use crate::privileges::{self, CapabilitySet};
 use crate::{SysError, failed};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Whether this process was root's before it was confined.
@@ -39,6 +41,27 @@ pub struct Wall {
     pub has_rings: bool,
     /// Numbers of ioctl(2) that it needs, beside the usual ones.
     pub ioctls: Vec<u64>,
+    /// The files that it creates. It stays the user who shall own them.
+    pub creates: Option<Creates>,
+}
+
+/// The files that a confined process creates. The process holds no directory open when it is confined.
+#[derive(Debug, Clone)]
+pub struct Creates {
+    /// The directory in which it creates them, whose path is [`path_of`] afterwards.
+    pub folder: PathBuf,
+    /// Whether root's process creates devices, set-id bits, and attributes security.* and trusted.*.
+    pub privileged: bool,
+}
+
+impl Creates {
+    /// The capabilities that a process of root needs, to create files that belong to others.
+    fn capabilities(&self) -> CapabilitySet {
+        let owners = CapabilitySet::CHOWN | CapabilitySet::FOWNER | CapabilitySet::DAC_OVERRIDE;
+        let privileged =
+            CapabilitySet::FSETID | CapabilitySet::MKNOD | CapabilitySet::SETFCAP | CapabilitySet::SYS_ADMIN;
+        if self.privileged { owners | privileged } else { owners }
+    }
 }
 
 /// The layers in force in a confined process.
@@ -71,7 +94,13 @@ pub fn confine(wall: &Wall) -> Result<InForce, SysError> {
             Err(why) => in_force.missing.push(why),
         }
     }
-    privileges::drop_capabilities()?;
+    if let Some(creates) = &wall.creates
+        && let Err(why) = root::enter(&creates.folder)
+    {
+        in_force.missing.push(why);
+    }
+    let kept = wall.creates.as_ref().map_or(CapabilitySet::empty(), Creates::capabilities);
+    privileges::drop_capabilities_except(kept)?;
     privileges::set_no_new_privs()?;
     // A change of the user resets it.
     privileges::forbid_dumps()?;
@@ -87,6 +116,11 @@ pub fn confine(wall: &Wall) -> Result<InForce, SysError> {
         Err(why) => in_force.missing.push(why),
     }
     Ok(in_force)
+}
+
+/// The path in this process of the directory that [`Creates`] names.
+pub fn path_of(folder: &Path) -> &Path {
+    root::path_of(folder)
 }
 
 /// The user for whom this process works: its effective user, before [`confine`] changed that.

@@ -36,9 +36,9 @@ fn evicted_pages_are_not_resident() {
     let spool = Spool::in_directory(&std::env::temp_dir()).unwrap();
     let mut map = spool.map(64 << 20).unwrap();
     map.bytes_mut(0..64 << 20).fill(1);
-    let before = resident_file_bytes().unwrap();
+    let before = ResidentFiles::open().unwrap().bytes().unwrap();
     spool.evict();
-    let after = resident_file_bytes().unwrap();
+    let after = ResidentFiles::open().unwrap().bytes().unwrap();
     assert!(before > after + (48 << 20), "{before} {after}");
     assert!(map.bytes(0..64 << 20).iter().all(|byte| *byte == 1));
 }
