@@ -143,16 +143,13 @@ fn change_metadata(scanned: &mut Scanned, args: &BuildArgs) -> Result<()> {
         return Ok(());
     }
     let mut too_large = None;
-    let mut shift = |id: &mut u32| match id.checked_add(args.uid_offset).filter(|sum| *sum != u32::MAX) {
-        Some(sum) => *id = sum,
-        None => too_large = Some(*id),
-    };
     let changed = scanned.tree.change_metadata(|metadata| {
         if args.all_root {
             (metadata.uid, metadata.gid) = (0, 0);
         }
-        shift(&mut metadata.uid);
-        shift(&mut metadata.gid);
+        if let Err(id) = metadata.shift_owners(args.uid_offset) {
+            too_large = Some(id);
+        }
         if let Some(seconds) = args.mtime {
             metadata.mtime.seconds = seconds;
             metadata.mtime.nanoseconds = 0;

@@ -114,7 +114,8 @@ pub struct BuildArgs {
     /// Make root the owner of all files
     #[arg(long)]
     pub all_root: bool,
-    /// Add this number to all user and group numbers
+    /// Add this number to all user and group numbers. That is owners, entries of access lists, and the users whose
+    /// namespaces capabilities hold for
     #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "all_root")]
     pub uid_offset: u32,
     /// Give all files this time, in seconds since 1970: it makes inodes smaller
