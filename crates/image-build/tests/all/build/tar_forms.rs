@@ -83,6 +83,32 @@ fn names_come_from_headers_prefixes_long_names_and_records() {
 }
 
 #[test]
+fn a_file_with_contents_whose_name_ends_in_a_slash_is_a_file() {
+    for letter in [b'0', 0, b'7'] {
+        let archive = Tarball::default()
+            .raw(Tarball::header(b"d/file/", letter, 4), |_| {})
+            .data(b"data")
+            .pax(b'x', &[("path", b"by-record/"), ("size", b"3")])
+            .raw(Tarball::header(b"short", letter, 0), |_| {})
+            .data(b"abc")
+            .pax(b'x', &[("GNU.sparse.realsize", b"9"), ("GNU.sparse.map", b"9,0")])
+            .raw(Tarball::header(b"hole/", letter, 0), |_| {})
+            .raw(Tarball::header(b"empty/", letter, 0), |_| {});
+        let scanned = scanned(archive);
+        assert_eq!(contents(&scanned, "d/file"), b"data");
+        assert_eq!(contents(&scanned, "by-record"), b"abc");
+        assert_eq!(contents(&scanned, "hole"), [0; 9]);
+        assert_eq!(kind(&scanned, "empty"), FileKind::Directory);
+    }
+    let below = Tarball::default()
+        .raw(Tarball::header(b"file/", b'0', 4), |_| {})
+        .data(b"data")
+        .file("file/below", b"")
+        .end();
+    assert!(refusal(&below).contains("'file/below': it is below 'file', no directory"));
+}
+
+#[test]
 fn numbers_come_from_octal_binary_and_records() {
     let archive = Tarball::default()
         .raw(Tarball::header(b"binary", b'0', 0), |block| {
