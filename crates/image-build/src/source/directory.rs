@@ -8,7 +8,7 @@ mod root;
 
 use crate::metadata::prefixes;
 use crate::rules::Pattern;
-use crate::source::{OnEntry, Scanned};
+use crate::source::{OnEntry, Scanned, Whiteouts, whiteouts};
 use crate::table::{Hashes, Spill, Table};
 use crate::tree::{Body, InodeId, Metadata, Tree, Xattr};
 use crate::{BuildError, Result};
@@ -32,6 +32,8 @@ pub struct DirectoryOptions {
     pub one_file_system: bool,
     /// Whether what this process may not read is left out: files, and all names in a directory.
     pub ignore_unreadable: bool,
+    /// How files that stand for removed ones become part of the image.
+    pub whiteouts: Whiteouts,
     /// Files that are left out: the image itself may be written into the directory.
     pub outputs: Vec<OutputFile>,
     /// The folder of the image, if that changed its time.
@@ -87,6 +89,7 @@ pub fn scan_watched(path: &Path, options: &DirectoryOptions, on_entry: &mut OnEn
     while let Some(id) = stack.pop() {
         scan.directory(id, &mut stack)?;
     }
+    whiteouts::convert(&mut scan.scanned.tree, options.whiteouts)?;
     Ok(scan.scanned)
 }
 

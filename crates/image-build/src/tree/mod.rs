@@ -174,6 +174,11 @@ impl Tree {
         }
     }
 
+    /// Whether an inode, with or without a name, is the device of this number.
+    pub(super) fn has_device(&self, kind: FileKind, number: DeviceNumber) -> bool {
+        (0..self.inodes.len()).any(|index| self.inodes.get(index).detail() == Detail::Device(kind, number))
+    }
+
     /// Changes the metadata of an inode.
     pub fn change(&mut self, id: InodeId, change: impl FnOnce(&mut Metadata)) -> Result<()> {
         let mut metadata = self.metadata(id);
@@ -260,11 +265,6 @@ impl Tree {
         if self.is_directory(id) {
             self.set_detail(id, Detail::Directory(NO_NODE));
         }
-    }
-
-    /// Stores bytes beside the names of the tree, at most 64 KiB; [`name`](Self::name) returns them.
-    pub(super) fn add_name(&mut self, bytes: &[u8]) -> Result<Name> {
-        self.names.add(bytes)
     }
 
     /// The bytes of a name of the tree.

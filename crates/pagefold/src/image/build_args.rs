@@ -5,7 +5,7 @@ use crate::cli::values::{self, one_of};
 use clap::{Args, ValueHint};
 use pagefold_control::error::{CliError, Result};
 use pagefold_control::media::Location;
-use pagefold_image_build::source::tar::Whiteouts;
+use pagefold_image_build::source::Whiteouts;
 use pagefold_image_build::{
     CLUSTER_BYTES_MAX, Compression, Dedupe, LIST_BYTES_MAX, Options, Pattern, Preset, RunningKernel, Sort,
     SortList, Target,
@@ -99,10 +99,12 @@ pub struct BuildArgs {
     /// a slash with paths from SOURCE. Can be repeated
     #[arg(long, value_name = "GLOB")]
     pub exclude: Vec<String>,
-    /// Whiteouts of a container's layer, which are files .wh.NAME in archives. files: as files of these names;
-    /// overlayfs: device 0:0 as NAME, and for .wh..wh..opq the attribute trusted.overlay.opaque [default: files]
+    /// Form of whiteouts: files .wh.NAME, by which a container layer removes NAME. files: files of these names; overlay:
+    /// device 0:0 as NAME, and for .wh..wh..opq the attribute trusted.overlay.opaque; overlay-user: the same
+    /// with attributes user.overlay.*, for overlay mounts with the option userxattr, as rootless containers have them
+    /// [default: files]
     #[arg(long, value_name = "KIND", hide_possible_values = true)]
-    #[arg(value_parser = one_of([("files", "", Whiteouts::Files), ("overlay", "", Whiteouts::Overlay)]))]
+    #[arg(value_parser = one_of([("files", "", Whiteouts::Files), ("overlay", "", Whiteouts::Overlay), ("overlay-user", "", Whiteouts::OverlayUser)]))]
     pub whiteouts: Option<Whiteouts>,
     /// Leave directories empty that are on other file systems
     #[arg(long)]

@@ -89,6 +89,7 @@ impl SourceReader<'_> {
             exclude,
             one_file_system: args.one_file_system,
             ignore_unreadable: args.ignore_unreadable,
+            whiteouts: args.whiteouts.unwrap_or_default(),
             outputs: outputs(args, out),
             output_folder: out.folder(),
             spill: spill.clone(),
@@ -104,7 +105,9 @@ impl SourceReader<'_> {
         let media = media_config(&source, &args.device, &args.verity, &args.remote)?;
         let (image, whole) =
             open_image(&media, reading_share(args.memory_bytes()?), ReadAhead::default(), Then::Writes)?;
-        let scanned = watched(args, out, |on_entry| image::scan_watched(&image, &exclude, spill, on_entry))?;
+        let whiteouts = args.whiteouts.unwrap_or_default();
+        let scanned =
+            watched(args, out, |on_entry| image::scan_watched(&image, &exclude, whiteouts, spill, on_entry))?;
         Ok((scanned, whole))
     }
 
@@ -209,7 +212,6 @@ fn check_options(args: &BuildArgs, is_directory: bool, is_archive: bool) -> Resu
     match () {
         () if args.one_file_system && !is_directory => refused("--one-file-system", "directories"),
         () if args.ignore_unreadable && !is_directory => refused("--ignore-unreadable", "directories"),
-        () if args.whiteouts.is_some() && !is_archive => refused("--whiteouts", "tar archives"),
         () if !args.device.is_empty() && (is_directory || is_archive) => refused("--device", "images"),
         () if !args.verity.digest.is_empty() && (is_directory || is_archive) => refused("--digest", "images"),
         () => Ok(()),

@@ -77,7 +77,6 @@ fn sources_that_cannot_be_used_leave_nothing() {
         (at("bz"), 2, "needs bzip2"),
         (at("cut.tar"), 6, "the archive is cut off"),
         (at("cut.gz"), 6, "is damaged, or cut off; get it again"),
-        (format!("--whiteouts overlay {source}"), 2, "--whiteouts is for tar archives"),
         (format!("--one-file-system {}", at("a.tar")), 2, "--one-file-system is for directories"),
         (format!("--device {} {source}", image.display()), 2, "--device is for images"),
         (format!("--device {} {}", image.display(), at("a.tar")), 2, "--device is for images"),

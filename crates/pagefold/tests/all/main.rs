@@ -28,6 +28,7 @@ mod image_cache;
 mod image_copy;
 mod image_devices;
 mod image_digest;
+mod image_layers;
 mod image_limits;
 mod image_mount;
 mod image_mounts;
