@@ -4,15 +4,18 @@
 //! is read, and a file that is no longer the same when its contents are read is an error.
 
 mod contents;
+mod links;
 mod root;
 
 use crate::metadata::prefixes;
 use crate::rules::Pattern;
 use crate::source::{OnEntry, Scanned, Whiteouts, whiteouts};
-use crate::table::{Hashes, Spill, Table};
+use crate::table::{Spill, Table};
 use crate::tree::{Body, InodeId, Metadata, Tree, Xattr};
 use crate::{BuildError, Result};
 use contents::{Files, Identity};
+pub use links::HardLinks;
+use links::{Found, Links};
 use pagefold_image::read::FileKind;
 use pagefold_image::read::inode::{DeviceNumber, Timestamp};
 use pagefold_sys::SysError;
@@ -32,6 +35,8 @@ pub struct DirectoryOptions {
     pub one_file_system: bool,
     /// Whether what this process may not read is left out: files, and all names in a directory.
     pub ignore_unreadable: bool,
+    /// What names become whose inodes have the same device and number.
+    pub hard_links: HardLinks,
     /// How files that stand for removed ones become part of the image.
     pub whiteouts: Whiteouts,
     /// Files that are left out: the image itself may be written into the directory.
@@ -77,7 +82,7 @@ pub fn scan_watched(path: &Path, options: &DirectoryOptions, on_entry: &mut OnEn
         options,
         on_entry,
         device: stat.device,
-        links: Hashes::new(&options.spill),
+        links: Links::new(&options.spill),
         scanned: Scanned::new(Tree::with_spill(Metadata::default(), &options.spill)?),
     };
     scan.scanned.tree.set_contents(Arc::new(Files(scan.root.clone())));
@@ -99,8 +104,8 @@ struct Scan<'o, 'f> {
     on_entry: &'o mut OnEntry<'f>,
     /// File system of the root.
     device: u64,
-    /// Inodes with several names, by device and number.
-    links: Hashes,
+    /// Inodes with several names.
+    links: Links,
     scanned: Scanned,
 }
 
@@ -155,10 +160,17 @@ impl Scan<'_, '_> {
         if self.is_output(folder, name, &stat) {
             return Ok(None);
         }
-        let inode = Hashes::key_of(stat.device, stat.inode);
-        if let Some(id) = self.links.get(&inode) {
-            self.scanned.tree.link(parent, name, InodeId::at(id as usize))?;
-            return Ok(None);
+        let may_be_link = self.options.hard_links == HardLinks::Keep
+            && FileKind::from_mode(stat.mode as u16) != Some(FileKind::Directory);
+        match self.links.find(&stat, &self.scanned.tree) {
+            Found::Link(id) if may_be_link => {
+                self.scanned.tree.link(parent, name, id)?;
+                return Ok(None);
+            }
+            Found::Different(id, property) if may_be_link => {
+                return Err(self.not_one_file(path, id, property));
+            }
+            _ => {}
         }
         let read = self.body(&file, &stat, path).and_then(|body| Ok((body, file.xattrs()?)));
         let (body, xattrs) = match read {
@@ -169,8 +181,8 @@ impl Scan<'_, '_> {
         let is_directory = matches!(body, Body::Directory);
         let metadata = self.metadata(&stat, xattrs);
         let id = self.scanned.tree.add(parent, name, metadata, body).map_err(|e| self.with_path(e, path))?;
-        if stat.nlink > 1 && !is_directory {
-            self.links.get_or_insert(&inode, id.index() as u64)?;
+        if may_be_link {
+            self.links.add(&stat, id)?;
         }
         let is_read = is_directory && (stat.device == self.device || !self.options.one_file_system);
         Ok(is_read.then_some(id))
@@ -236,6 +248,17 @@ impl Scan<'_, '_> {
             }
             false => Err(BuildError::source(&shown, error.into())),
         }
+    }
+
+    /// The error for a name that has the device and number of another file.
+    fn not_one_file(&self, path: &[u8], other: InodeId, property: &str) -> BuildError {
+        let other = self.scanned.tree.path_of(other);
+        let what = format!(
+            "it has the device and inode number of '{}', but another {property}: its file system makes numbers up, or it \
+             changed; --hard-links ignore stores each name as a file",
+            self.root.shown(&other).display()
+        );
+        BuildError::Refused { path: self.root.shown(path), what }
     }
 
     fn with_path(&self, error: BuildError, path: &[u8]) -> BuildError {

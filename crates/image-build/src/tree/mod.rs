@@ -145,6 +145,14 @@ impl Tree {
         }
     }
 
+    /// Returns what finds the contents of a regular file that is [`Body::Stored`] and not empty; `None` for others.
+    pub(super) fn stored(&self, id: InodeId) -> Option<Stored> {
+        match self.record(id).detail() {
+            Detail::Regular(number) if number < OWN_CONTENT => Some(self.stored.get(number as usize)),
+            _ => None,
+        }
+    }
+
     /// Returns the contents of a regular file; `None` for others. `path` is one of its paths.
     pub fn content(&self, id: InodeId, path: &[u8]) -> Option<Arc<dyn Content>> {
         match self.record(id).detail() {

@@ -29,6 +29,22 @@ impl Tree {
         }
     }
 
+    /// Returns a path of an inode, for messages: the whole tree is searched. Empty: it has no name, or is the root.
+    pub(crate) fn path_of(&self, id: InodeId) -> Vec<u8> {
+        let mut stack = vec![InodeId::ROOT];
+        while let Some(directory) = stack.pop() {
+            let mut entries = self.entries(directory);
+            while let Some((name, child)) = entries.next_entry() {
+                match child == id {
+                    true => return self.path(directory, name),
+                    false if self.is_directory(child) => stack.push(child),
+                    false => {}
+                }
+            }
+        }
+        Vec::new()
+    }
+
     /// Removes the names that match a pattern, with all below them.
     pub fn exclude(&mut self, patterns: &[Pattern]) -> Result<()> {
         if patterns.is_empty() {

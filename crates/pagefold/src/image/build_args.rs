@@ -6,6 +6,7 @@ use clap::{Args, ValueHint};
 use pagefold_control::error::{CliError, Result};
 use pagefold_control::media::Location;
 use pagefold_image_build::source::Whiteouts;
+use pagefold_image_build::source::directory::HardLinks;
 use pagefold_image_build::{
     CLUSTER_BYTES_MAX, Compression, Dedupe, LIST_BYTES_MAX, Options, Pattern, Preset, RunningKernel, Sort,
     SortList, Target,
@@ -106,6 +107,11 @@ pub struct BuildArgs {
     #[arg(long, value_name = "KIND", hide_possible_values = true)]
     #[arg(value_parser = one_of([("files", "", Whiteouts::Files), ("overlay", "", Whiteouts::Overlay), ("overlay-user", "", Whiteouts::OverlayUser)]))]
     pub whiteouts: Option<Whiteouts>,
+    /// Names with one inode number: keep them as hard links, or ignore that. ignore stores each name as a file, for file
+    /// systems that give one number to several files (some union, network and FUSE file systems) [default: keep]
+    #[arg(long, value_name = "KIND", hide_possible_values = true)]
+    #[arg(value_parser = one_of([("keep", "", HardLinks::Keep), ("ignore", "", HardLinks::Ignore)]))]
+    pub hard_links: Option<HardLinks>,
     /// Leave directories empty that are on other file systems
     #[arg(long)]
     pub one_file_system: bool,

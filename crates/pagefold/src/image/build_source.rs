@@ -89,6 +89,7 @@ impl SourceReader<'_> {
             exclude,
             one_file_system: args.one_file_system,
             ignore_unreadable: args.ignore_unreadable,
+            hard_links: args.hard_links.unwrap_or_default(),
             whiteouts: args.whiteouts.unwrap_or_default(),
             outputs: outputs(args, out),
             output_folder: out.folder(),
@@ -211,6 +212,7 @@ fn check_options(args: &BuildArgs, is_directory: bool, is_archive: bool) -> Resu
     };
     match () {
         () if args.one_file_system && !is_directory => refused("--one-file-system", "directories"),
+        () if args.hard_links.is_some() && !is_directory => refused("--hard-links", "directories"),
         () if args.ignore_unreadable && !is_directory => refused("--ignore-unreadable", "directories"),
         () if !args.device.is_empty() && (is_directory || is_archive) => refused("--device", "images"),
         () if !args.verity.digest.is_empty() && (is_directory || is_archive) => refused("--digest", "images"),

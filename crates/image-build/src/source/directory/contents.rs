@@ -39,6 +39,12 @@ impl Identity {
         }
     }
 
+    /// Whether a file was changed last when the other one was.
+    pub(super) fn has_same_times(self, other: &Stored) -> bool {
+        let other = Identity::restored(other);
+        (self.mtime, self.ctime_ns) == (other.mtime, other.ctime_ns)
+    }
+
     fn restored(stored: &Stored) -> Self {
         let (len_bytes, [device, inode, seconds, last, ctime_ns]) = (stored.len_bytes, stored.words);
         let mtime = (seconds as i64, (last >> 1) as u32);
