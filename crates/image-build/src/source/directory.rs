@@ -5,11 +5,12 @@
 
 mod contents;
 mod links;
+mod read_errors;
 mod root;
 
 use crate::metadata::prefixes;
 use crate::rules::Pattern;
-use crate::source::{OnEntry, Scanned, Whiteouts, whiteouts};
+use crate::source::{OnEntry, Scanned, UnreadableFile, UnreadableXattr, Whiteouts, whiteouts};
 use crate::table::{Spill, Table};
 use crate::tree::{Body, InodeId, Metadata, Tree, Xattr};
 use crate::{BuildError, Result};
@@ -21,6 +22,8 @@ use pagefold_image::read::inode::{DeviceNumber, Timestamp};
 use pagefold_sys::SysError;
 use pagefold_sys::beneath::Folder;
 use pagefold_sys::source_tree::{self, SourceFile, SourceStat};
+use read_errors::ReadErrors;
+pub use read_errors::Unreadables;
 use root::Root;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -33,8 +36,9 @@ pub struct DirectoryOptions {
     pub exclude: Vec<Pattern>,
     /// Whether directories on other file systems stay empty.
     pub one_file_system: bool,
-    /// Whether what this process may not read is left out: files, and all names in a directory.
-    pub ignore_unreadable: bool,
+    /// What becomes of files that this process cannot read, and of all names in such a directory. Attributes that it cannot
+    /// read are left out in any case, and listed.
+    pub unreadables: Unreadables,
     /// What names become whose inodes have the same device and number.
     pub hard_links: HardLinks,
     /// How files that stand for removed ones become part of the image.
@@ -78,7 +82,11 @@ pub fn scan_watched(path: &Path, options: &DirectoryOptions, on_entry: &mut OnEn
     let stat = source_tree::stat(&root).map_err(failed)?;
     let handle = root.source_file(b".").map_err(failed)?;
     let mut scan = Scan {
-        root: Arc::new(Root { folder: root, path: path.into() }),
+        root: Arc::new(Root {
+            folder: root,
+            path: path.into(),
+            read_errors: ReadErrors::new(options.unreadables),
+        }),
         options,
         on_entry,
         device: stat.device,
@@ -86,7 +94,8 @@ pub fn scan_watched(path: &Path, options: &DirectoryOptions, on_entry: &mut OnEn
         scanned: Scanned::new(Tree::with_spill(Metadata::default(), &options.spill)?),
     };
     scan.scanned.tree.set_contents(Arc::new(Files(scan.root.clone())));
-    let xattrs = handle.xattrs().map_err(failed)?;
+    scan.scanned.set_late_errors(scan.root.clone());
+    let xattrs = scan.xattrs(&handle, b"").map_err(failed)?;
     let metadata = scan.metadata(&stat, xattrs);
     scan.scanned.tree.change(InodeId::ROOT, |root| *root = metadata)?;
     let mut stack = Table::new(&options.spill);
@@ -172,7 +181,7 @@ impl Scan<'_, '_> {
             }
             _ => {}
         }
-        let read = self.body(&file, &stat, path).and_then(|body| Ok((body, file.xattrs()?)));
+        let read = self.body(&file, &stat, path).and_then(|body| Ok((body, self.xattrs(&file, path)?)));
         let (body, xattrs) = match read {
             Ok((Some(body), xattrs)) => (body, xattrs),
             Ok((None, _)) => return Ok(None),
@@ -199,15 +208,40 @@ impl Scan<'_, '_> {
             Some(FileKind::Fifo) => Body::Fifo,
             Some(FileKind::Socket) => Body::Socket,
             Some(FileKind::Regular) | None => {
-                if self.options.ignore_unreadable
+                if self.root.read_errors.are_noted()
                     && let Err(error) = self.root.folder.open_source(path)
                 {
-                    self.scanned.unreadable.add(self.root.shown(path), error.to_string());
+                    let (path, reason) = (self.root.shown(path), error.to_string());
+                    self.scanned.unreadable.add(UnreadableFile { path, reason });
                     return Ok(None);
                 }
                 Body::Stored(Identity::of(stat).stored())
             }
         }))
+    }
+
+    /// Reads the attributes of a file. Those that cannot be read are left out and listed: a file without one is of more use
+    /// than none, and some can be read by nobody but the host, such as capabilities in a user namespace.
+    fn xattrs(&mut self, file: &SourceFile, path: &[u8]) -> Result<Vec<Xattr>, SysError> {
+        let mut unreadable = Vec::new();
+        let xattrs = match file.xattrs(|name, error| unreadable.push((name.to_vec(), error))) {
+            // It is a fault of this machine, and each file would have it.
+            Err(error) if error.errno == libc::ENOENT => return Err(error),
+            Err(error) => {
+                unreadable.push((Vec::new(), error));
+                Vec::new()
+            }
+            Ok(xattrs) => xattrs,
+        };
+        for (name, error) in unreadable {
+            if !name.is_empty() && prefixes::split(&name).is_none() {
+                self.scanned.dropped_xattrs += 1;
+                continue;
+            }
+            let (path, reason) = (self.root.shown(path), error.to_string());
+            self.scanned.unreadable_xattrs.add(UnreadableXattr { path, name, reason });
+        }
+        Ok(xattrs)
     }
 
     fn metadata(&mut self, stat: &SourceStat, xattrs: Vec<Xattr>) -> Metadata {
@@ -241,9 +275,10 @@ impl Scan<'_, '_> {
     /// Notes what could not be read, with `effect` before the reason, or fails.
     fn unreadable(&mut self, path: &[u8], error: SysError, effect: &str) -> Result<()> {
         let shown = self.root.shown(path);
-        match self.options.ignore_unreadable {
+        match self.root.read_errors.are_noted() {
             true => {
-                self.scanned.unreadable.add(shown, format!("{effect}{error}"));
+                let reason = format!("{effect}{error}");
+                self.scanned.unreadable.add(UnreadableFile { path: shown, reason });
                 Ok(())
             }
             false => Err(BuildError::source(&shown, error.into())),

@@ -21,7 +21,7 @@ mod unreadable;
 mod whiteouts;
 
 pub use scanned::{OnEntry, Scanned};
-pub use unreadable::Unreadable;
+pub use unreadable::{Unreadable, UnreadableFile, UnreadableXattr};
 pub use whiteouts::Whiteouts;
 
 use crate::{BuildError, Result};

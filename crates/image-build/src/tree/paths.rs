@@ -75,6 +75,30 @@ impl Tree {
         Ok(())
     }
 
+    /// Removes all names of these inodes, which are no directories.
+    pub(crate) fn remove_inodes(&mut self, inodes: &mut Vec<InodeId>) -> Result<()> {
+        inodes.sort_unstable();
+        let mut stack = Table::new(self.spill());
+        if !inodes.is_empty() {
+            stack.push(InodeId::ROOT)?;
+        }
+        while let Some(id) = stack.pop() {
+            let mut removed = Vec::new();
+            let mut entries = self.entries(id);
+            while let Some((name, child)) = entries.next_entry() {
+                match self.is_directory(child) {
+                    true => _ = stack.push(child)?,
+                    false if inodes.binary_search(&child).is_ok() => removed.push(self.name(name).to_vec()),
+                    false => {}
+                }
+            }
+            for name in removed {
+                self.remove(id, &name);
+            }
+        }
+        Ok(())
+    }
+
     /// Returns the directory at `path`, and makes the directories that are missing with this metadata. A name that
     /// another type of file has is an error. Empty names and `.` are passed over; `..` is refused.
     pub fn make_directories(&mut self, path: &[u8], metadata: &Metadata) -> Result<InodeId> {

@@ -6,7 +6,7 @@ use clap::{Args, ValueHint};
 use pagefold_control::error::{CliError, Result};
 use pagefold_control::media::Location;
 use pagefold_image_build::source::Whiteouts;
-use pagefold_image_build::source::directory::HardLinks;
+use pagefold_image_build::source::directory::{HardLinks, Unreadables};
 use pagefold_image_build::{
     CLUSTER_BYTES_MAX, Compression, Dedupe, LIST_BYTES_MAX, Options, Pattern, Preset, RunningKernel, Sort,
     SortList, Target,
@@ -116,9 +116,12 @@ pub struct BuildArgs {
     #[arg(long)]
     pub one_file_system: bool,
     /// Leave out what cannot be read, and say so, in place of failing. That is files, and the names in directories that
+    /// cannot be read. With =zeroes, files whose contents cannot be read stay, with zeroes in place of the bytes that
     /// cannot be read
-    #[arg(long)]
-    pub ignore_unreadable: bool,
+    #[arg(long, value_name = "KIND", hide_possible_values = true)]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "omit")]
+    #[arg(value_parser = one_of([("omit", "", Unreadables::LeaveOut), ("zeroes", "", Unreadables::Zeroes)]))]
+    pub ignore_unreadable: Option<Unreadables>,
     /// Make root the owner of all files
     #[arg(long)]
     pub all_root: bool,

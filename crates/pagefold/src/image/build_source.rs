@@ -88,7 +88,7 @@ impl SourceReader<'_> {
         let options = DirectoryOptions {
             exclude,
             one_file_system: args.one_file_system,
-            ignore_unreadable: args.ignore_unreadable,
+            unreadables: args.ignore_unreadable.unwrap_or_default(),
             hard_links: args.hard_links.unwrap_or_default(),
             whiteouts: args.whiteouts.unwrap_or_default(),
             outputs: outputs(args, out),
@@ -149,14 +149,31 @@ fn watched(
     drop(bar);
     scanned.map_err(|e| match e {
         BuildError::Interrupted => out.interrupted(),
-        BuildError::Source { ref source, .. }
-            if source.kind() == io::ErrorKind::PermissionDenied && args.source.is_dir() =>
-        {
-            let error = failure(e);
+        e => source_failure(e, args),
+    })
+}
+
+/// The error for a failure of the builder or of a source, with the option that leaves out what cannot be read, if that helps.
+pub fn source_failure(error: BuildError, args: &BuildArgs) -> CliError {
+    let helps = match &error {
+        BuildError::Source { source, .. } => {
+            is_of_one_file(source) && args.source.is_dir() && args.ignore_unreadable.is_none()
+        }
+        _ => false,
+    };
+    let error = failure(error);
+    match helps {
+        true => {
             CliError::new(error.exit, format!("{error}; --ignore-unreadable leaves out what cannot be read"))
         }
-        e => failure(e),
-    })
+        false => error,
+    }
+}
+
+/// Whether other files may be readable all the same.
+fn is_of_one_file(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::PermissionDenied
+        || error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error())
 }
 
 /// Standard input, whose reading fails after a signal: the program at the other end of a pipe may write nothing for a
@@ -213,7 +230,9 @@ fn check_options(args: &BuildArgs, is_directory: bool, is_archive: bool) -> Resu
     match () {
         () if args.one_file_system && !is_directory => refused("--one-file-system", "directories"),
         () if args.hard_links.is_some() && !is_directory => refused("--hard-links", "directories"),
-        () if args.ignore_unreadable && !is_directory => refused("--ignore-unreadable", "directories"),
+        () if args.ignore_unreadable.is_some() && !is_directory => {
+            refused("--ignore-unreadable", "directories")
+        }
         () if !args.device.is_empty() && (is_directory || is_archive) => refused("--device", "images"),
         () if !args.verity.digest.is_empty() && (is_directory || is_archive) => refused("--digest", "images"),
         () => Ok(()),

@@ -24,6 +24,7 @@ mod hostile;
 mod image_build;
 mod image_build_outputs;
 mod image_build_sources;
+mod image_build_unreadable;
 mod image_cache;
 mod image_copy;
 mod image_devices;
