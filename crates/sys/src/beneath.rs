@@ -13,7 +13,7 @@ use crate::{SysError, failed};
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, ResolveFlags, XattrFlags};
 use rustix::io::Errno;
 use std::fs::File;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 const RESOLVE: ResolveFlags =
@@ -59,6 +59,9 @@ fn split_path(path: &[u8]) -> (&[u8], &[u8]) {
         None => (path, &[]),
     }
 }
+
+/// The deepest directory that is removed with one that a file replaces: each level takes a descriptor.
+const REMOVE_DEPTH_MAX: usize = 128;
 
 /// The operation in the error of an invalid name.
 const MAKING: &str = "making";
@@ -170,6 +173,58 @@ impl Folder {
         }
     }
 
+    /// Removes a file of any type, a directory with all below it. Mount points stay, with an error. A missing file is no
+    /// error.
+    pub fn remove_all(&self, name: &[u8]) -> Result<(), SysError> {
+        match self.remove(name) {
+            // Some file systems answer EPERM for a directory, as POSIX says.
+            Err(e) if matches!(e.errno, libc::EISDIR | libc::EPERM) => {
+                self.remove_folder(name, REMOVE_DEPTH_MAX, e)
+            }
+            removed => removed,
+        }
+    }
+
+    /// Removes a directory with all below it, down to a depth. `refusal` is the error if it is none.
+    fn remove_folder(&self, name: &[u8], depth: usize, refusal: SysError) -> Result<(), SysError> {
+        const WHAT: &str = "removing the existing directory";
+        match fs::unlinkat(&self.0, name, AtFlags::REMOVEDIR) {
+            Ok(()) | Err(Errno::NOENT) => return Ok(()),
+            Err(Errno::NOTDIR) => return Err(refusal),
+            Err(Errno::NOTEMPTY | Errno::EXIST) if depth > 0 => {}
+            Err(e) => return Err(failed(WHAT)(e)),
+        }
+        let folder = self.open_for_change(name)?;
+        for below in folder.names()? {
+            let below = below?;
+            match folder.remove(&below) {
+                Err(e) if matches!(e.errno, libc::EISDIR | libc::EPERM) => {
+                    folder.remove_folder(&below, depth - 1, e)?
+                }
+                removed => removed?,
+            }
+        }
+        fs::unlinkat(&self.0, name, AtFlags::REMOVEDIR).map_err(failed(WHAT))
+    }
+
+    /// Opens a directory that exists, for changes: gives its owner the permissions for them where they lack. A mount point is
+    /// refused.
+    pub fn open_for_change(&self, name: &[u8]) -> Result<Self, SysError> {
+        let name = one_name(name, MAKING)?;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let resolve = RESOLVE | ResolveFlags::NO_XDEV;
+        let opened = fs::openat2(&self.0, name, flags, Mode::empty(), resolve);
+        let handle = opened.map_err(failed("opening the directory"))?;
+        allow_changes(&handle)?;
+        let opened = fs::openat2(&handle, c".", OPEN_DIRECTORY, Mode::empty(), resolve);
+        opened.map(Folder).map_err(failed("opening the directory"))
+    }
+
+    /// Gives the owner of the directory the permissions to change it, where they lack.
+    pub fn allow_changes(&self) -> Result<(), SysError> {
+        allow_changes(&self.0)
+    }
+
     /// Gives a file another name, in place of the file that had it.
     pub fn rename(&self, name: &[u8], new_name: &[u8]) -> Result<(), SysError> {
         let renamed = fs::renameat(&self.0, one_name(name, MAKING)?, &self.0, one_name(new_name, MAKING)?);
@@ -197,6 +252,19 @@ impl Folder {
     pub fn free_space(&self) -> Result<FreeSpace, SysError> {
         free_space(self)
     }
+}
+
+/// Gives the owner of a directory the permissions to change it. If another user owns it, changes in it will fail and say so.
+fn allow_changes(folder: &OwnedFd) -> Result<(), SysError> {
+    let stat = fs::fstat(folder).map_err(failed("looking at the directory"))?;
+    let is_owner = stat.st_uid == rustix::process::geteuid().as_raw();
+    if is_owner && stat.st_mode & 0o700 != 0o700 {
+        let mode = Mode::from_raw_mode(stat.st_mode & 0o7777 | 0o700);
+        // Of a descriptor that is not open for reading, fchmod(2) cannot change the mode.
+        let path = format!("/proc/self/fd/{}", folder.as_raw_fd());
+        fs::chmod(path, mode).map_err(failed("making the directory writable"))?;
+    }
+    Ok(())
 }
 
 impl AsFd for Folder {
@@ -275,6 +343,29 @@ mod tests {
         }
         assert!(!folder.is_empty().unwrap());
         assert!(folder.make_folder(b"in").unwrap().is_empty().unwrap());
+    }
+
+    #[test]
+    fn a_directory_is_removed_with_all_below_it_and_nothing_else() {
+        let top = tempfile::tempdir().unwrap();
+        let victim = victim(top.path());
+        let root = top.path().join("root");
+        std::fs::create_dir_all(root.join("d/e/f")).unwrap();
+        std::fs::write(root.join("d/e/file"), "").unwrap();
+        symlink(top.path(), root.join("d/link")).unwrap();
+        symlink("d", root.join("link")).unwrap();
+        for (path, mode) in [("d/e/f", 0o000), ("d/e", 0o500), ("d", 0o500)] {
+            std::fs::set_permissions(root.join(path), std::fs::Permissions::from_mode(mode)).unwrap();
+        }
+        let folder = Folder::open(&root).unwrap();
+        assert_eq!(folder.open_for_change(b"link").unwrap_err().errno, libc::ENOTDIR);
+        for name in [b"link".as_slice(), b"d", b"none"] {
+            folder.remove_all(name).unwrap();
+        }
+        assert!(folder.is_empty().unwrap() && victim.exists());
+        for name in [&b"."[..], b"..", b"a/b"] {
+            assert!(folder.remove_all(name).is_err() && folder.open_for_change(name).is_err());
+        }
     }
 
     /// A file with mode 0600 outside of the test's folder, which no call may change.

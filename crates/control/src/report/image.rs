@@ -474,6 +474,8 @@ pub struct ExtractReport<F = Vec<FindingReport>> {
     pub files: u64,
     /// Further hard links to these.
     pub links: u64,
+    /// Names that are copies, because the hard link was refused.
+    pub copied_links: u64,
     /// Bytes of contents.
     pub written_bytes: u64,
     /// Device nodes that were left out without `--privileged`.

@@ -169,6 +169,7 @@ fn json(report: &ExtractReport) -> JsonReport<impl Serialize> {
     JsonReport {
         files: report.counts.files,
         links: report.counts.links,
+        copied_links: report.counts.copied_links,
         written_bytes: report.counts.bytes,
         skipped_devices: report.counts.skipped_devices,
         skipped_set_id: report.counts.skipped_set_id,

@@ -29,6 +29,7 @@ mod image_cache;
 mod image_copy;
 mod image_devices;
 mod image_digest;
+mod image_extract;
 mod image_layers;
 mod image_limits;
 mod image_mount;
