@@ -1,6 +1,7 @@
 //! The sources of `image build`: a directory, a tar archive, or another image.
 
 use super::build_args::BuildArgs;
+use super::fakeroot;
 use super::open::{Then, media_config, open_image, path_failure, reading_share};
 use super::target::Target as OutFile;
 use super::whole::WholeCheck;
@@ -85,6 +86,9 @@ impl SourceReader<'_> {
     fn scan_directory(self) -> Result<Scanned> {
         let SourceReader { args, exclude, out, spill } = self;
         check_options(args, true, false)?;
+        let (source, image) = (args.source.display(), args.out.display());
+        let instead = format!("tar --xattrs -C '{source}' -c . | pagefold image build - '{image}'");
+        fakeroot::refuse("sees the real owners and devices only", &instead)?;
         let options = DirectoryOptions {
             exclude,
             one_file_system: args.one_file_system,

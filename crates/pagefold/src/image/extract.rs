@@ -1,7 +1,7 @@
 //! `image extract`.
 
 use super::open::{ImageArgs, Then, ThreadsArgs, path_bytes, path_failure};
-use super::{extract_total, findings, names};
+use super::{extract_total, fakeroot, findings, names};
 use crate::cli::progress::Bar;
 use crate::cli::{numbers, output, values};
 use clap::{Args, ValueHint};
@@ -72,6 +72,10 @@ pub fn run(args: &ExtractArgs) -> Result<()> {
         max_inodes: args.max_inodes,
         overwrite: args.overwrite,
     };
+    if args.privileged {
+        let instead = format!("pagefold image tar IMAGE | tar -C '{}' -x", args.dir.display());
+        fakeroot::refuse("would set the real owners, and cannot make devices", &instead)?;
+    }
     let (image, whole) = args.image.open_whole(ReadAhead::Off, Then::Writes)?;
     let paths: Vec<Vec<u8>> = args.paths.iter().map(|path| path_bytes(path).to_vec()).collect();
     // Before the directory is created, so that a wrong path leaves nothing behind.
