@@ -47,6 +47,7 @@ mod image_tools;
 #[path = "../../../image/tests/support/mod.rs"]
 mod images;
 mod json;
+mod odd_paths;
 mod output;
 #[path = "../support/mod.rs"]
 mod support;
