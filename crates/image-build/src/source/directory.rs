@@ -36,10 +36,10 @@ pub struct DirectoryOptions {
     pub exclude: Vec<Pattern>,
     /// Whether directories on other file systems stay empty.
     pub one_file_system: bool,
-    /// What becomes of files that this process cannot read, and of all names in such a directory. Attributes that it cannot
+    /// The treatment of files that this process cannot read, and of all names in such a directory. Attributes that it cannot
     /// read are left out in any case, and listed.
     pub unreadables: Unreadables,
-    /// What names become whose inodes have the same device and number.
+    /// The treatment of names whose inodes have the same device and number.
     pub hard_links: HardLinks,
     /// How files that stand for removed ones become part of the image.
     pub whiteouts: Whiteouts,

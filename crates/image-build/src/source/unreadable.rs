@@ -26,8 +26,8 @@ pub struct UnreadableXattr {
     pub reason: String,
 }
 
-/// What could not be read: the first ones by path, so that the list does not depend on the order of reading, and their
-/// number.
+/// Files or attributes that could not be read: the first ones by path, so that the list does not depend on the order of
+/// reading, and their number.
 #[derive(Debug, Clone)]
 pub struct Unreadable<T> {
     listed: BTreeSet<T>,

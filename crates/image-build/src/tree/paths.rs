@@ -76,7 +76,7 @@ impl Tree {
     }
 
     /// Removes all names of these inodes, which are no directories.
-    pub(crate) fn remove_inodes(&mut self, inodes: &mut Vec<InodeId>) -> Result<()> {
+    pub(crate) fn remove_inodes(&mut self, inodes: &mut [InodeId]) -> Result<()> {
         inodes.sort_unstable();
         let mut stack = Table::new(self.spill());
         if !inodes.is_empty() {

@@ -107,7 +107,7 @@ fn overwrite_replaces_what_stands_in_the_way() {
         fs::create_dir(&out).unwrap();
         make(&out, &elsewhere);
         if rundir::effective_uid() == 0 {
-            // What stands there is the user's own.
+            // The files in the way belong to the user.
             let chown = std::process::Command::new("chown").args(["-hR", "1000:1000"]).arg(&out).status();
             assert!(chown.unwrap().success());
         }

@@ -18,8 +18,8 @@ pub enum Unreadables {
     Fail,
     /// They are left out.
     LeaveOut,
-    /// Files whose contents cannot be read stay, with zeroes in place of the bytes that cannot be read. What cannot even be
-    /// opened is left out.
+    /// Files whose contents cannot be read stay, with zeroes in place of the bytes that cannot be read. Files that cannot
+    /// even be opened are left out.
     Zeroes,
 }
 
@@ -36,7 +36,7 @@ pub(super) struct ReadErrors {
     files: Mutex<BTreeMap<Box<[u8]>, FileErrors>>,
 }
 
-/// What could not be read of a file.
+/// The bytes of a file that could not be read.
 #[derive(Debug)]
 pub(super) struct FileErrors {
     /// The first error.

@@ -330,7 +330,10 @@ fn whiteouts_become_those_of_overlayfs() {
     assert!(metadata(&scanned, "").xattrs.is_empty());
 }
 
-fn pairs(metadata: &Metadata) -> Vec<(&[u8], &[u8])> {
+/// Names and values of attributes.
+type Pairs<'a> = Vec<(&'a [u8], &'a [u8])>;
+
+fn pairs(metadata: &Metadata) -> Pairs<'_> {
     metadata.xattrs.iter().map(|(name, value)| (&**name, &**value)).collect()
 }
 
@@ -354,7 +357,7 @@ fn whiteouts_of_mounts_with_user_attributes_have_these() {
     let scanned = scan_bytes(&archive, &options).unwrap();
     let [opaque, origin, redirect]: [&[u8]; 3] =
         [b"user.overlay.opaque", b"user.overlay.origin", b"user.overlay.redirect"];
-    let wanted: [(&str, Vec<(&[u8], &[u8])>); 4] = [
+    let wanted: [(&str, Pairs<'_>); 4] = [
         ("d", vec![(b"trusted.a", b"b"), (opaque, b"y"), (origin, b""), (redirect, b"r")]),
         ("both", vec![(origin, b"p")]),
         ("link", vec![]),
