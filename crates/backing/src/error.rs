@@ -36,6 +36,16 @@ pub enum BackingError {
         /// The kernel's error number.
         errno: i32,
     },
+    /// The file was made shorter after it was opened: bytes of the request are no longer there.
+    #[error("read of {len_bytes} bytes at {offset}: the file was cut off at byte {end} while it was in use")]
+    CutOff {
+        /// First byte of the request.
+        offset: u64,
+        /// Bytes of the request.
+        len_bytes: u64,
+        /// The first byte that is missing.
+        end: u64,
+    },
     /// The medium has bytes, and they are not the right ones: they differ from a digest, or belong to another version.
     #[error("{what}")]
     Mismatch {
@@ -70,14 +80,16 @@ impl BackingError {
         matches!(self, BackingError::Mismatch { .. })
     }
 
-    /// The error number for this error: the kernel's own (ENOSPC where the medium is full), EIO for wrong bytes and
+    /// The error number for this error: the kernel's own (ENOSPC where the medium is full), EIO for missing and wrong bytes and
     /// for a medium that cannot be reached, EINVAL
     /// for a request that is out of range or longer than its buffer, EAGAIN for a full queue.
     pub fn errno(&self) -> i32 {
         match self {
             BackingError::OutOfRange { .. } | BackingError::ShortBuffer { .. } => libc::EINVAL,
             BackingError::Io { errno, .. } => *errno,
-            BackingError::Mismatch { .. } | BackingError::Unreachable { .. } => libc::EIO,
+            BackingError::CutOff { .. }
+            | BackingError::Mismatch { .. }
+            | BackingError::Unreachable { .. } => libc::EIO,
             BackingError::QueueFull { .. } => libc::EAGAIN,
             BackingError::System(e) => e.errno,
         }

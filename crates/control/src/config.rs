@@ -79,6 +79,7 @@ impl DiskConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BackingConfig {
     /// The absolute path, for messages: the server gets the open file from the command.
+    #[serde(with = "crate::path")]
     pub path: PathBuf,
     /// The identity of the file, if it was created for this disk and is to be removed with it.
     pub created: Option<CreatedFile>,
@@ -163,10 +164,13 @@ pub struct Listen {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tls {
     /// Certificate chain.
+    #[serde(with = "crate::path")]
     pub cert: PathBuf,
     /// Private key.
+    #[serde(with = "crate::path")]
     pub key: PathBuf,
     /// CA certificates that client certificates must be signed with.
+    #[serde(with = "crate::path")]
     pub client_ca: PathBuf,
 }
 
@@ -176,6 +180,7 @@ pub struct MountConfig {
     /// The image and its devices.
     pub media: MediaConfig,
     /// Where it is mounted.
+    #[serde(with = "crate::path")]
     pub mount_point: PathBuf,
     /// Memory budget for reading.
     pub memory_bytes: u64,
@@ -197,6 +202,7 @@ pub struct MountConfig {
     pub record: Option<RecordConfig>,
     /// The start-up list to fetch.
     #[serde(default)]
+    #[serde(with = "crate::path::option")]
     pub prefetch: Option<PathBuf>,
 }
 
@@ -204,6 +210,7 @@ pub struct MountConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordConfig {
     /// Its path.
+    #[serde(with = "crate::path")]
     pub path: PathBuf,
     /// How long to record, seconds; `None`: until the image is unmounted.
     pub limit_s: Option<u64>,

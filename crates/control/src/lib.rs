@@ -35,6 +35,7 @@ pub mod error;
 pub mod export_kind;
 pub mod instance;
 pub mod media;
+pub mod path;
 pub mod protocol;
 pub mod removal;
 pub mod report;

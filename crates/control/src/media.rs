@@ -54,7 +54,7 @@ pub struct MediaConfig {
 #[serde(rename_all = "snake_case")]
 pub enum Location {
     /// A file or a block device.
-    File(PathBuf),
+    File(#[serde(with = "crate::path")] PathBuf),
     /// An object on a server: a text that begins with `http://`, `https://`, `s3://`, `az://`, `gs://` or `oci://`.
     Url(String),
 }
@@ -91,6 +91,7 @@ pub struct RemoteConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CacheConfig {
     /// The folder, an absolute path.
+    #[serde(with = "crate::path")]
     pub folder: PathBuf,
     /// The largest size of its files, bytes.
     pub size_bytes: u64,

@@ -106,6 +106,7 @@ pub struct StartRequest {
     /// The configuration of the server.
     pub config: ServerConfig,
     /// The folder of the instance.
+    #[serde(with = "crate::path")]
     pub dir: PathBuf,
     /// Whether the server ends when the command does, unless its loop device is in use: then it serves on.
     pub foreground: bool,

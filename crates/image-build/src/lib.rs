@@ -28,6 +28,7 @@
 //! |---|---|
 //! | `tree`, `content` | what an image is built from |
 //! | `source` | trees from directories, tar archives and images |
+//! | `owners` | moving the numbers of users and groups |
 //! | `options`, `compression`, `rules`, `preset`, `target` | what the caller chooses |
 //! | `running_kernel` | the options for the kernel that runs here |
 //! | `memory` | the division of memory |
@@ -70,6 +71,7 @@ mod memory;
 mod metadata;
 mod options;
 mod output;
+mod owners;
 mod plan;
 mod preset;
 mod progress;

@@ -11,8 +11,9 @@ mod counting;
 mod tarball;
 
 use counting::{measure, run_alone};
+use pagefold_image_build::source::Whiteouts;
 use pagefold_image_build::source::directory::{self, DirectoryOptions};
-use pagefold_image_build::source::tar::{self, TarOptions, Whiteouts};
+use pagefold_image_build::source::tar::{self, TarOptions};
 use pagefold_image_build::{
     Compression, Dedupe, LIST_BYTES_MAX, LIST_PATHS_MAX, Metadata, Options, Sort, SortList, Spill, Target,
     Tree, build,

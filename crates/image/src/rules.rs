@@ -56,6 +56,7 @@ rules! {
     SB_NAME "sb-name" Error "Superblock" "The volume's name ends with a NUL, and only zeroes follow.";
     SB_BLOCKS "sb-blocks" Error "Superblock"
         "Everything in the image lies before the number of blocks, unless that is 0.";
+    SB_END "sb-end" Error "Superblock" "The image has all bytes of its last block.";
     SB_INODES "sb-inodes" Error "Superblock" "The number of inodes is 0 or right.";
     SB_WINDOW "sb-window" Error "Superblock"
         "`u1` is not 0 in an image with compressed files: Linux takes it for an image without.";

@@ -8,7 +8,7 @@
 //!
 //! This module does not decide which files may be made.
 
-use crate::pathhandle::{PathHandle, group, owner, timestamps};
+use crate::pathhandle::{PathHandle, descriptor_path, group, owner, timestamps};
 use crate::{SysError, failed};
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
@@ -44,6 +44,9 @@ pub struct FreeSpace {
     /// Files that may still be made; `None` if the file system does not report it.
     pub free_files: Option<u64>,
 }
+
+/// The deepest directory that is removed with one that a file replaces: each level takes a descriptor.
+const REMOVE_DEPTH_MAX: usize = 128;
 
 /// The operation in the error of an invalid name.
 const MAKING: &str = "making";
@@ -155,6 +158,71 @@ impl Folder {
         }
     }
 
+    /// Removes a file of any type, a directory with all below it. Mount points stay, with an error. A missing file is no
+    /// error.
+    pub fn remove_all(&self, name: &[u8]) -> Result<(), SysError> {
+        match self.remove(name) {
+            // Some file systems answer EPERM for a directory, as POSIX says.
+            Err(e) if matches!(e.errno, libc::EISDIR | libc::EPERM) => {
+                self.remove_folder(name, REMOVE_DEPTH_MAX, e)
+            }
+            removed => removed,
+        }
+    }
+
+    /// Removes a directory with all below it, down to a depth. `refusal` is the error if it is none.
+    fn remove_folder(&self, name: &[u8], depth: usize, refusal: SysError) -> Result<(), SysError> {
+        const WHAT: &str = "removing the existing directory";
+        match fs::unlinkat(&self.0, name, AtFlags::REMOVEDIR) {
+            Ok(()) | Err(Errno::NOENT) => return Ok(()),
+            Err(Errno::NOTDIR) => return Err(refusal),
+            Err(Errno::NOTEMPTY | Errno::EXIST) if depth > 0 => {}
+            Err(e) => return Err(failed(WHAT)(e)),
+        }
+        let folder = self.open_for_change(name)?;
+        for below in folder.names()? {
+            let below = below?;
+            match folder.remove(&below) {
+                Err(e) if matches!(e.errno, libc::EISDIR | libc::EPERM) => {
+                    folder.remove_folder(&below, depth - 1, e)?
+                }
+                removed => removed?,
+            }
+        }
+        fs::unlinkat(&self.0, name, AtFlags::REMOVEDIR).map_err(failed(WHAT))
+    }
+
+    /// Opens a directory that exists, for changes: gives its owner the permissions for them where they lack. A mount point is
+    /// refused.
+    pub fn open_for_change(&self, name: &[u8]) -> Result<Self, SysError> {
+        let name = one_name(name, MAKING)?;
+        let opened = fs::openat(&self.0, name, OPEN_DIRECTORY | OFlags::PATH, Mode::empty());
+        let handle = opened.map_err(failed("opening the directory"))?;
+        if self.is_other_mount(&handle)? {
+            return Err(SysError::new(
+                "opening the directory, on which a file system is mounted",
+                libc::EXDEV,
+            ));
+        }
+        allow_changes(&handle)?;
+        Folder(handle).open_again()
+    }
+
+    /// Whether a directory in this one is the root of a mount.
+    fn is_other_mount(&self, child: &OwnedFd) -> Result<bool, SysError> {
+        let stat = |fd| fs::statx(fd, c"", AtFlags::EMPTY_PATH, fs::StatxFlags::BASIC_STATS);
+        let looking = "looking at the directory";
+        let (own, child) = (stat(&self.0).map_err(failed(looking))?, stat(child).map_err(failed(looking))?);
+        // Linux 5.8 says so; before, mounts of the same file system are not recognized.
+        let is_other = (own.stx_dev_major, own.stx_dev_minor) != (child.stx_dev_major, child.stx_dev_minor);
+        Ok(is_other || child.stx_attributes.contains(fs::StatxAttributes::MOUNT_ROOT))
+    }
+
+    /// Gives the owner of the directory the permissions to change it, where they lack.
+    pub fn allow_changes(&self) -> Result<(), SysError> {
+        allow_changes(&self.0)
+    }
+
     /// Gives a file another name, in place of the file that had it.
     pub fn rename(&self, name: &[u8], new_name: &[u8]) -> Result<(), SysError> {
         let renamed = fs::renameat(&self.0, one_name(name, MAKING)?, &self.0, one_name(new_name, MAKING)?);
@@ -182,6 +250,19 @@ impl Folder {
     pub fn free_space(&self) -> Result<FreeSpace, SysError> {
         free_space(self)
     }
+}
+
+/// Gives the owner of a directory the permissions to change it. If another user owns it, changes in it will fail and say so.
+fn allow_changes(folder: &OwnedFd) -> Result<(), SysError> {
+    let stat = fs::fstat(folder).map_err(failed("looking at the directory"))?;
+    let is_owner = stat.st_uid == rustix::process::geteuid().as_raw();
+    if is_owner && stat.st_mode & 0o700 != 0o700 {
+        let mode = Mode::from_raw_mode(stat.st_mode & 0o7777 | 0o700);
+        // Of a descriptor that is not open for reading, fchmod(2) cannot change the mode.
+        fs::chmodat(fs::CWD, descriptor_path(folder), mode, AtFlags::empty())
+            .map_err(failed("making the directory writable"))?;
+    }
+    Ok(())
 }
 
 impl AsFd for Folder {
@@ -266,6 +347,29 @@ mod tests {
         }
         assert!(!folder.is_empty().unwrap());
         assert!(folder.make_folder(b"in").unwrap().is_empty().unwrap());
+    }
+
+    #[test]
+    fn a_directory_is_removed_with_all_below_it_and_nothing_else() {
+        let top = tempfile::tempdir().unwrap();
+        let victim = victim(top.path());
+        let root = top.path().join("root");
+        std::fs::create_dir_all(root.join("d/e/f")).unwrap();
+        std::fs::write(root.join("d/e/file"), "").unwrap();
+        symlink(top.path(), root.join("d/link")).unwrap();
+        symlink("d", root.join("link")).unwrap();
+        for (path, mode) in [("d/e/f", 0o000), ("d/e", 0o500), ("d", 0o500)] {
+            std::fs::set_permissions(root.join(path), std::fs::Permissions::from_mode(mode)).unwrap();
+        }
+        let folder = Folder::open(&root).unwrap();
+        assert_eq!(folder.open_for_change(b"link").unwrap_err().errno, libc::ENOTDIR);
+        for name in [b"link".as_slice(), b"d", b"none"] {
+            folder.remove_all(name).unwrap();
+        }
+        assert!(folder.is_empty().unwrap() && victim.exists());
+        for name in [&b"."[..], b"..", b"a/b"] {
+            assert!(folder.remove_all(name).is_err() && folder.open_for_change(name).is_err());
+        }
     }
 
     /// A file with mode 0600 outside of the test's folder, which no call may change.

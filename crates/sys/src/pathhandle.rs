@@ -80,7 +80,8 @@ impl PathHandle {
     pub fn set_mode(&self, mode: u16) -> Result<(), SysError> {
         let mode = Mode::from_raw_mode(u32::from(mode) & 0o7777);
         // fchmod(2) refuses an O_PATH descriptor, and fchmodat2(2) needs Linux 6.6.
-        fs::chmodat(fs::CWD, self.proc_path(), mode, AtFlags::empty()).map_err(failed("setting the mode"))
+        fs::chmodat(fs::CWD, descriptor_path(&self.0), mode, AtFlags::empty())
+            .map_err(failed("setting the mode"))
     }
 
     /// Sets the times of last modification and last access.
@@ -88,7 +89,7 @@ impl PathHandle {
         let times = timestamps(seconds, nanoseconds);
         match fs::utimensat(&self.0, c"", &times, AtFlags::EMPTY_PATH) {
             // Linux before 5.8 does not support this flag here.
-            Err(Errno::INVAL) => fs::utimensat(fs::CWD, self.proc_path(), &times, AtFlags::empty()),
+            Err(Errno::INVAL) => fs::utimensat(fs::CWD, descriptor_path(&self.0), &times, AtFlags::empty()),
             set => set,
         }
         .map_err(failed("setting the time"))
@@ -96,16 +97,16 @@ impl PathHandle {
 
     /// Sets an extended attribute.
     pub fn set_xattr(&self, xattr: &[u8], value: &[u8]) -> Result<(), SysError> {
-        let set = fs::setxattr(self.proc_path(), xattr, value, XattrFlags::empty());
+        let set = fs::setxattr(descriptor_path(&self.0), xattr, value, XattrFlags::empty());
         set.map_err(failed("setting an attribute"))
     }
+}
 
-    /// A path that resolves to the inode itself, also if that is a symbolic link.
-    fn proc_path(&self) -> String {
-        let number = self.0.as_raw_fd();
-        match ARE_IN_WORKING_DIRECTORY.load(Ordering::Relaxed) {
-            true => number.to_string(),
-            false => format!("/proc/self/fd/{number}"),
-        }
+/// A path that resolves to the inode of a descriptor itself, also if that is a symbolic link.
+pub(crate) fn descriptor_path(fd: &OwnedFd) -> String {
+    let number = fd.as_raw_fd();
+    match ARE_IN_WORKING_DIRECTORY.load(Ordering::Relaxed) {
+        true => number.to_string(),
+        false => format!("/proc/self/fd/{number}"),
     }
 }

@@ -98,8 +98,9 @@ impl SourceFile {
         Ok(target.into_bytes())
     }
 
-    /// Extended attributes that this process may read, sorted by name.
-    pub fn xattrs(&self) -> Result<Vec<SourceXattr>, SysError> {
+    /// Extended attributes, sorted by name. Those that cannot be read are left out, and `unreadable` is called for each with
+    /// its name and the reason.
+    pub fn xattrs(&self, mut unreadable: impl FnMut(&[u8], SysError)) -> Result<Vec<SourceXattr>, SysError> {
         // The calls for descriptors refuse those that are not open for reading. This path resolves to the inode itself,
         // also if that is a symbolic link.
         let path = format!("/proc/self/fd/{}", self.0.as_raw_fd());
@@ -118,9 +119,9 @@ impl SourceFile {
         for name in names[..len].split(|&byte| byte == 0).filter(|name| !name.is_empty()) {
             match fs::getxattr(&path, name, &mut value) {
                 Ok(len) => xattrs.push((name.into(), value[..len].into())),
-                // The attribute was removed after it was listed, or only the list may be read.
-                Err(Errno::NODATA | Errno::NOTSUP) => {}
-                Err(e) => return Err(failed("reading an attribute")(e)),
+                // The attribute was removed after it was listed.
+                Err(Errno::NODATA) => {}
+                Err(e) => unreadable(name, failed("reading the attribute")(e)),
             }
         }
         xattrs.sort_unstable();

@@ -19,7 +19,8 @@ pub(super) enum Transfer {
     Complete,
     /// This many bytes were transferred, whole blocks; the caller repeats the call for the rest.
     Partial(usize),
-    /// A read reached the end of the file: the caller fills the rest of the buffer with zeroes.
+    /// A read reached the end of the file. No request goes beyond the length that the file had, so it is shorter now: an
+    /// error, since zeroes would be wrong contents.
     EndOfFile,
     /// A write transferred less than a block. A retry would begin at the same block, so it is an error.
     Stalled,
@@ -47,7 +48,7 @@ pub(super) fn is_aligned(block_bytes: usize, offset: u64, bytes: &[u8]) -> bool 
     (offset as usize | bytes.as_ptr().addr() | bytes.len()) & (block_bytes - 1) == 0
 }
 
-/// Fills `buf`, aligned or not; bytes beyond the end of the file read as zeroes.
+/// Fills `buf`, aligned or not.
 pub(super) fn read(file: &File, offset: u64, buf: &mut [u8], block_bytes: usize) -> Result<(), BackingError> {
     match is_aligned(block_bytes, offset, buf) {
         true => read_aligned(file, offset, buf, block_bytes),
@@ -63,8 +64,7 @@ pub(super) fn write(file: &File, offset: u64, data: &[u8], block_bytes: usize) -
     }
 }
 
-/// Fills `buf`; bytes beyond the end of the file read as zeroes. Offset, length and memory are aligned to
-/// `block_bytes`.
+/// Fills `buf`. Offset, length and memory are aligned to `block_bytes`.
 pub(super) fn read_aligned(
     file: &File,
     offset: u64,
@@ -80,8 +80,8 @@ pub(super) fn read_aligned(
                 Transfer::Partial(bytes) => done += bytes,
                 Transfer::Complete | Transfer::Stalled => break,
                 Transfer::EndOfFile => {
-                    rest[n..].fill(0);
-                    break;
+                    let end = offset + (done + n) as u64;
+                    return Err(BackingError::CutOff { offset, len_bytes, end });
                 }
             },
             Err(e) if e.kind() == ErrorKind::Interrupted => {}

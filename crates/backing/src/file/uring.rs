@@ -272,8 +272,8 @@ fn apply_result(
         Transfer::Complete => Some(Ok(())),
         Transfer::Stalled => failed(libc::EIO),
         Transfer::EndOfFile => {
-            rest[moved..].fill(0);
-            Some(Ok(()))
+            let end = offset + (inflight.done_bytes + moved) as u64;
+            Some(Err(BackingError::CutOff { offset, len_bytes: len_bytes as u64, end }))
         }
         Transfer::Partial(bytes) => {
             inflight.done_bytes += bytes;

@@ -38,8 +38,10 @@ pub struct State {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MountState {
     /// The image.
+    #[serde(with = "crate::path")]
     pub image: PathBuf,
     /// Where it is mounted.
+    #[serde(with = "crate::path")]
     pub mount_point: PathBuf,
     /// The server process.
     pub server: Option<Server>,
@@ -83,10 +85,12 @@ pub enum ExportState {
     /// A loop device over a FUSE file.
     Loop {
         /// `/dev/loopN`; absent until it is attached.
+        #[serde(with = "crate::path::option")]
         device: Option<PathBuf>,
         /// The file attached to it; absent until it is attached.
         backing: Option<LoopBackingFile>,
         /// Where the FUSE file system is mounted.
+        #[serde(with = "crate::path")]
         mount_point: PathBuf,
     },
 }
@@ -104,6 +108,7 @@ pub struct LoopBackingFile {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BackingFile {
     /// Its absolute path at creation.
+    #[serde(with = "crate::path")]
     pub path: PathBuf,
     /// The identity of the file.
     pub file: CreatedFile,

@@ -331,6 +331,14 @@ pub struct BuildReport {
     pub unreadable: Vec<String>,
     /// The same with reasons.
     pub unreadable_reasons: Vec<UnreadableFile>,
+    /// Files that `--ignore-unreadable=zeroes` kept, with zeroes in place of contents that could not be read.
+    pub zero_filled_count: u64,
+    /// The first 1000 of these.
+    pub zero_filled: Vec<UnreadableFile>,
+    /// Extended attributes that could not be read, and were left out.
+    pub unreadable_xattrs_count: u64,
+    /// The first 1000 of these.
+    pub unreadable_xattrs: Vec<UnreadableXattr>,
     /// Extended attributes that images cannot contain.
     pub dropped_xattrs: u64,
 }
@@ -386,6 +394,18 @@ pub struct SlowFile {
     pub path: String,
     /// The time.
     pub seconds: f64,
+}
+
+/// An extended attribute that could not be read.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct UnreadableXattr {
+    /// The path of its file.
+    pub path: String,
+    /// Its name; empty for all attributes of a file whose names could not be read.
+    pub name: String,
+    /// The error.
+    pub reason: String,
 }
 
 /// A file that could not be read.
@@ -454,6 +474,8 @@ pub struct ExtractReport<F = Vec<FindingReport>> {
     pub files: u64,
     /// Further hard links to these.
     pub links: u64,
+    /// Names that are copies, because the hard link was refused.
+    pub copied_links: u64,
     /// Bytes of contents.
     pub written_bytes: u64,
     /// Device nodes that were left out without `--privileged`.

@@ -11,8 +11,12 @@ use std::path::PathBuf;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MountReport {
     /// The image.
+    #[serde(with = "crate::path")]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::path::PathForm"))]
     pub image: PathBuf,
     /// Where it is mounted.
+    #[serde(with = "crate::path")]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::path::PathForm"))]
     pub mount_point: PathBuf,
     /// The server process.
     pub server: ServerReport,
@@ -81,6 +85,8 @@ pub enum RecordState {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RecordReport {
     /// The list.
+    #[serde(with = "crate::path")]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::path::PathForm"))]
     pub list: PathBuf,
     /// How far it is.
     pub state: RecordState,
@@ -97,6 +103,8 @@ pub struct RecordReport {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PrefetchReport {
     /// The list.
+    #[serde(with = "crate::path")]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::path::PathForm"))]
     pub list: PathBuf,
     /// Its entries.
     pub list_entries: u64,
@@ -151,6 +159,8 @@ pub struct RemoteReport {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CacheReport {
     /// Its folder.
+    #[serde(with = "crate::path")]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::path::PathForm"))]
     pub folder: PathBuf,
     /// The largest size of its files.
     pub size_bytes: u64,
@@ -256,8 +266,12 @@ pub enum MountDetails {
     /// Without a report.
     Silent {
         /// The image; null where the kernel's table does not name the file.
+        #[serde(with = "crate::path::option")]
+        #[cfg_attr(feature = "schema", schemars(with = "Option<crate::path::PathForm>"))]
         image: Option<PathBuf>,
         /// Where it is mounted.
+        #[serde(with = "crate::path")]
+        #[cfg_attr(feature = "schema", schemars(with = "crate::path::PathForm"))]
         mount_point: PathBuf,
         /// Why its server does not respond; absent of images that the kernel mounted.
         #[serde(skip_serializing_if = "Option::is_none")]

@@ -4,20 +4,26 @@
 //! is read, and a file that is no longer the same when its contents are read is an error.
 
 mod contents;
+mod links;
+mod read_errors;
 mod root;
 
 use crate::metadata::prefixes;
 use crate::rules::Pattern;
-use crate::source::{OnEntry, Scanned};
-use crate::table::{Hashes, Spill, Table};
+use crate::source::{OnEntry, Scanned, UnreadableFile, UnreadableXattr, Whiteouts, whiteouts};
+use crate::table::{Spill, Table};
 use crate::tree::{Body, InodeId, Metadata, Tree, Xattr};
 use crate::{BuildError, Result};
 use contents::{Files, Identity};
+pub use links::HardLinks;
+use links::{Found, Links};
 use pagefold_image::read::FileKind;
 use pagefold_image::read::inode::{DeviceNumber, Timestamp};
 use pagefold_sys::SysError;
 use pagefold_sys::beneath::Folder;
 use pagefold_sys::source_tree::{self, SourceFile, SourceStat};
+use read_errors::ReadErrors;
+pub use read_errors::Unreadables;
 use root::Root;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -30,8 +36,13 @@ pub struct DirectoryOptions {
     pub exclude: Vec<Pattern>,
     /// Whether directories on other file systems stay empty.
     pub one_file_system: bool,
-    /// Whether what this process may not read is left out: files, and all names in a directory.
-    pub ignore_unreadable: bool,
+    /// The treatment of files that this process cannot read, and of all names in such a directory. Attributes that it cannot
+    /// read are left out in any case, and listed.
+    pub unreadables: Unreadables,
+    /// The treatment of names whose inodes have the same device and number.
+    pub hard_links: HardLinks,
+    /// How files that stand for removed ones become part of the image.
+    pub whiteouts: Whiteouts,
     /// Files that are left out: the image itself may be written into the directory.
     pub outputs: Vec<OutputFile>,
     /// The folder of the image, if that changed its time.
@@ -71,15 +82,20 @@ pub fn scan_watched(path: &Path, options: &DirectoryOptions, on_entry: &mut OnEn
     let stat = source_tree::stat(&root).map_err(failed)?;
     let handle = root.source_file(b".").map_err(failed)?;
     let mut scan = Scan {
-        root: Arc::new(Root { folder: root, path: path.into() }),
+        root: Arc::new(Root {
+            folder: root,
+            path: path.into(),
+            read_errors: ReadErrors::new(options.unreadables),
+        }),
         options,
         on_entry,
         device: stat.device,
-        links: Hashes::new(&options.spill),
+        links: Links::new(&options.spill),
         scanned: Scanned::new(Tree::with_spill(Metadata::default(), &options.spill)?),
     };
     scan.scanned.tree.set_contents(Arc::new(Files(scan.root.clone())));
-    let xattrs = handle.xattrs().map_err(failed)?;
+    scan.scanned.set_late_errors(scan.root.clone());
+    let xattrs = scan.xattrs(&handle, b"").map_err(failed)?;
     let metadata = scan.metadata(&stat, xattrs);
     scan.scanned.tree.change(InodeId::ROOT, |root| *root = metadata)?;
     let mut stack = Table::new(&options.spill);
@@ -87,6 +103,7 @@ pub fn scan_watched(path: &Path, options: &DirectoryOptions, on_entry: &mut OnEn
     while let Some(id) = stack.pop() {
         scan.directory(id, &mut stack)?;
     }
+    whiteouts::convert(&mut scan.scanned.tree, options.whiteouts)?;
     Ok(scan.scanned)
 }
 
@@ -96,8 +113,8 @@ struct Scan<'o, 'f> {
     on_entry: &'o mut OnEntry<'f>,
     /// File system of the root.
     device: u64,
-    /// Inodes with several names, by device and number.
-    links: Hashes,
+    /// Inodes with several names.
+    links: Links,
     scanned: Scanned,
 }
 
@@ -152,12 +169,19 @@ impl Scan<'_, '_> {
         if self.is_output(folder, name, &stat) {
             return Ok(None);
         }
-        let inode = Hashes::key_of(stat.device, stat.inode);
-        if let Some(id) = self.links.get(&inode) {
-            self.scanned.tree.link(parent, name, InodeId::at(id as usize))?;
-            return Ok(None);
+        let may_be_link = self.options.hard_links == HardLinks::Keep
+            && FileKind::from_mode(stat.mode as u16) != Some(FileKind::Directory);
+        match self.links.find(&stat, &self.scanned.tree) {
+            Found::Link(id) if may_be_link => {
+                self.scanned.tree.link(parent, name, id)?;
+                return Ok(None);
+            }
+            Found::Different(id, property) if may_be_link => {
+                return Err(self.not_one_file(path, id, property));
+            }
+            _ => {}
         }
-        let read = self.body(&file, &stat, path).and_then(|body| Ok((body, file.xattrs()?)));
+        let read = self.body(&file, &stat, path).and_then(|body| Ok((body, self.xattrs(&file, path)?)));
         let (body, xattrs) = match read {
             Ok((Some(body), xattrs)) => (body, xattrs),
             Ok((None, _)) => return Ok(None),
@@ -166,8 +190,8 @@ impl Scan<'_, '_> {
         let is_directory = matches!(body, Body::Directory);
         let metadata = self.metadata(&stat, xattrs);
         let id = self.scanned.tree.add(parent, name, metadata, body).map_err(|e| self.with_path(e, path))?;
-        if stat.nlink > 1 && !is_directory {
-            self.links.get_or_insert(&inode, id.index() as u64)?;
+        if may_be_link {
+            self.links.add(&stat, id)?;
         }
         let is_read = is_directory && (stat.device == self.device || !self.options.one_file_system);
         Ok(is_read.then_some(id))
@@ -184,15 +208,40 @@ impl Scan<'_, '_> {
             Some(FileKind::Fifo) => Body::Fifo,
             Some(FileKind::Socket) => Body::Socket,
             Some(FileKind::Regular) | None => {
-                if self.options.ignore_unreadable
+                if self.root.read_errors.are_noted()
                     && let Err(error) = self.root.folder.open_source(path)
                 {
-                    self.scanned.unreadable.add(self.root.shown(path), error.to_string());
+                    let (path, reason) = (self.root.shown(path), error.to_string());
+                    self.scanned.unreadable.add(UnreadableFile { path, reason });
                     return Ok(None);
                 }
                 Body::Stored(Identity::of(stat).stored())
             }
         }))
+    }
+
+    /// Reads the attributes of a file. Those that cannot be read are left out and listed: a file without one is of more use
+    /// than none, and some can be read by nobody but the host, such as capabilities in a user namespace.
+    fn xattrs(&mut self, file: &SourceFile, path: &[u8]) -> Result<Vec<Xattr>, SysError> {
+        let mut unreadable = Vec::new();
+        let xattrs = match file.xattrs(|name, error| unreadable.push((name.to_vec(), error))) {
+            // It is a fault of this machine, and each file would have it.
+            Err(error) if error.errno == libc::ENOENT => return Err(error),
+            Err(error) => {
+                unreadable.push((Vec::new(), error));
+                Vec::new()
+            }
+            Ok(xattrs) => xattrs,
+        };
+        for (name, error) in unreadable {
+            if !name.is_empty() && prefixes::split(&name).is_none() {
+                self.scanned.dropped_xattrs += 1;
+                continue;
+            }
+            let (path, reason) = (self.root.shown(path), error.to_string());
+            self.scanned.unreadable_xattrs.add(UnreadableXattr { path, name, reason });
+        }
+        Ok(xattrs)
     }
 
     fn metadata(&mut self, stat: &SourceStat, xattrs: Vec<Xattr>) -> Metadata {
@@ -226,13 +275,25 @@ impl Scan<'_, '_> {
     /// Notes what could not be read, with `effect` before the reason, or fails.
     fn unreadable(&mut self, path: &[u8], error: SysError, effect: &str) -> Result<()> {
         let shown = self.root.shown(path);
-        match self.options.ignore_unreadable {
+        match self.root.read_errors.are_noted() {
             true => {
-                self.scanned.unreadable.add(shown, format!("{effect}{error}"));
+                let reason = format!("{effect}{error}");
+                self.scanned.unreadable.add(UnreadableFile { path: shown, reason });
                 Ok(())
             }
             false => Err(BuildError::source(&shown, error.into())),
         }
+    }
+
+    /// The error for a name that has the device and number of another file.
+    fn not_one_file(&self, path: &[u8], other: InodeId, property: &str) -> BuildError {
+        let other = self.scanned.tree.path_of(other);
+        let what = format!(
+            "it has the device and inode number of '{}', but another {property}: its file system makes numbers up, or it \
+             changed; --hard-links ignore stores each name as a file",
+            self.root.shown(&other).display()
+        );
+        BuildError::Refused { path: self.root.shown(path), what }
     }
 
     fn with_path(&self, error: BuildError, path: &[u8]) -> BuildError {

@@ -3,7 +3,7 @@
 //! The image is not trusted. A fault that a check would report as an error ends the scan, or the build when contents are
 //! read: an image that is built is complete.
 
-use super::{OnEntry, Scanned};
+use super::{OnEntry, Scanned, Whiteouts, whiteouts};
 use crate::content::{Content, Contents, Reader, Stored};
 use crate::error::path_of;
 use crate::rules::Pattern;
@@ -26,14 +26,16 @@ const CONTENT_BYTES_MAX: u64 = 1 << 47;
 
 /// Reads the names and metadata of an image. Names that match a pattern are left out, with all below them.
 pub fn scan(image: &Image, exclude: &[Pattern]) -> Result<Scanned> {
-    scan_watched(image, exclude, &Spill::none(), &mut |_| ControlFlow::Continue(()))
+    scan_watched(image, exclude, Whiteouts::Files, &Spill::none(), &mut |_| ControlFlow::Continue(()))
 }
 
-/// Like [`scan`]. A large tree goes to `spill`. `on_entry` is called for each name with the number of inodes so far, and
+/// Like [`scan`]. `whiteouts` says how files that stand for removed ones become part of the image. A large tree goes to
+/// `spill`. `on_entry` is called for each name with the number of inodes so far, and
 /// may end it: [`BuildError::Interrupted`].
 pub fn scan_watched(
     image: &Image,
     exclude: &[Pattern],
+    whiteouts: Whiteouts,
     spill: &Spill,
     on_entry: &mut OnEntry<'_>,
 ) -> Result<Scanned> {
@@ -51,10 +53,11 @@ pub fn scan_watched(
         work: SharedWork::of_image(image.stored_bytes()).into(),
     }));
     walk::walk(image, &Limits::default(), &mut repack).map_err(|e| failed(b"/", e))?;
-    match repack.failed {
-        Some(error) => Err(error),
-        None => Ok(repack.scanned),
+    if let Some(error) = repack.failed {
+        return Err(error);
     }
+    whiteouts::convert(&mut repack.scanned.tree, whiteouts)?;
+    Ok(repack.scanned)
 }
 
 fn failed(path: &[u8], source: ImageError) -> BuildError {

@@ -10,7 +10,7 @@
 //! | `tar` | a tar archive, which is a file and not compressed |
 //!
 //! [`SourceKind::of`] says by its beginning which source a file is. `spool` makes a file of a stream, and decompresses
-//! it.
+//! it. `whiteouts` converts those of layers, in the tree of any source.
 
 pub mod directory;
 pub mod image;
@@ -18,9 +18,11 @@ mod scanned;
 pub mod spool;
 pub mod tar;
 mod unreadable;
+mod whiteouts;
 
 pub use scanned::{OnEntry, Scanned};
-pub use unreadable::Unreadable;
+pub use unreadable::{Unreadable, UnreadableFile, UnreadableXattr};
+pub use whiteouts::Whiteouts;
 
 use crate::{BuildError, Result};
 use pagefold_image::format::superblock::{MAGIC, OFFSET};

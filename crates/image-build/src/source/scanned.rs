@@ -1,8 +1,10 @@
 //! [`Scanned`]: what a source returns.
 
-use super::unreadable::Unreadable;
+use super::unreadable::{Unreadable, UnreadableFile, UnreadableXattr};
+use crate::Result;
 use crate::tree::Tree;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 /// Called while a source is read, with the number of inodes so far.
 pub type OnEntry<'a> = dyn FnMut(u64) -> ControlFlow<()> + 'a;
@@ -14,14 +16,47 @@ pub struct Scanned {
     pub tree: Tree,
     /// Files that were left out because they could not be read, and directories that stay empty because of that, with the
     /// reason; only if that was asked for.
-    pub unreadable: Unreadable,
+    pub unreadable: Unreadable<UnreadableFile>,
+    /// Files that stay with zeroes in place of contents that could not be read; only if that was asked for.
+    pub zero_filled: Unreadable<UnreadableFile>,
+    /// Attributes that were left out because they could not be read.
+    pub unreadable_xattrs: Unreadable<UnreadableXattr>,
     /// Attributes whose kind the format does not have.
     pub dropped_xattrs: u64,
+    late: Option<Arc<dyn LateErrors>>,
+}
+
+/// A source that notes errors of reading contents while an image is built.
+pub(super) trait LateErrors: std::fmt::Debug + Send + Sync {
+    /// See [`Scanned::settle_read_errors`].
+    fn settle(&self, scanned: &mut Scanned, is_built: bool) -> Result<bool>;
 }
 
 impl Scanned {
     /// Begins with a tree from which nothing was left out.
     pub(crate) fn new(tree: Tree) -> Self {
-        Scanned { tree, unreadable: Unreadable::default(), dropped_xattrs: 0 }
+        Scanned {
+            tree,
+            unreadable: Unreadable::default(),
+            zero_filled: Unreadable::default(),
+            unreadable_xattrs: Unreadable::default(),
+            dropped_xattrs: 0,
+            late: None,
+        }
+    }
+
+    /// Sets what notes errors after the scan.
+    pub(super) fn set_late_errors(&mut self, late: Arc<dyn LateErrors>) {
+        self.late = Some(late);
+    }
+
+    /// To be called after each build of the tree, with whether it succeeded; it may have failed because a file had zeroes only
+    /// the second time that it was read ([`BuildError::Changed`](crate::BuildError::Changed)). Removes files from the tree
+    /// whose contents could not be read, or lists them. Returns whether the image has to be built again.
+    pub fn settle_read_errors(&mut self, is_built: bool) -> Result<bool> {
+        match self.late.clone() {
+            Some(late) => late.settle(self, is_built),
+            None => Ok(false),
+        }
     }
 }

@@ -145,6 +145,14 @@ impl Tree {
         }
     }
 
+    /// Returns what finds the contents of a regular file that is [`Body::Stored`] and not empty; `None` for others.
+    pub(super) fn stored(&self, id: InodeId) -> Option<Stored> {
+        match self.record(id).detail() {
+            Detail::Regular(number) if number < OWN_CONTENT => Some(self.stored.get(number as usize)),
+            _ => None,
+        }
+    }
+
     /// Returns the contents of a regular file; `None` for others. `path` is one of its paths.
     pub fn content(&self, id: InodeId, path: &[u8]) -> Option<Arc<dyn Content>> {
         match self.record(id).detail() {
@@ -172,6 +180,11 @@ impl Tree {
             Detail::Device(_, number) => Some(number),
             _ => None,
         }
+    }
+
+    /// Whether an inode, with or without a name, is the device of this number.
+    pub(super) fn has_device(&self, kind: FileKind, number: DeviceNumber) -> bool {
+        (0..self.inodes.len()).any(|index| self.inodes.get(index).detail() == Detail::Device(kind, number))
     }
 
     /// Changes the metadata of an inode.
@@ -260,11 +273,6 @@ impl Tree {
         if self.is_directory(id) {
             self.set_detail(id, Detail::Directory(NO_NODE));
         }
-    }
-
-    /// Stores bytes beside the names of the tree, at most 64 KiB; [`name`](Self::name) returns them.
-    pub(super) fn add_name(&mut self, bytes: &[u8]) -> Result<Name> {
-        self.names.add(bytes)
     }
 
     /// The bytes of a name of the tree.

@@ -29,6 +29,22 @@ impl Tree {
         }
     }
 
+    /// Returns a path of an inode, for messages: the whole tree is searched. Empty: it has no name, or is the root.
+    pub(crate) fn path_of(&self, id: InodeId) -> Vec<u8> {
+        let mut stack = vec![InodeId::ROOT];
+        while let Some(directory) = stack.pop() {
+            let mut entries = self.entries(directory);
+            while let Some((name, child)) = entries.next_entry() {
+                match child == id {
+                    true => return self.path(directory, name),
+                    false if self.is_directory(child) => stack.push(child),
+                    false => {}
+                }
+            }
+        }
+        Vec::new()
+    }
+
     /// Removes the names that match a pattern, with all below them.
     pub fn exclude(&mut self, patterns: &[Pattern]) -> Result<()> {
         if patterns.is_empty() {
@@ -53,6 +69,30 @@ impl Tree {
             }
             for name in excluded.iter() {
                 let name = self.name(name).to_vec();
+                self.remove(id, &name);
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes all names of these inodes, which are no directories.
+    pub(crate) fn remove_inodes(&mut self, inodes: &mut [InodeId]) -> Result<()> {
+        inodes.sort_unstable();
+        let mut stack = Table::new(self.spill());
+        if !inodes.is_empty() {
+            stack.push(InodeId::ROOT)?;
+        }
+        while let Some(id) = stack.pop() {
+            let mut removed = Vec::new();
+            let mut entries = self.entries(id);
+            while let Some((name, child)) = entries.next_entry() {
+                match self.is_directory(child) {
+                    true => _ = stack.push(child)?,
+                    false if inodes.binary_search(&child).is_ok() => removed.push(self.name(name).to_vec()),
+                    false => {}
+                }
+            }
+            for name in removed {
                 self.remove(id, &name);
             }
         }

@@ -22,6 +22,9 @@ pub(super) fn check(strict: &mut Strict<'_>) {
     if !is_terminated {
         strict.fault(&rules::SB_NAME, field(0x40), "the volume's name has no NUL, or bytes after it");
     }
+    if let Some(cut) = strict.image.cut_block() {
+        strict.fault(&rules::SB_END, Address::image(cut.len_bytes), cut.to_string());
+    }
     check_fields(strict);
     let slots = u64::from(raw.sb_extslots) * disk::EXTSLOT_LEN;
     let end = disk::OFFSET + RawSuperblock::LEN as u64 + slots;

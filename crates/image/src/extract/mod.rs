@@ -107,10 +107,19 @@ pub fn extract(
     let mut findings = shared.findings.into_inner().unwrap_or_else(PoisonError::into_inner);
     findings.sort();
     let counts = shared.counters.snapshot();
+    if counts.copied_links > 0 {
+        findings.push(crate::Finding::warning(b"", None, copied(counts.copied_links)));
+    }
     if counts.unsupported_xattrs > 0 {
         findings.push(crate::Finding::warning(b"", None, unsupported(counts.unsupported_xattrs)));
     }
     Ok(ExtractReport { counts, interrupted: cancelled.load(Ordering::Relaxed), findings })
+}
+
+/// The warning for `n` names that are copies.
+fn copied(n: u64) -> String {
+    let names = if n == 1 { "1 name is a copy".into() } else { format!("{n} names are copies") };
+    format!("{names} and no hard link: the file system of the directory, or a sandbox, refuses hard links")
 }
 
 /// The warning for `n` attributes that the target's file system does not support.
@@ -138,6 +147,9 @@ fn run(
         }
         let whole = paths.is_empty() || paths.iter().any(|path| path == b"/");
         let node = if whole { Some(image.root()?) } else { None };
+        if shared.options.overwrite && whole {
+            target.allow_changes()?;
+        }
         let root = pending_dir::PendingDir::root(target.open_again()?, node)?;
         let work = shared.work.limit();
         let mut tree = tree::TreeWriter::new(image, root, paths, shared, &queue, &work, progress);

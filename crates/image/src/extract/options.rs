@@ -19,7 +19,8 @@ pub struct ExtractOptions {
     pub max_bytes: Option<u64>,
     /// Limit of files of all kinds. The free inodes of the target's file system are a limit too.
     pub max_inodes: u64,
-    /// Accept a directory that is not empty, and replace files in it.
+    /// Accept a directory that is not empty, and replace what is in it. A directory that a file replaces is removed with all
+    /// below it.
     pub overwrite: bool,
 }
 

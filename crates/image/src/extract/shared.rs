@@ -30,6 +30,8 @@ counters! {
         files,
         /// Hard links created.
         links,
+        /// Names that became copies, because the hard link was refused.
+        copied_links,
         /// Bytes of contents written, without holes and long runs of zeroes.
         bytes,
         /// Bytes of contents that are done, with holes.

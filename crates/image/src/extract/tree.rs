@@ -154,14 +154,23 @@ impl<'a> TreeWriter<'a> {
         }
     }
 
-    /// Removes an existing file of this name, if the options allow it.
+    /// Removes what has this name, if the options allow it.
     fn remove_existing(&self, folder: &Folder, name: &[u8]) -> Result<(), SysError> {
-        if self.shared.options.overwrite { folder.remove(name) } else { Ok(()) }
+        if self.shared.options.overwrite { folder.remove_all(name) } else { Ok(()) }
     }
 
+    /// Makes a directory, or takes the one that is there: an earlier extraction may have made it read-only.
     fn make_folder(&self, parent: &Folder, name: &[u8]) -> Result<Folder, SysError> {
         match parent.make_folder(name) {
-            Err(e) if e.errno == libc::EEXIST && self.shared.options.overwrite => parent.open_folder(name),
+            Err(e) if e.errno == libc::EEXIST && self.shared.options.overwrite => {
+                match parent.open_for_change(name) {
+                    Err(e) if e.errno == libc::ENOTDIR => {
+                        parent.remove(name)?;
+                        parent.make_folder(name)
+                    }
+                    opened => opened,
+                }
+            }
             made => made,
         }
     }
@@ -205,7 +214,7 @@ impl<'a> TreeWriter<'a> {
         set.map_err(|e| FileError::outside(format!("setting its length of {len} bytes: {e}")))
     }
 
-    fn make_link(&mut self, dir: &PendingDir, visit: &Visit<'_>, first: &[u8]) -> Result<(), FileError> {
+    fn make_link(&mut self, dir: &Arc<PendingDir>, visit: &Visit<'_>, first: &[u8]) -> Result<(), FileError> {
         let split = first.iter().rposition(|&b| b == b'/').unwrap_or_default();
         let (parent, old) = (&first[..split], &first[split + 1..]);
         self.wait_until_complete(visit.node.nid());
@@ -224,10 +233,28 @@ impl<'a> TreeWriter<'a> {
             (Some(root), _) => root.folder().and_then(|root| folder.make_link(visit.name, &root, old)),
             (None, _) => return Ok(()),
         };
-        let shown = first.escape_ascii();
-        made.map_err(|e| FileError::outside(format!("another name of '{shown}': {e}")))?;
-        self.shared.counters.links.add(1);
+        match made {
+            Ok(()) => self.shared.counters.links.add(1),
+            // The first name is missing, and was reported; or this one is taken.
+            Err(e) if matches!(e.errno, libc::ENOENT | libc::EEXIST) => {
+                let shown = first.escape_ascii();
+                return Err(FileError::outside(format!("another name of '{shown}': {e}")));
+            }
+            Err(_) => {
+                self.make_file(dir, visit)?;
+                self.shared.counters.copied_links.add(1);
+            }
+        }
         Ok(())
+    }
+
+    /// Makes a file under its first name, or under one that cannot be a hard link: some file systems and sandboxes refuse
+    /// them, and others limit their number.
+    fn make_file(&mut self, dir: &Arc<PendingDir>, visit: &Visit<'_>) -> Result<(), FileError> {
+        match visit.node.kind() {
+            FileKind::Regular => self.make_regular(dir, visit),
+            _ => self.make_other(dir, visit),
+        }
     }
 
     /// Creates a symbolic link or a special file.
@@ -262,7 +289,6 @@ impl<'a> TreeWriter<'a> {
     }
 }
 
-/// The number of `EEXIST`.
 impl Visitor for TreeWriter<'_> {
     fn wants(&mut self, path: &[u8]) -> bool {
         walk::is_among(path, self.paths)
@@ -311,10 +337,9 @@ impl Visitor for TreeWriter<'_> {
         if !self.shared.limits.take_file() {
             return ControlFlow::Break(());
         }
-        let done = match (visit.link, visit.node.kind()) {
-            (Link::Again(Some(first)), _) => self.make_link(&dir, visit, first),
-            (_, FileKind::Regular) => self.make_regular(&dir, visit),
-            _ => self.make_other(&dir, visit),
+        let done = match visit.link {
+            Link::Again(Some(first)) => self.make_link(&dir, visit, first),
+            _ => self.make_file(&dir, visit),
         };
         if let Err(error) = done {
             self.report_error(visit.path, error);

@@ -281,6 +281,17 @@ impl Image {
         (0..).zip(std::iter::once(superblock.blocks).chain(further)).filter_map(one).collect()
     }
 
+    /// The image itself, if it lacks a part of its last block. Readers notice only if they need the missing bytes: a builder may
+    /// have left out the padding.
+    pub fn cut_block(&self) -> Option<ShortDevice> {
+        let superblock = self.superblock();
+        let expected_bytes = superblock.blocks.checked_mul(superblock.block_bytes().into())?;
+        let len_bytes = self.0.core.source.len_bytes(0).ok()?;
+        let missing = expected_bytes.checked_sub(len_bytes)?;
+        let is_cut = (1..u64::from(superblock.block_bytes())).contains(&missing);
+        is_cut.then_some(ShortDevice { device: 0, len_bytes, expected_bytes })
+    }
+
     /// Bytes of the budget that one read needs at most. A caller that sets memory aside permanently must leave this
     /// much.
     pub fn reserve_bytes(&self) -> u64 {

@@ -36,7 +36,7 @@ impl Tag {
     const ALL: [Tag; 6] = [Tag::Owner, Tag::User, Tag::OwningGroup, Tag::Group, Tag::Mask, Tag::Others];
 
     /// Whether an entry with this tag has the number of a user or group.
-    fn has_id(self) -> bool {
+    pub fn has_id(self) -> bool {
         matches!(self, Tag::User | Tag::Group)
     }
 }

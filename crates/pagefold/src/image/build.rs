@@ -1,7 +1,7 @@
 //! `image build`: makes an image.
 
 use super::build_args::{BuildArgs, options, patterns};
-use super::build_source::{SourceReader, failure};
+use super::build_source::{SourceReader, failure, source_failure};
 use super::build_summary::{self, Built};
 use super::open::reading_share;
 use super::target::Target as OutFile;
@@ -11,7 +11,7 @@ use pagefold_backing::FileBacking;
 use pagefold_control::error::{CliError, Result};
 use pagefold_control::text;
 use pagefold_image::{Image, Options as ReadOptions};
-use pagefold_image_build::source::Scanned;
+use pagefold_image_build::source::{Scanned, UnreadableFile, UnreadableXattr};
 use pagefold_image_build::{
     BuildError, Options, Pattern, Preset, RunningKernel, Sort, Summary, Tree, build, verify,
 };
@@ -52,29 +52,11 @@ fn build_in(
     let spill = options.spill(directory).map_err(failure)?;
     let (mut scanned, whole) = SourceReader { args, exclude, out, spill: &spill }.scan()?;
     change_metadata(&mut scanned, args)?;
-    for (path, reason) in scanned.unreadable.iter() {
-        output::note(&format!("not read: '{}': {reason}", path.display()));
-    }
-    if scanned.unreadable.count_unlisted() > 0 {
-        let more = text::counted(scanned.unreadable.count_unlisted(), "path", "paths");
-        output::note(&format!("not read: {more} more"));
-    }
     for pattern in excluded.iter().filter(|pattern| !pattern.has_matched()) {
         output::note(&format!("--exclude '{}' matched nothing", pattern.text()));
     }
-    let bar = RefCell::new(Bar::new(!args.json));
-    let built = build(&scanned.tree, options, out.file(), &mut |progress| {
-        bar.borrow_mut().show_build(&progress);
-        out.go_on()
-    });
-    drop(bar);
-    let summary = built.map_err(|e| match e {
-        BuildError::Interrupted => out.interrupted(),
-        BuildError::Write { offset, source } => {
-            CliError::io(format!("writing '{}' at byte {offset}", args.out.display()), &source)
-        }
-        e => failure(e),
-    })?;
+    let summary = build_image(&mut scanned, options, out, args)?;
+    note_unreadable(&scanned);
     if args.verify {
         verify_image(out, &scanned.tree, &summary, args)?;
     }
@@ -106,6 +88,55 @@ fn build_in(
         note_refused(&kernel, options);
     }
     Ok(())
+}
+
+/// Builds the image; if that shows that files cannot be read which are to be left out, again without them.
+fn build_image(scanned: &mut Scanned, options: &Options, out: &OutFile, args: &BuildArgs) -> Result<Summary> {
+    loop {
+        let mut bar = Bar::new(!args.json);
+        let built = build(&scanned.tree, options, out.file(), &mut |progress| {
+            bar.show_build(&progress);
+            out.go_on()
+        });
+        drop(bar);
+        let may_go_on = matches!(built, Ok(_) | Err(BuildError::Changed { .. }));
+        if may_go_on && scanned.settle_read_errors(built.is_ok()).map_err(failure)? {
+            output::note("the contents of some files cannot be read: building the image again without them");
+            continue;
+        }
+        return built.map_err(|e| match e {
+            BuildError::Interrupted => out.interrupted(),
+            BuildError::Write { offset, source } => {
+                CliError::io(format!("writing '{}' at byte {offset}", args.out.display()), &source)
+            }
+            e => source_failure(e, args),
+        });
+    }
+}
+
+/// Says what could not be read.
+fn note_unreadable(scanned: &Scanned) {
+    let note_more = |more: u64, one: &str, many: &str| {
+        if more > 0 {
+            output::note(&format!("not read: {} more", text::counted(more, one, many)));
+        }
+    };
+    for UnreadableFile { path, reason } in scanned.unreadable.iter() {
+        output::note(&format!("not read: '{}': {reason}", path.display()));
+    }
+    note_more(scanned.unreadable.count_unlisted(), "path", "paths");
+    for UnreadableFile { path, reason } in scanned.zero_filled.iter() {
+        output::note(&format!("not read in full: '{}': {reason}", path.display()));
+    }
+    note_more(scanned.zero_filled.count_unlisted(), "path in full", "paths in full");
+    for UnreadableXattr { path, name, reason } in scanned.unreadable_xattrs.iter() {
+        let attribute = match name.as_slice() {
+            b"" => "the attributes".to_string(),
+            name => format!("the attribute '{}'", String::from_utf8_lossy(name)),
+        };
+        output::note(&format!("not read: {attribute} of '{}': {reason}", path.display()));
+    }
+    note_more(scanned.unreadable_xattrs.count_unlisted(), "attribute", "attributes");
 }
 
 /// The reason for the compression, unless the user named it, or named a kernel.
@@ -156,16 +187,13 @@ fn change_metadata(scanned: &mut Scanned, args: &BuildArgs) -> Result<()> {
         return Ok(());
     }
     let mut too_large = None;
-    let mut shift = |id: &mut u32| match id.checked_add(args.uid_offset).filter(|sum| *sum != u32::MAX) {
-        Some(sum) => *id = sum,
-        None => too_large = Some(*id),
-    };
     let changed = scanned.tree.change_metadata(|metadata| {
         if args.all_root {
             (metadata.uid, metadata.gid) = (0, 0);
         }
-        shift(&mut metadata.uid);
-        shift(&mut metadata.gid);
+        if let Err(id) = metadata.shift_owners(args.uid_offset) {
+            too_large = Some(id);
+        }
         if let Some(seconds) = args.mtime {
             metadata.mtime.seconds = seconds;
             metadata.mtime.nanoseconds = 0;

@@ -5,7 +5,8 @@ use crate::cli::values::{self, one_of};
 use clap::{Args, ValueHint};
 use pagefold_control::error::{CliError, Result};
 use pagefold_control::media::Location;
-use pagefold_image_build::source::tar::Whiteouts;
+use pagefold_image_build::source::Whiteouts;
+use pagefold_image_build::source::directory::{HardLinks, Unreadables};
 use pagefold_image_build::{
     CLUSTER_BYTES_MAX, Compression, Dedupe, LIST_BYTES_MAX, Options, Pattern, Preset, RunningKernel, Sort,
     SortList, Target,
@@ -99,22 +100,33 @@ pub struct BuildArgs {
     /// a slash with paths from SOURCE. Can be repeated
     #[arg(long, value_name = "GLOB")]
     pub exclude: Vec<String>,
-    /// Whiteouts of a container's layer, which are files .wh.NAME in archives. files: as files of these names;
-    /// overlayfs: device 0:0 as NAME, and for .wh..wh..opq the attribute trusted.overlay.opaque [default: files]
+    /// Form of whiteouts: files .wh.NAME, by which a container layer removes NAME. files: files of these names; overlay:
+    /// device 0:0 as NAME, and for .wh..wh..opq the attribute trusted.overlay.opaque; overlay-user: the same
+    /// with attributes user.overlay.*, for overlay mounts with the option userxattr, as rootless containers have them
+    /// [default: files]
     #[arg(long, value_name = "KIND", hide_possible_values = true)]
-    #[arg(value_parser = one_of([("files", "", Whiteouts::Files), ("overlay", "", Whiteouts::Overlay)]))]
+    #[arg(value_parser = one_of([("files", "", Whiteouts::Files), ("overlay", "", Whiteouts::Overlay), ("overlay-user", "", Whiteouts::OverlayUser)]))]
     pub whiteouts: Option<Whiteouts>,
+    /// Names with one inode number: keep them as hard links, or ignore that. ignore stores each name as a file, for file
+    /// systems that give one number to several files (some union, network and FUSE file systems) [default: keep]
+    #[arg(long, value_name = "KIND", hide_possible_values = true)]
+    #[arg(value_parser = one_of([("keep", "", HardLinks::Keep), ("ignore", "", HardLinks::Ignore)]))]
+    pub hard_links: Option<HardLinks>,
     /// Leave directories empty that are on other file systems
     #[arg(long)]
     pub one_file_system: bool,
     /// Leave out what cannot be read, and say so, in place of failing. That is files, and the names in directories that
+    /// cannot be read. With =zeroes, files whose contents cannot be read stay, with zeroes in place of the bytes that
     /// cannot be read
-    #[arg(long)]
-    pub ignore_unreadable: bool,
+    #[arg(long, value_name = "KIND", hide_possible_values = true)]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "omit")]
+    #[arg(value_parser = one_of([("omit", "", Unreadables::LeaveOut), ("zeroes", "", Unreadables::Zeroes)]))]
+    pub ignore_unreadable: Option<Unreadables>,
     /// Make root the owner of all files
     #[arg(long)]
     pub all_root: bool,
-    /// Add this number to all user and group numbers
+    /// Add this number to all user and group numbers. That is owners, entries of access lists, and the users whose
+    /// namespaces capabilities hold for
     #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "all_root")]
     pub uid_offset: u32,
     /// Give all files this time, in seconds since 1970: it makes inodes smaller

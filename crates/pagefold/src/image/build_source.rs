@@ -1,6 +1,7 @@
 //! The sources of `image build`: a directory, a tar archive, or another image.
 
 use super::build_args::BuildArgs;
+use super::fakeroot;
 use super::open::{Then, confine, media_config, open_image, path_failure, reading_share};
 use super::target::Target as OutFile;
 use super::whole::WholeCheck;
@@ -89,10 +90,15 @@ impl SourceReader<'_> {
     fn scan_directory(self) -> Result<Scanned> {
         let SourceReader { args, exclude, out, spill } = self;
         check_options(args, true, false)?;
+        let (source, image) = (args.source.display(), args.out.display());
+        let instead = format!("tar --xattrs -C '{source}' -c . | pagefold image build - '{image}'");
+        fakeroot::refuse("sees the real owners and devices only", &instead)?;
         let options = DirectoryOptions {
             exclude,
             one_file_system: args.one_file_system,
-            ignore_unreadable: args.ignore_unreadable,
+            unreadables: args.ignore_unreadable.unwrap_or_default(),
+            hard_links: args.hard_links.unwrap_or_default(),
+            whiteouts: args.whiteouts.unwrap_or_default(),
             outputs: outputs(args, out),
             output_folder: out.folder(),
             spill: spill.clone(),
@@ -108,7 +114,9 @@ impl SourceReader<'_> {
         let media = media_config(&source, &args.device, &args.verity, &args.remote)?;
         let (image, whole) =
             open_image(&media, reading_share(args.memory_bytes()?), ReadAhead::default(), Then::Prints)?;
-        let scanned = watched(args, out, |on_entry| image::scan_watched(&image, &exclude, spill, on_entry))?;
+        let whiteouts = args.whiteouts.unwrap_or_default();
+        let scanned =
+            watched(args, out, |on_entry| image::scan_watched(&image, &exclude, whiteouts, spill, on_entry))?;
         Ok((scanned, whole))
     }
 
@@ -149,14 +157,31 @@ fn watched(
     drop(bar);
     scanned.map_err(|e| match e {
         BuildError::Interrupted => out.interrupted(),
-        BuildError::Source { ref source, .. }
-            if source.kind() == io::ErrorKind::PermissionDenied && args.source.is_dir() =>
-        {
-            let error = failure(e);
+        e => source_failure(e, args),
+    })
+}
+
+/// The error for a failure of the builder or of a source, with the option that leaves out what cannot be read, if that helps.
+pub fn source_failure(error: BuildError, args: &BuildArgs) -> CliError {
+    let helps = match &error {
+        BuildError::Source { source, .. } => {
+            is_of_one_file(source) && args.source.is_dir() && args.ignore_unreadable.is_none()
+        }
+        _ => false,
+    };
+    let error = failure(error);
+    match helps {
+        true => {
             CliError::new(error.exit, format!("{error}; --ignore-unreadable leaves out what cannot be read"))
         }
-        e => failure(e),
-    })
+        false => error,
+    }
+}
+
+/// Whether other files may be readable all the same.
+fn is_of_one_file(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::PermissionDenied
+        || error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error())
 }
 
 /// Standard input, whose reading fails after a signal: the program at the other end of a pipe may write nothing for a
@@ -213,8 +238,10 @@ fn check_options(args: &BuildArgs, is_directory: bool, is_archive: bool) -> Resu
     };
     match () {
         () if args.one_file_system && !is_directory => refused("--one-file-system", "directories"),
-        () if args.ignore_unreadable && !is_directory => refused("--ignore-unreadable", "directories"),
-        () if args.whiteouts.is_some() && !is_archive => refused("--whiteouts", "tar archives"),
+        () if args.hard_links.is_some() && !is_directory => refused("--hard-links", "directories"),
+        () if args.ignore_unreadable.is_some() && !is_directory => {
+            refused("--ignore-unreadable", "directories")
+        }
         () if !args.device.is_empty() && (is_directory || is_archive) => refused("--device", "images"),
         () if !args.verity.digest.is_empty() && (is_directory || is_archive) => refused("--digest", "images"),
         () => Ok(()),

@@ -4,9 +4,10 @@ use crate::cli::{numbers, output};
 use pagefold_control::error::Result;
 use pagefold_control::report::image::{
     BuildReport, CompressionReport, ContentsReport, ListedReport, SlowFile, StoredReport, UnreadableFile,
+    UnreadableXattr,
 };
 use pagefold_image::format::features::KernelVersion;
-use pagefold_image_build::source::Scanned;
+use pagefold_image_build::source::{self, Scanned};
 use pagefold_image_build::{Compression, Listed, RunningKernel, Stored, Summary};
 use pagefold_page::size::Human;
 use std::path::Path;
@@ -77,6 +78,14 @@ pub fn print(built: &Built<'_>) -> Result<()> {
         let left_out = numbers::counted(scanned.unreadable.count(), "path", "paths");
         row("left out", format!("{left_out} that could not be read"))?;
     }
+    if scanned.zero_filled.count() > 0 {
+        let filled = numbers::counted(scanned.zero_filled.count(), "path", "paths");
+        row("zeroes", format!("in {filled}, in place of contents that could not be read"))?;
+    }
+    if scanned.unreadable_xattrs.count() > 0 {
+        let left_out = numbers::counted(scanned.unreadable_xattrs.count(), "attribute", "attributes");
+        row("left out", format!("{left_out} that could not be read"))?;
+    }
     if scanned.dropped_xattrs > 0 {
         let dropped = numbers::counted(scanned.dropped_xattrs, "attribute", "attributes");
         output::note(&format!(
@@ -116,6 +125,10 @@ fn stored_json(&Stored { files, content_bytes, stored_bytes }: &Stored) -> Store
 pub fn print_json(built: &Built<'_>) -> Result<()> {
     let &Built { summary, scanned, .. } = built;
     let text = |path: &Path| path.to_string_lossy().into_owned();
+    let file = |file: &source::UnreadableFile| UnreadableFile {
+        path: text(&file.path),
+        reason: file.reason.clone(),
+    };
     let stored = summary.stored.iter();
     let slowest = summary.slowest.iter();
     let Stored { files, content_bytes, .. } = summary.shared_parts;
@@ -143,11 +156,19 @@ pub fn print_json(built: &Built<'_>) -> Result<()> {
             .map(|(path, elapsed)| SlowFile { path: text(path), seconds: elapsed.as_secs_f64() })
             .collect(),
         unreadable_count: scanned.unreadable.count(),
-        unreadable: scanned.unreadable.iter().map(|(path, _)| text(path)).collect(),
-        unreadable_reasons: scanned
-            .unreadable
+        unreadable: scanned.unreadable.iter().map(|file| text(&file.path)).collect(),
+        unreadable_reasons: scanned.unreadable.iter().map(file).collect(),
+        zero_filled_count: scanned.zero_filled.count(),
+        zero_filled: scanned.zero_filled.iter().map(file).collect(),
+        unreadable_xattrs_count: scanned.unreadable_xattrs.count(),
+        unreadable_xattrs: scanned
+            .unreadable_xattrs
             .iter()
-            .map(|(path, reason)| UnreadableFile { path: text(path), reason: reason.to_string() })
+            .map(|xattr| UnreadableXattr {
+                path: text(&xattr.path),
+                name: String::from_utf8_lossy(&xattr.name).into_owned(),
+                reason: xattr.reason.clone(),
+            })
             .collect(),
         dropped_xattrs: scanned.dropped_xattrs,
     })

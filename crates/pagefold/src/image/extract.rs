@@ -1,7 +1,7 @@
 //! `image extract`.
 
 use super::open::{ImageArgs, Then, ThreadsArgs, path_bytes, path_failure};
-use super::{extract_total, findings, names, worker};
+use super::{extract_total, fakeroot, findings, names, worker};
 use crate::cli::progress::Bar;
 use crate::cli::{numbers, output, values};
 use clap::{Args, ValueHint};
@@ -74,6 +74,10 @@ pub fn run(args: &ExtractArgs) -> Result<()> {
         max_inodes: args.max_inodes,
         overwrite: args.overwrite,
     };
+    if args.privileged {
+        let instead = format!("pagefold image tar IMAGE | tar -C '{}' -x", args.dir.display());
+        fakeroot::refuse("would set the real owners, and cannot make devices", &instead)?;
+    }
     let is_made = make_target(&args.dir)?;
     let signals = Termination::listen()?;
     let work = || {
@@ -194,6 +198,7 @@ fn json(report: &ExtractReport) -> JsonReport<impl Serialize> {
     JsonReport {
         files: report.counts.files,
         links: report.counts.links,
+        copied_links: report.counts.copied_links,
         written_bytes: report.counts.bytes,
         skipped_devices: report.counts.skipped_devices,
         skipped_set_id: report.counts.skipped_set_id,

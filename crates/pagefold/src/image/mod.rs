@@ -37,6 +37,7 @@ mod copy;
 mod digest;
 mod extract;
 mod extract_total;
+mod fakeroot;
 mod file;
 mod find;
 mod findings;

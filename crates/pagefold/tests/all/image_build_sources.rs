@@ -77,12 +77,12 @@ fn sources_that_cannot_be_used_leave_nothing() {
         (at("bz"), 2, "needs bzip2"),
         (at("cut.tar"), 6, "the archive is cut off"),
         (at("cut.gz"), 6, "is damaged, or cut off; get it again"),
-        (format!("--whiteouts overlay {source}"), 2, "--whiteouts is for tar archives"),
         (format!("--one-file-system {}", at("a.tar")), 2, "--one-file-system is for directories"),
         (format!("--device {} {source}", image.display()), 2, "--device is for images"),
         (format!("--device {} {}", image.display(), at("a.tar")), 2, "--device is for images"),
         (format!("--device {} {}", at("text"), image.display()), 2, "--device"),
         (format!("--device {} {}", at("none"), image.display()), 3, "none"),
+        (format!("--hard-links ignore {}", image.display()), 2, "--hard-links is for directories"),
         (format!("--ignore-unreadable {}", image.display()), 2, "--ignore-unreadable is for directories"),
         ("/dev/null".into(), 2, "is a pipe or a device"),
     ] {
@@ -163,4 +163,33 @@ fn whiteouts_of_a_layer_become_those_of_overlayfs() {
     assert!(shown.contains("trusted.overlay.opaque"), "{shown}");
     s.ok(&format!("image build {archive} {out}"));
     assert!(s.ok(&format!("image ls {out} /")).contains(".wh.gone"));
+}
+
+#[test]
+fn directories_are_refused_where_owners_are_faked() {
+    let (s, image, wanted) = sandbox();
+    let (source, out) = (s.path("source"), s.path("out"));
+    let run = |words: &str, envs: &[(&str, &str)]| {
+        let mut command = s.command(words);
+        let output = command.env_remove("LD_PRELOAD").envs(envs.iter().copied()).output().unwrap();
+        crate::support::Ran::new(words, output)
+    };
+    let build = format!("image build -z lz4 {} {}", source.display(), out.display());
+    let extract = format!("image extract --privileged {} {}", image.display(), s.path("to").display());
+    let preload = ("LD_PRELOAD", "libc.so.6");
+    for (name, program) in [("FAKEROOTKEY", "fakeroot"), ("PSEUDO_PREFIX", "pseudo")] {
+        let envs = [preload, (name, "1")];
+        let archive = format!("run tar --xattrs -C '{}' -c . | pagefold image build - ", source.display());
+        run(&build, &envs).fails(2, &archive);
+        run(&extract, &envs).fails(2, &format!("under {program} this command would set the real owners"));
+        assert!(!out.exists() && !s.path("to").exists() && hidden(&s).is_empty());
+        // An archive has what they show, and without the library nothing is faked.
+        let from_archive = format!("image build -z lz4 {} {}", s.path("a.tar").display(), out.display());
+        for (words, envs) in [(&from_archive, &envs[..]), (&build, &[(name, "1")]), (&build, &[preload])] {
+            let run = run(words, envs);
+            assert_eq!(run.code, 0, "{}", run.err);
+            assert!(fs::read(&out).unwrap() == wanted);
+            fs::remove_file(&out).unwrap();
+        }
+    }
 }

@@ -315,3 +315,25 @@ fn help_names_the_counterparts_in_erofs_utils() {
         assert!(help.contains(counterpart), "{counterpart} is not in\n{help}");
     }
 }
+
+#[test]
+fn an_image_without_its_last_bytes_does_not_pass_the_strict_check() {
+    let s = Sandbox::new();
+    let (source, image) = (s.path("source"), s.path("image"));
+    std::fs::create_dir(&source).unwrap();
+    std::fs::write(source.join("file"), vec![b'x'; 10_000]).unwrap();
+    for words in ["-z none", "-z lz4", "--kernel 6.18 --preset small"] {
+        s.ok(&format!("image build -q {words} {} {}", source.display(), image.display()));
+        let check = format!("image check --strict {}", image.display());
+        s.ok(&check);
+        let whole = std::fs::read(&image).unwrap();
+        for missing in [1, 511, 512, 4095] {
+            std::fs::write(&image, &whole[..whole.len() - missing]).unwrap();
+            let run = s.run(&check);
+            assert_eq!(run.code, 6, "{words} {missing}: {run:?}");
+            // Not even opened, if the root directory is gone.
+            let says = run.out.contains("sb-end") || run.err.contains("the image is cut off");
+            assert!(says, "{words} {missing}: {run:?}");
+        }
+    }
+}

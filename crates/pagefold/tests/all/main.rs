@@ -25,11 +25,14 @@ mod hostile;
 mod image_build;
 mod image_build_outputs;
 mod image_build_sources;
+mod image_build_unreadable;
 mod image_cache;
 mod image_copy;
 mod image_devices;
 mod image_digest;
+mod image_extract;
 mod image_fstab;
+mod image_layers;
 mod image_limits;
 mod image_mount;
 mod image_mounts;
@@ -47,6 +50,7 @@ mod image_tools;
 #[path = "../../../image/tests/support/mod.rs"]
 mod images;
 mod json;
+mod odd_paths;
 mod output;
 #[path = "../support/mod.rs"]
 mod support;

@@ -78,7 +78,10 @@ pub struct Answer {
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Failure {
     /// Something else is mounted there.
-    Taken { path: PathBuf },
+    Taken {
+        #[serde(with = "pagefold_control::path")]
+        path: PathBuf,
+    },
     /// `/dev/fuse` cannot be opened.
     Open { what: String, errno: i32 },
     /// mount(2) failed.

@@ -42,6 +42,7 @@ pub struct DiskRecord {
 /// A [`Medium`](super::Medium) without its file.
 #[derive(Debug, Serialize, Deserialize)]
 struct MediumRecord {
+    #[serde(with = "pagefold_control::path")]
     path: PathBuf,
     created: Option<CreatedFile>,
     rate_bytes_per_s: u64,

@@ -18,6 +18,7 @@ use std::sync::Arc;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Record {
     /// The paths of the files, for messages and as their names.
+    #[serde(with = "pagefold_control::path::list")]
     files: Vec<PathBuf>,
     /// The versions of the objects on servers.
     versions: Vec<Version>,

@@ -162,18 +162,22 @@ fn unregistered_buffers_are_served_too() {
 }
 
 #[test]
-fn a_truncated_file_reads_as_zeroes_beyond_its_end() {
-    let Some((backing, buffers)) = setup("a_truncated_file_reads_as_zeroes_beyond_its_end") else { return };
+fn reading_what_a_file_has_lost_is_an_error() {
+    let Some((backing, buffers)) = setup("reading_what_a_file_has_lost_is_an_error") else { return };
     let file = backing.file.try_clone().unwrap();
     file.set_len(2 * 4096 + 1000).unwrap();
-    reads_as_zeroes_behind_its_end(&backing, &buffers);
-    // With direct I/O the kernel itself clears more of the buffer than without.
-    let direct = FileOptions { direct: Direct::Off, uring: Uring::On };
-    let cached = FileBacking { len_bytes: backing.len_bytes, ..FileBacking::new(file, direct).unwrap() };
-    reads_as_zeroes_behind_its_end(&cached, &buffers);
+    what_is_lost_is_an_error(&backing, &buffers);
+    let cached = FileOptions { direct: Direct::Off, uring: Uring::On };
+    let cached = FileBacking { len_bytes: backing.len_bytes, ..FileBacking::new(file, cached).unwrap() };
+    what_is_lost_is_an_error(&cached, &buffers);
+    let mut rest = [9; 1000];
+    cached.read_at(2 * 4096, &mut rest).unwrap();
+    assert_eq!(rest, [3; 1000]);
 }
 
-fn reads_as_zeroes_behind_its_end(backing: &FileBacking, buffers: &Buffers) {
+fn what_is_lost_is_an_error(backing: &FileBacking, buffers: &Buffers) {
+    let end = 2 * 4096 + 1000;
+    let cut_off = |offset: u64, end| Err(BackingError::CutOff { offset, len_bytes: 4096, end });
     let mut queue = UringQueue::new(backing, &backing.file, 4, buffers).unwrap();
     for page in [1, 2, 3] {
         queue.submit(request(Operation::Read, page, page_buffer(buffers))).unwrap();
@@ -181,17 +185,15 @@ fn reads_as_zeroes_behind_its_end(backing: &FileBacking, buffers: &Buffers) {
     let mut done = Vec::new();
     queue.complete(usize::MAX, &mut done);
     done.sort_by_key(|c| c.request.id);
-    let mut expected = vec![2_u8; 4096];
-    expected.extend([3; 1000]);
-    expected.resize(3 * 4096, 0);
-    let queued: Vec<u8> = done.iter().flat_map(|c| c.request.buf.iter().copied()).collect();
-    assert!(queued == expected);
+    assert!(done[0].result == Ok(()) && done[0].request.buf.iter().all(|&b| b == 2));
+    assert_eq!(done[1].result, cut_off(2 * 4096, end));
+    assert_eq!(done[2].result, cut_off(3 * 4096, 3 * 4096));
     // With an aligned and a misaligned buffer.
-    let mut positioned = Buffer::copy_of(&vec![9; 3 * 4096 + 1]);
-    backing.read_at(4096, &mut positioned[..3 * 4096]).unwrap();
-    assert!(positioned[..3 * 4096] == expected);
+    let mut positioned = Buffer::copy_of(&vec![9; 4096 + 1]);
+    assert_eq!(backing.read_at(2 * 4096, &mut positioned[..4096]), cut_off(2 * 4096, end));
+    assert_eq!(backing.read_at(2 * 4096, &mut positioned[1..]).unwrap_err().errno(), libc::EIO);
     backing.read_at(4096, &mut positioned[1..]).unwrap();
-    assert!(positioned[1..] == expected);
+    assert!(positioned[1..].iter().all(|&b| b == 2));
 }
 
 #[test]
@@ -337,8 +339,8 @@ fn short_transfers_continue_at_a_block() {
         (Read, 0, 4096, 512, Some(4096), 0),
         (Read, 4096, 4096, 512, None, 0),
         (Read, 0, 1000, 1, Some(1000), 0),
-        (Read, 0, 1000, 512, None, 0),
-        (Read, 512, 0, 1, None, 0),
+        (Read, 0, 1000, 512, None, libc::EIO),
+        (Read, 512, 0, 1, None, libc::EIO),
         (Read, 512, -libc::EINTR, 1, Some(512), 0),
         (Read, 512, -libc::EIO, 1, None, libc::EIO),
         (Write, 0, 8192, 512, None, 0),
@@ -365,7 +367,6 @@ fn short_transfers_continue_at_a_block() {
         }
     }
     let mut end_of_file = inflight(Read, 4096);
-    assert!(apply_result(&mut end_of_file, 100, 512).is_some());
-    assert_eq!(end_of_file.request.buf[4195..4197], [7, 0]);
-    assert!(end_of_file.request.buf[4196..].iter().all(|&b| b == 0));
+    let cut_off = BackingError::CutOff { offset: 0, len_bytes: 8192, end: 4196 };
+    assert_eq!(apply_result(&mut end_of_file, 100, 512), Some(Err(cut_off)));
 }

@@ -39,6 +39,12 @@ impl Identity {
         }
     }
 
+    /// Whether a file was changed last when the other one was.
+    pub(super) fn has_same_times(self, other: &Stored) -> bool {
+        let other = Identity::restored(other);
+        (self.mtime, self.ctime_ns) == (other.mtime, other.ctime_ns)
+    }
+
     fn restored(stored: &Stored) -> Self {
         let (len_bytes, [device, inode, seconds, last, ctime_ns]) = (stored.len_bytes, stored.words);
         let mtime = (seconds as i64, (last >> 1) as u32);
@@ -77,14 +83,22 @@ impl Content for SourceContent {
     }
 
     fn open(&self) -> Result<Box<dyn Reader + '_>> {
-        let file = self.root.folder.open_source(&self.path).map_err(|e| match e.errno {
-            // It was removed, or is a link or a pipe now.
-            libc::ENOENT | libc::ENOTDIR | libc::ELOOP | libc::ESTALE => self.changed(),
-            _ => self.failed(e.into()),
-        })?;
-        let reader = SourceReader { content: self, file: Arc::new(file) };
-        self.check(&reader.file)?;
-        Ok(Box::new(reader))
+        let file = match self.root.folder.open_source(&self.path) {
+            Ok(file) => Arc::new(file),
+            Err(e) => {
+                return match e.errno {
+                    // It was removed, or is a link or a pipe now.
+                    libc::ENOENT | libc::ENOTDIR | libc::ELOOP | libc::ESTALE => Err(self.changed()),
+                    _ if self.root.read_errors.are_noted() => {
+                        self.root.read_errors.add_whole(&self.path, self.len_bytes(), &e);
+                        Ok(Box::new(Zeroes))
+                    }
+                    _ => Err(self.failed(e.into())),
+                };
+            }
+        };
+        self.check(&file)?;
+        Ok(Box::new(SourceReader { content: self, file }))
     }
 }
 
@@ -104,8 +118,24 @@ impl SourceContent {
         }
     }
 
-    /// Compares inode, length and times of the open file with those of the scan.
+    /// Fills `buf` from byte `at` on. Bytes that cannot be read are zeroes if such errors are noted.
+    fn read_exact_at(&self, file: &File, buf: &mut [u8], at: u64) -> Result<()> {
+        let errors = &self.root.read_errors;
+        if !errors.are_noted() {
+            return file.read_exact_at(buf, at).map_err(|e| self.read_failed(e));
+        }
+        if errors.has(&self.path) || file.read_exact_at(buf, at).is_err() {
+            errors.read(&self.path, self.len_bytes(), buf, at, |piece, at| file.read_at(piece, at));
+        }
+        Ok(())
+    }
+
+    /// Compares inode, length and times of the open file with those of the scan. A file of which something could not be read
+    /// may have another length now: some file systems learn it then.
     fn check(&self, file: &File) -> Result<()> {
+        if self.root.read_errors.has(&self.path) {
+            return Ok(());
+        }
         let now = source_tree::stat(file).map_err(|e| self.failed(e.into()))?;
         if self.identity.is_that_of(Identity::of(&now)) { Ok(()) } else { Err(self.changed()) }
     }
@@ -122,11 +152,15 @@ impl Reader for SourceReader<'_> {
             return Ok(None);
         }
         let ranges = source_tree::data_ranges(&self.file, self.content.len_bytes(), DATA_RANGES_MAX);
-        ranges.map_err(|e| self.content.failed(e.into()))
+        match ranges {
+            // Reading will show what of it can be read.
+            Err(_) if self.content.root.read_errors.are_noted() => Ok(None),
+            ranges => ranges.map_err(|e| self.content.failed(e.into())),
+        }
     }
 
     fn read_exact_at(&self, buf: &mut [u8], at: u64) -> Result<()> {
-        self.file.read_exact_at(buf, at).map_err(|e| self.content.read_failed(e))
+        self.content.read_exact_at(&self.file, buf, at)
     }
 
     fn range(&self, start: u64) -> Option<Box<dyn RangeReader>> {
@@ -136,6 +170,16 @@ impl Reader for SourceReader<'_> {
 
     fn finish(&self) -> Result<()> {
         self.content.check(&self.file)
+    }
+}
+
+/// A file that could not be opened.
+struct Zeroes;
+
+impl Reader for Zeroes {
+    fn read_exact_at(&self, buf: &mut [u8], _at: u64) -> Result<()> {
+        buf.fill(0);
+        Ok(())
     }
 }
 
@@ -149,7 +193,7 @@ struct SourceRange {
 
 impl RangeReader for SourceRange {
     fn read(&self, at: u64, buf: &mut [u8]) -> Result<()> {
-        self.file.read_exact_at(buf, self.start + at).map_err(|e| self.content.read_failed(e))?;
+        self.content.read_exact_at(&self.file, buf, self.start + at)?;
         // The file's reader may have ended before.
         self.content.check(&self.file)
     }

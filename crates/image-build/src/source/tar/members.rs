@@ -161,8 +161,12 @@ impl<'a> Members<'a> {
         self.current = path.unwrap_or_else(|| header.name());
         let link = || records.link_path.clone().or(long_link).unwrap_or_else(|| header.link_name().to_vec());
         let kind = match header.letter() {
-            b'0' | 0 | b'7' if self.current.ends_with(b"/") => {
-                self.cursor.skip(size(header, &records)?)?;
+            // The form of directories before they had a letter. One with contents is a file all the same.
+            b'0' | 0 | b'7'
+                if self.current.ends_with(b"/")
+                    && size(header, &records)? == 0
+                    && records.sparse.real_bytes.is_none() =>
+            {
                 MemberKind::Directory
             }
             b'0' | 0 | b'7' | b'S' => MemberKind::Regular(self.data(header, &mut records)?),

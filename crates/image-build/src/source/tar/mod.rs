@@ -35,7 +35,7 @@ use crate::error::path_of;
 use crate::{BuildError, Result};
 use archive::Archive;
 use members::Members;
-pub use options::{TarOptions, Whiteouts};
+pub use options::TarOptions;
 use place::Placer;
 use std::fs::File;
 use std::ops::ControlFlow;

@@ -1,6 +1,7 @@
 //! The options of reading archives.
 
 use crate::rules::Pattern;
+use crate::source::Whiteouts;
 use crate::table::Spill;
 
 /// Bytes of metadata, as [`TarOptions::default`] limits them.
@@ -28,15 +29,4 @@ impl Default for TarOptions {
             spill: Spill::none(),
         }
     }
-}
-
-/// The meaning of members `.wh.NAME`, by which layers of containers remove files of the layers below.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Whiteouts {
-    /// They are files like others.
-    #[default]
-    Files,
-    /// They become what overlayfs understands: the character device 0:0 with the name that is removed, and of
-    /// `.wh..wh..opq` the attribute `trusted.overlay.opaque` of the directory.
-    Overlay,
 }

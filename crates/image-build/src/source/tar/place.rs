@@ -5,18 +5,18 @@ use super::content::Members;
 use super::fault::{described, refused};
 use super::kind::{Data, MemberKind};
 use super::members::Member;
-use super::options::{TarOptions, Whiteouts};
+use super::options::TarOptions;
 use super::sparse::SparseRun;
 use crate::Result;
 use crate::content::Stored;
-use crate::source::Scanned;
+use crate::source::whiteouts::{self, WhiteoutName};
+use crate::source::{Scanned, Whiteouts};
 use crate::table::Table;
-use crate::tree::{Body, InodeId, Metadata, Name, Tree};
+use crate::tree::{Body, InodeId, Metadata, Tree};
 use pagefold_image::format::dirent::NAME_LEN_MAX;
-use pagefold_image::read::inode::{DeviceNumber, Timestamp};
+use pagefold_image::read::inode::Timestamp;
 use pagefold_page::size::Human;
 use std::sync::Arc;
-use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Longest path, bytes: Linux resolves no longer ones, so extraction of a member would fail.
 const PATH_BYTES_MAX: usize = 4095;
@@ -27,22 +27,6 @@ const CONTENT_BYTES_MAX: u64 = 1 << 47;
 /// A sparse file may be stored in chunks of this length; the builder keeps an entry of 4 bytes for each, or fewer.
 const CHUNK_BYTES: u64 = 4096;
 const CHUNKS_MAX: u64 = 1 << 16;
-/// Begins the names of whiteouts.
-const WHITEOUT: &[u8] = b".wh.";
-/// Begins the names of files that describe the layer itself.
-const WHITEOUT_META: &[u8] = b".wh..wh.";
-/// Marks its directory as opaque.
-const WHITEOUT_OPAQUE: &[u8] = b".wh..wh..opq";
-
-/// A whiteout: the name that is removed from a directory, and the inode that it gets if nothing else gets the name.
-#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
-#[repr(C)]
-struct Whiteout {
-    name: Name,
-    parent: InodeId,
-    id: InodeId,
-}
-
 /// A tree while members are added to it.
 pub struct Placer<'o> {
     archive: Arc<Archive>,
@@ -54,8 +38,6 @@ pub struct Placer<'o> {
     has_root: bool,
     /// The runs of sparse files.
     runs: Table<SparseRun>,
-    whiteouts: Table<Whiteout>,
-    opaque: Table<InodeId>,
 }
 
 impl<'o> Placer<'o> {
@@ -70,8 +52,6 @@ impl<'o> Placer<'o> {
             bytes_left: options.metadata_bytes_max,
             content_bytes: 0,
             has_root: false,
-            whiteouts: Table::new(spill),
-            opaque: Table::new(spill),
         })
     }
 
@@ -91,10 +71,17 @@ impl<'o> Placer<'o> {
         };
         let parent = self.directories(directories, mtime)?;
         self.charge(INODE_BYTES + 2 * member.name.len())?;
-        if self.options.whiteouts == Whiteouts::Overlay && name.starts_with(WHITEOUT) {
-            return self.whiteout(parent, name, member.metadata);
-        }
         match member.kind {
+            kind if self.options.whiteouts != Whiteouts::Files
+                && let Some(whiteout) = WhiteoutName::of(name)
+                && is_mark(&whiteout, &kind) =>
+            {
+                if matches!(whiteout, WhiteoutName::Nothing) {
+                    return Err(refused("a whiteout of no name"));
+                }
+                let metadata = Metadata { xattrs: Vec::new(), ..member.metadata };
+                self.add(parent, name, metadata, Body::Stored(Stored { len_bytes: 0, words: [0; 5] }))
+            }
             MemberKind::HardLink(target) => self.link(parent, name, &target),
             kind => {
                 let body = self.body(kind)?;
@@ -107,26 +94,7 @@ impl<'o> Placer<'o> {
     pub fn finish(mut self) -> Result<Scanned> {
         let tree = &mut self.scanned.tree;
         tree.set_contents(Arc::new(Members { archive: self.archive, runs: Arc::new(self.runs) }));
-        for Whiteout { name, parent, id } in self.whiteouts.iter() {
-            let name = tree.name(name).to_vec();
-            match tree.child(parent, &name) {
-                // The layer removes a directory and makes another one.
-                Some(id) if tree.is_directory(id) => {
-                    self.opaque.push(id)?;
-                }
-                Some(_) => {}
-                None => tree.link(parent, &name, id)?,
-            }
-        }
-        for id in self.opaque.iter() {
-            tree.change(id, |metadata| {
-                let xattrs = &mut metadata.xattrs;
-                let name: &[u8] = b"trusted.overlay.opaque";
-                xattrs.retain(|(other, _)| other.as_ref() != name);
-                let at = xattrs.partition_point(|(other, _)| other.as_ref() < name);
-                xattrs.insert(at, (name.into(), b"y".as_slice().into()));
-            })?;
-        }
+        whiteouts::convert(tree, self.options.whiteouts)?;
         Ok(self.scanned)
     }
 
@@ -142,6 +110,8 @@ impl<'o> Placer<'o> {
     fn place_root(&mut self, member: Member) -> Result<()> {
         match member.kind {
             MemberKind::Directory => self.scanned.tree.change(InodeId::ROOT, |root| *root = member.metadata),
+            // Some programs write the root twice, as a directory and as a link to that.
+            MemberKind::HardLink(target) if names(&target).is_ok_and(|names| names.is_empty()) => Ok(()),
             _ => Err(refused("the root would be no directory")),
         }
     }
@@ -228,29 +198,24 @@ impl<'o> Placer<'o> {
             return Err(refused(what));
         };
         if tree.is_directory(id) {
-            return Err(refused(format!("a hard link to '{}', a directory", shown(target))));
+            return match tree.child(parent, name) == Some(id) {
+                true => Ok(()),
+                false => Err(refused(format!("a hard link to '{}', a directory", shown(target)))),
+            };
         }
         if let Some(replaced) = tree.child(parent, name).filter(|id| tree.is_directory(*id)) {
             check_empty(tree, replaced)?;
         }
         tree.link(parent, name, id)
     }
+}
 
-    fn whiteout(&mut self, parent: InodeId, name: &[u8], metadata: Metadata) -> Result<()> {
-        if name == WHITEOUT_OPAQUE {
-            self.opaque.push(parent)?;
-        } else if !name.starts_with(WHITEOUT_META) {
-            let name = match &name[WHITEOUT.len()..] {
-                b"" | b"." | b".." => return Err(refused("a whiteout of no name")),
-                name => name,
-            };
-            let tree = &mut self.scanned.tree;
-            let metadata = Metadata { permissions: 0, xattrs: Vec::new(), ..metadata };
-            let id = tree.add_nameless(metadata, Body::CharDevice(DeviceNumber { major: 0, minor: 0 }))?;
-            let name = tree.add_name(name)?;
-            self.whiteouts.push(Whiteout { name, parent, id })?;
-        }
-        Ok(())
+/// Whether nothing but the name of a member counts, because it is a whiteout: some are hard links to a file of an AUFS that
+/// is not in the archive. The directories by which AUFS describes a layer may have files that other members are links to.
+fn is_mark(whiteout: &WhiteoutName<'_>, kind: &MemberKind) -> bool {
+    match whiteout {
+        WhiteoutName::Of(_) | WhiteoutName::Nothing => true,
+        WhiteoutName::Opaque | WhiteoutName::Meta => matches!(kind, MemberKind::HardLink(_)),
     }
 }
 

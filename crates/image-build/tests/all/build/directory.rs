@@ -6,7 +6,7 @@ use crate::support::walk::contents;
 use pagefold_image::Image;
 use pagefold_image::format::features;
 use pagefold_image::read::FileKind;
-use pagefold_image_build::source::directory::{DirectoryOptions, scan};
+use pagefold_image_build::source::directory::{DirectoryOptions, Unreadables, scan};
 use pagefold_image_build::{
     BuildError, Compression, Dedupe, Digests, Metadata, Options, Pattern, Target, Tree, VerifyError, verify,
 };
@@ -218,15 +218,19 @@ fn what_is_excluded_or_unreadable_is_left_out() {
     for name in ["b.o", "marked", "closed"] {
         fs::set_permissions(root.join(name), fs::Permissions::from_mode(0o000)).unwrap();
     }
-    let options = DirectoryOptions { ignore_unreadable: true, ..DirectoryOptions::default() };
+    let options = DirectoryOptions { unreadables: Unreadables::LeaveOut, ..DirectoryOptions::default() };
     let scanned = scan(root, &options).unwrap();
     for name in ["marked", "closed"] {
         fs::set_permissions(root.join(name), fs::Permissions::from_mode(0o755)).unwrap();
     }
     assert_eq!((scanned.unreadable.count(), scanned.tree.find(b"b.o")), (3, None));
-    assert_eq!(scanned.tree.find(b"marked").is_none(), is_marked);
-    let (_, reason) = scanned.unreadable.iter().find(|(path, _)| path.ends_with("closed")).unwrap();
-    assert!(reason.contains("stays empty") && scanned.tree.find(b"closed").is_some(), "{reason}");
+    let reason = |name: &str| scanned.unreadable.iter().find(|file| file.path.ends_with(name)).unwrap();
+    for name in ["closed", "marked"] {
+        assert!(reason(name).reason.contains("stays empty") && scanned.tree.find(name.as_bytes()).is_some());
+    }
+    let xattrs: Vec<_> = scanned.unreadable_xattrs.iter().collect();
+    assert_eq!(xattrs.len(), usize::from(is_marked));
+    assert!(xattrs.iter().all(|xattr| xattr.path.ends_with("marked") && xattr.name == b"user.x"));
     let tree = scan(root, &DirectoryOptions::default()).unwrap().tree;
     let file = tempfile::tempfile().unwrap();
     let built = pagefold_image_build::build(&tree, &super::options("lz4", 4096, false), &file, &mut |_| {

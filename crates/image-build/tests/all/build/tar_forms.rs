@@ -3,8 +3,8 @@
 use crate::tarball::Tarball;
 use pagefold_image::read::FileKind;
 use pagefold_image::read::inode::DeviceNumber;
-use pagefold_image_build::source::Scanned;
-use pagefold_image_build::source::tar::{TarOptions, Whiteouts, scan};
+use pagefold_image_build::source::tar::{TarOptions, scan};
+use pagefold_image_build::source::{Scanned, Whiteouts};
 use pagefold_image_build::{BuildError, InodeId, Metadata, Pattern};
 use std::io::Write;
 use std::path::Path;
@@ -80,6 +80,32 @@ fn names_come_from_headers_prefixes_long_names_and_records() {
     assert!(scanned.tree.find(b"short").is_none());
     let made = metadata(&scanned, "dotted/x");
     assert_eq!((made.permissions, made.uid, made.mtime.seconds), (0o755, 0, 0o14527252200));
+}
+
+#[test]
+fn a_file_with_contents_whose_name_ends_in_a_slash_is_a_file() {
+    for letter in [b'0', 0, b'7'] {
+        let archive = Tarball::default()
+            .raw(Tarball::header(b"d/file/", letter, 4), |_| {})
+            .data(b"data")
+            .pax(b'x', &[("path", b"by-record/"), ("size", b"3")])
+            .raw(Tarball::header(b"short", letter, 0), |_| {})
+            .data(b"abc")
+            .pax(b'x', &[("GNU.sparse.realsize", b"9"), ("GNU.sparse.map", b"9,0")])
+            .raw(Tarball::header(b"hole/", letter, 0), |_| {})
+            .raw(Tarball::header(b"empty/", letter, 0), |_| {});
+        let scanned = scanned(archive);
+        assert_eq!(contents(&scanned, "d/file"), b"data");
+        assert_eq!(contents(&scanned, "by-record"), b"abc");
+        assert_eq!(contents(&scanned, "hole"), [0; 9]);
+        assert_eq!(kind(&scanned, "empty"), FileKind::Directory);
+    }
+    let below = Tarball::default()
+        .raw(Tarball::header(b"file/", b'0', 4), |_| {})
+        .data(b"data")
+        .file("file/below", b"")
+        .end();
+    assert!(refusal(&below).contains("'file/below': it is below 'file', no directory"));
 }
 
 #[test]
@@ -295,12 +321,115 @@ fn whiteouts_become_those_of_overlayfs() {
     assert_eq!(kind(&scanned, "d/gone"), FileKind::CharDevice);
     assert_eq!(scanned.tree.device(find(&scanned, "d/gone")), Some(zero));
     assert_eq!(contents(&scanned, "both"), b"new");
-    for path in ["d", "replaced"] {
-        let xattrs = metadata(&scanned, path).xattrs;
-        assert_eq!(xattrs.len(), 1, "{path}");
-        assert_eq!((&*xattrs[0].0, &*xattrs[0].1), (&b"trusted.overlay.opaque"[..], &b"y"[..]));
+    let opaque: (&[u8], &[u8]) = (b"trusted.overlay.opaque", b"y");
+    let origin: (&[u8], &[u8]) = (b"trusted.overlay.origin", b"");
+    for (path, wanted) in [("d", vec![opaque, origin]), ("replaced", vec![opaque])] {
+        assert_eq!(pairs(&metadata(&scanned, path)), wanted, "{path}");
     }
     assert_eq!(scanned.tree.entries(InodeId::ROOT).count(), 3);
+    assert!(metadata(&scanned, "").xattrs.is_empty());
+}
+
+/// Names and values of attributes.
+type Pairs<'a> = Vec<(&'a [u8], &'a [u8])>;
+
+fn pairs(metadata: &Metadata) -> Pairs<'_> {
+    metadata.xattrs.iter().map(|(name, value)| (&**name, &**value)).collect()
+}
+
+#[test]
+fn whiteouts_of_mounts_with_user_attributes_have_these() {
+    let options = TarOptions { whiteouts: Whiteouts::OverlayUser, ..TarOptions::default() };
+    let archive = Tarball::default()
+        .pax(b'x', &[("SCHILY.xattr.trusted.overlay.redirect", b"r"), ("SCHILY.xattr.trusted.a", b"b")])
+        .member("d", b'5', "")
+        .file("d/.wh..wh..opq", b"")
+        .file("d/.wh.gone", b"")
+        .pax(
+            b'x',
+            &[("SCHILY.xattr.trusted.overlay.origin", b"o"), ("SCHILY.xattr.user.overlay.origin", b"p")],
+        )
+        .file("both", b"")
+        .pax(b'x', &[("SCHILY.xattr.trusted.overlay.origin", b"o")])
+        .member("link", b'2', "both")
+        .file(".wh.x", b"")
+        .end();
+    let scanned = scan_bytes(&archive, &options).unwrap();
+    let [opaque, origin, redirect]: [&[u8]; 3] =
+        [b"user.overlay.opaque", b"user.overlay.origin", b"user.overlay.redirect"];
+    let wanted: [(&str, Pairs<'_>); 4] = [
+        ("d", vec![(b"trusted.a", b"b"), (opaque, b"y"), (origin, b""), (redirect, b"r")]),
+        ("both", vec![(origin, b"p")]),
+        ("link", vec![]),
+        ("", vec![(origin, b"")]),
+    ];
+    for (path, wanted) in wanted {
+        assert_eq!(pairs(&metadata(&scanned, path)), wanted, "{path}");
+    }
+}
+
+#[test]
+fn directories_that_have_whiteouts_already_are_marked() {
+    let origin: (&[u8], &[u8]) = (b"trusted.overlay.origin", b"");
+    let archive = Tarball::default()
+        .member("a/gone", b'3', "")
+        .file("b/file", b"")
+        .raw(Tarball::header(b"b/device", b'3', 0), |block| block[329..337].copy_from_slice(b"0000001\0"))
+        .pax(b'x', &[("SCHILY.xattr.user.overlay.origin", b"u")])
+        .member("c", b'5', "")
+        .member("c/gone", b'3', "")
+        .end();
+    for (whiteouts, c) in [
+        (Whiteouts::Files, vec![(&b"user.overlay.origin"[..], &b"u"[..])]),
+        (Whiteouts::Overlay, vec![origin, (b"user.overlay.origin", b"u")]),
+    ] {
+        let scanned = scan_bytes(&archive, &TarOptions { whiteouts, ..TarOptions::default() }).unwrap();
+        let wanted = [("", vec![]), ("a", vec![origin]), ("b", vec![]), ("c", c)];
+        for (path, wanted) in wanted {
+            assert_eq!(pairs(&metadata(&scanned, path)), wanted, "{path}");
+        }
+    }
+}
+
+#[test]
+fn files_by_which_aufs_describes_a_layer_are_dropped_and_links_to_them_stay() {
+    let archive = Tarball::default()
+        .member(".wh..wh.plnk/", b'5', "")
+        .file(".wh..wh.plnk/1.2", b"data")
+        .member("etc/x", b'1', ".wh..wh.plnk/1.2")
+        .file(".wh..wh.aufs", b"")
+        .member("etc/.wh.gone", b'1', ".wh..wh.aufs")
+        .member("etc/.wh.lost", b'1', "not/there")
+        .member("etc/.wh..wh.orph/", b'5', "")
+        .end();
+    for whiteouts in [Whiteouts::Overlay, Whiteouts::OverlayUser] {
+        let scanned = scan_bytes(&archive, &TarOptions { whiteouts, ..TarOptions::default() }).unwrap();
+        assert_eq!(contents(&scanned, "etc/x"), b"data");
+        assert_eq!(scanned.tree.entries(InodeId::ROOT).count(), 1);
+        assert_eq!(scanned.tree.entries(find(&scanned, "etc")).count(), 3);
+        assert!(["gone", "lost"].iter().all(|n| kind(&scanned, &format!("etc/{n}")) == FileKind::CharDevice));
+    }
+    let nothing = Tarball::default().file("d/.wh.", b"").end();
+    let overlay = TarOptions { whiteouts: Whiteouts::Overlay, ..TarOptions::default() };
+    let error = scan_bytes(&nothing, &overlay).unwrap_err().to_string();
+    assert!(error.contains("'d/.wh.': a whiteout of no name"), "{error}");
+}
+
+#[test]
+fn links_of_directories_to_themselves_are_passed_over() {
+    let archive = Tarball::default()
+        .member(".", b'5', "")
+        .member("/", b'1', ".")
+        .member("./", b'1', "/")
+        .member("d", b'5', "")
+        .member("d", b'1', "./d/")
+        .member("d/f", b'0', "")
+        .member("d/f", b'1', "d/f");
+    assert_eq!(contents(&scanned(archive), "d/f"), b"");
+    let other = Tarball::default().member("d", b'5', "").member("e", b'1', "d").end();
+    assert!(refusal(&other).contains("'e': a hard link to 'd', a directory"));
+    let root = Tarball::default().file("f", b"").member(".", b'1', "f").end();
+    assert!(refusal(&root).contains("the root would be no directory"));
 }
 
 #[test]

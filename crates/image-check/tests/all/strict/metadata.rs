@@ -8,6 +8,12 @@ use pagefold_image::read::{FileKind, Inode, Layout, Mapping};
 /// Offset of the first configuration record in images without extension slots.
 const RECORDS: usize = SUPERBLOCK + 128;
 
+/// Appends a block that belongs to the image and that nothing uses, without its last bytes.
+fn cut(patch: &mut Patch, bytes: usize) {
+    patch.append_blocks(1);
+    patch.bytes.truncate(patch.bytes.len() - bytes);
+}
+
 pub const CASES: &[Case] = &[
     ("sb-checksum", "plain", |p| p.superblock_bits(0x08, 0, 1)),
     ("sb-reserved", "plain", |p| p.bytes[SUPERBLOCK + 0x6a] = 1),
@@ -28,6 +34,8 @@ pub const CASES: &[Case] = &[
         let blocks = p.get32(SUPERBLOCK + 0x24);
         p.put32(SUPERBLOCK + 0x24, blocks + 1);
     }),
+    ("sb-end", "plain", |p| cut(p, 1)),
+    ("sb-end", "lz4", |p| cut(p, p.block_bytes - 1)),
     ("sb-inodes", "plain", |p| p.bytes[SUPERBLOCK + 0x10] ^= 1),
     ("sb-inodes", "metabox", |p| p.bytes[SUPERBLOCK + 0x10] ^= 1),
     ("sb-window", "lz4", |p| p.put16(SUPERBLOCK + 0x54, 0)),
