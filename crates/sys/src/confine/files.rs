@@ -22,7 +22,11 @@ pub(super) fn confine(wall: &Wall) -> Result<bool, String> {
 fn restrict(wall: &Wall) -> Result<Option<bool>, RulesetError> {
     let ruleset = Ruleset::default().set_compatibility(CompatLevel::BestEffort);
     let ruleset = ruleset.handle_access(AccessFs::from_all(VERSION))?;
-    let ruleset = ruleset.handle_access(AccessNet::from_all(VERSION))?.scope(Scope::from_all(VERSION))?;
+    let ruleset = match wall.asks_servers {
+        true => ruleset,
+        false => ruleset.handle_access(AccessNet::from_all(VERSION))?,
+    };
+    let ruleset = ruleset.scope(Scope::from_all(VERSION))?;
     let mut ruleset = ruleset.create()?;
     let reading = AccessFs::from_read(ABI::V1) & !BitFlags::from(AccessFs::Execute);
     let writing =
