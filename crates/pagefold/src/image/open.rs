@@ -11,6 +11,7 @@ use pagefold_control::media::{
 use pagefold_image::verity::{Digest, Salt};
 use pagefold_image::{Image, ImageError, Options, ReadAhead};
 use pagefold_server::confinement::{self, Kind};
+use pagefold_server::fetcher::Fetcher;
 use pagefold_server::mount::image_failure;
 use pagefold_server::mount::media::{DEFAULT_MEMORY_BYTES, Media, Sources, store_settings};
 use std::env::VarError;
@@ -177,13 +178,14 @@ pub enum Then {
 
 /// Opens the media of an image. Notes say when there is no cache, or when it begins to fail.
 pub fn open_media(media: &MediaConfig, memory_bytes: u64, then: Then) -> Result<Sources> {
-    let opened = Media::open(media, output::note)?;
+    let opened = Media::open(media)?;
+    let fetcher = Fetcher::start(media, memory_bytes, output::note)?;
     if then == Then::Prints {
         default_threads();
-        let is_remote = media.all().any(|location| matches!(location, Location::Url(_)));
-        confinement::confine(Kind::Printing { is_remote })?;
+        confinement::confine(Kind::Printing)?;
     }
-    opened.connect_reporting(memory_bytes, output::note)
+    fetcher.iter().filter_map(|fetcher| fetcher.without_cache()).for_each(output::note);
+    opened.connect(memory_bytes, fetcher.as_ref())
 }
 
 /// Opens an image with its further devices, to read all of it.
@@ -194,7 +196,7 @@ pub fn open_image(
     then: Then,
 ) -> Result<(Image, WholeCheck)> {
     let Sources { image, devices, blobs, memory_bytes, .. } = open_media(media, memory_bytes, then)?;
-    let whole = WholeCheck::of(blobs);
+    let whole = WholeCheck::of(blobs)?;
     let options =
         Options { memory_bytes, read_ahead, cache_full_reads: false, devices, ..Options::default() };
     let image = Image::open(image, options);
