@@ -31,6 +31,13 @@ impl DeadlineScope {
         DeadlineScope { outer, _not_send: PhantomData }
     }
 
+    /// Begins the scope of another thread or process, for which this one works; `begun` is its start, if it has one.
+    #[must_use]
+    pub fn begin_for(begun: Option<Instant>) -> Self {
+        let outer = BEGUN.replace(begun);
+        DeadlineScope { outer, _not_send: PhantomData }
+    }
+
     /// The start of this thread's scope; `None` if it has none.
     pub fn begun() -> Option<Instant> {
         BEGUN.get()

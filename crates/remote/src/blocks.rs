@@ -134,9 +134,8 @@ impl Blocks {
         state.ready_blocks < before
     }
 
-    /// Fills `buf` from byte `offset`; the range is inside the object. Missing blocks are loaded by `load`, which gets
-    /// the numbers of the blocks and returns their bytes, or those of the first of them.
-    /// Waits for other readers' blocks until `end`.
+    /// Fills `buf` from byte `offset`, as [`Blocks::read_parts`] does.
+    #[cfg(test)]
     pub(crate) fn read<E>(
         self: &Arc<Self>,
         offset: u64,
@@ -144,14 +143,37 @@ impl Blocks {
         end: Instant,
         load: &dyn Fn(&Range<u64>) -> Result<Loaded, E>,
     ) -> Result<(), ReadError<E>> {
-        let (mut at, mut rest) = (offset, buf);
-        let mut sequence_blocks = self.lock().is_continued_at(offset).then_some(0);
-        while !rest.is_empty() {
+        let range = offset..offset + buf.len() as u64;
+        let mut rest = buf;
+        let mut put = |bytes: &[u8]| {
+            let (part, after) = std::mem::take(&mut rest).split_at_mut(bytes.len());
+            part.copy_from_slice(bytes);
+            rest = after;
+        };
+        self.read_parts(range.clone(), range.end, end, load, &mut put)
+    }
+
+    /// Passes the bytes of a range, which is inside the object, to `put`, in order and in parts. Missing blocks are loaded by
+    /// `load`, which gets the numbers of the blocks and returns their bytes, or those of the first of them; it gets those up
+    /// to `wanted_end`, where the caller's reader will go on. Waits for other readers' blocks until `end`.
+    pub(crate) fn read_parts<E>(
+        self: &Arc<Self>,
+        range: Range<u64>,
+        wanted_end: u64,
+        end: Instant,
+        load: &dyn Fn(&Range<u64>) -> Result<Loaded, E>,
+        put: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), ReadError<E>> {
+        let mut at = range.start;
+        let wanted_end = wanted_end.clamp(range.end, self.len_bytes.max(range.end));
+        let mut sequence_blocks = self.lock().is_continued_at(at).then_some(0);
+        while at < range.end {
             let block = at / BLOCK_BYTES;
-            let wanted = block..(at + rest.len() as u64).div_ceil(BLOCK_BYTES);
-            let copied = match self.claim(wanted, sequence_blocks, end) {
+            let copied = match self.claim(block..wanted_end.div_ceil(BLOCK_BYTES), sequence_blocks, end) {
                 Claim::Copy(bytes) => {
-                    let copied = copy(&bytes, (at % BLOCK_BYTES) as usize, rest);
+                    let part = part(&bytes, (at % BLOCK_BYTES) as usize, range.end - at);
+                    put(part);
+                    let copied = part.len();
                     self.note_read(block, (at % BLOCK_BYTES) as usize, copied);
                     self.hit_bytes.fetch_add(copied as u64, Ordering::Relaxed);
                     copied
@@ -165,9 +187,10 @@ impl Blocks {
                     let mut reads = Vec::with_capacity(loaded.len());
                     for (n, bytes) in loaded.iter().enumerate() {
                         let within = if n == 0 { (at % BLOCK_BYTES) as usize } else { 0 };
-                        let len = copy(bytes, within, &mut rest[copied..]);
-                        reads.push((within, len));
-                        copied += len;
+                        let part = part(bytes, within, range.end - at - copied as u64);
+                        put(part);
+                        reads.push((within, part.len()));
+                        copied += part.len();
                     }
                     run.complete(loaded);
                     (first..)
@@ -178,7 +201,6 @@ impl Blocks {
             };
             debug_assert!(copied > 0, "the range is inside the object, and each block is whole");
             at += copied as u64;
-            rest = &mut rest[copied..];
         }
         Ok(())
     }
@@ -305,12 +327,10 @@ impl State {
     }
 }
 
-/// Copies a block from byte `within` on to the beginning of `dst`, as much as both have. Returns the number of bytes.
-fn copy(block: &[u8], within: usize, dst: &mut [u8]) -> usize {
-    let source = block.get(within..).unwrap_or_default();
-    let len = source.len().min(dst.len());
-    dst[..len].copy_from_slice(&source[..len]);
-    len
+/// The part of a block from byte `within` on, `most` bytes at most.
+fn part(block: &[u8], within: usize, most: u64) -> &[u8] {
+    let rest = block.get(within..).unwrap_or_default();
+    &rest[..rest.len().min(usize::try_from(most).unwrap_or(usize::MAX))]
 }
 
 #[cfg(test)]

@@ -37,13 +37,17 @@ pub(crate) fn run(mut command: Command, input: &[u8], limit: Duration) -> Result
         let _ = sender.send(read.transpose().map(|_| output).map_err(|e| e.to_string()));
     };
     let reader = std::thread::Builder::new().name("program".into()).spawn(work);
-    if let Err(e) = reader {
+    let reader = reader.map_err(|e| {
         end(&mut child);
-        return Err(e.to_string());
-    }
+        e.to_string()
+    })?;
     let late = || format!("it has not ended within {} s", limit.as_secs_f32());
     let deadline = Instant::now() + limit;
-    let output = receiver.recv_timeout(limit).unwrap_or_else(|_| Err(late()));
+    let output = receiver.recv_timeout(limit).inspect(|_| {
+        // It ends now. The caller may start a process, which needs a caller with one thread.
+        let _ = reader.join();
+    });
+    let output = output.unwrap_or_else(|_| Err(late()));
     let ended = output.and_then(|output| match output.len() as u64 <= MAX_OUTPUT_BYTES {
         true => wait(&mut child, deadline)
             .transpose()

@@ -12,6 +12,7 @@ use crate::first_hashes::FirstHashes;
 use crate::object::Object;
 use crate::outage::Outage;
 use crate::retry::{Deadline, until_deadline};
+use crate::whole::NamedObject;
 use crate::{RemoteError, Secret, Url};
 use pagefold_backing::{BackingError, ByteSource, Prefetched};
 use pagefold_page::latency::Latency;
@@ -150,12 +151,6 @@ impl RemoteSource {
         self.is_from_cache
     }
 
-    /// The digest that is the name of the object, `sha256:HEX`. Reads do not compare it with the bytes;
-    /// [`verify_rest`](crate::whole::WholeHash::verify_rest) does.
-    pub fn content_digest(&self) -> Option<&str> {
-        self.object.client.access().content_digest()
-    }
-
     /// The name of the version of the object: its digest, or the entity tag or time that its server sends. `None` if it was
     /// opened without that.
     pub fn version_name(&self) -> Option<String> {
@@ -171,11 +166,6 @@ impl RemoteSource {
     pub fn remember(&self) {
         let hashes = self.object.first_hashes.get_or_init(FirstHashes::default);
         self.object.blocks.ready().into_iter().for_each(|(block, bytes)| hashes.note(block, &vec![bytes]));
-    }
-
-    /// Whether a block that was [remembered](Self::remember) came again with other bytes.
-    pub(crate) fn has_other_bytes(&self) -> bool {
-        self.object.first_hashes.get().is_some_and(FirstHashes::has_other)
     }
 
     /// Whether ranges that were read stay on this machine until the object is closed, so that another read of all of it
@@ -198,6 +188,37 @@ impl RemoteSource {
             request_ns: counters.request_ns.load(Ordering::Relaxed),
             latency: counters.latency.snapshot(),
         }
+    }
+
+    /// Passes the bytes of a range to `put`, in order and in parts, as [`read_at`](ByteSource::read_at) reads them. The
+    /// reader goes on up to `wanted_end`, so requests may fetch that too.
+    pub fn read_parts(
+        &self,
+        range: Range<u64>,
+        wanted_end: u64,
+        put: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), BackingError> {
+        self.check_range(range.start, range.end.saturating_sub(range.start))?;
+        let Object { client, blocks, timeout, .. } = &*self.object;
+        let deadline = Deadline::of_current_request(*timeout);
+        let (first, end) = (range.start / BLOCK_BYTES, range.end.div_ceil(BLOCK_BYTES));
+        self.offer_ahead(|| blocks.run_ahead_of(first, end.saturating_sub(1)));
+        let load = |run: &Range<u64>| self.object.load(run, &deadline);
+        let error = match blocks.read_parts(range, wanted_end, deadline.end, &load, put) {
+            Ok(()) => {
+                self.offer_ahead(|| blocks.run_ahead(end.saturating_sub(1)));
+                return Ok(());
+            }
+            Err(ReadError::Load(error)) => error,
+            Err(ReadError::TimedOut) => RemoteError::TimedOut {
+                timeout: *timeout,
+                last: "another reader waits for the same bytes".to_string(),
+            },
+        };
+        let error = error.of_read(&client.access().name());
+        self.failed_reads.fetch_add(1, Ordering::Relaxed);
+        *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
+        Err(error)
     }
 
     /// Offers runs to the threads that fetch ahead, until all are busy or nothing is missing.
@@ -256,33 +277,30 @@ fn check_whole(access: &dyn Access, bytes: &[u8]) -> Result<(), RemoteError> {
     }
 }
 
+impl NamedObject for RemoteSource {
+    fn content_digest(&self) -> Option<&str> {
+        self.object.client.access().content_digest()
+    }
+
+    fn has_other_bytes(&self) -> Result<bool, BackingError> {
+        Ok(self.object.first_hashes.get().is_some_and(FirstHashes::has_other))
+    }
+}
+
 impl ByteSource for RemoteSource {
     fn len_bytes(&self) -> u64 {
         self.object.version.len_bytes
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), BackingError> {
-        self.check_range(offset, buf.len() as u64)?;
-        let Object { client, blocks, timeout, .. } = &*self.object;
-        let deadline = Deadline::of_current_request(*timeout);
-        let (first, end) = (offset / BLOCK_BYTES, (offset + buf.len() as u64).div_ceil(BLOCK_BYTES));
-        self.offer_ahead(|| blocks.run_ahead_of(first, end.saturating_sub(1)));
-        let read = blocks.read(offset, buf, deadline.end, &|run| self.object.load(run, &deadline));
-        let error = match read {
-            Ok(()) => {
-                self.offer_ahead(|| blocks.run_ahead(end.saturating_sub(1)));
-                return Ok(());
-            }
-            Err(ReadError::Load(error)) => error,
-            Err(ReadError::TimedOut) => RemoteError::TimedOut {
-                timeout: *timeout,
-                last: "another reader waits for the same bytes".to_string(),
-            },
+        let range = offset..offset.saturating_add(buf.len() as u64);
+        let mut rest = buf;
+        let mut put = |bytes: &[u8]| {
+            let (part, after) = std::mem::take(&mut rest).split_at_mut(bytes.len());
+            part.copy_from_slice(bytes);
+            rest = after;
         };
-        let error = error.of_read(&client.access().name());
-        self.failed_reads.fetch_add(1, Ordering::Relaxed);
-        *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
-        Err(error)
+        self.read_parts(range.clone(), range.end, &mut put)
     }
 
     fn discard_cached(&self, offset: u64, len_bytes: u64) -> bool {

@@ -6,8 +6,10 @@
 //!
 //! Not here: verifying ranges, which needs a Merkle tree.
 
+use crate::RemoteError;
+#[cfg(doc)]
+use crate::RemoteSource;
 use crate::encoding::digest_name;
-use crate::{RemoteError, RemoteSource};
 use pagefold_backing::{BackingError, ByteSource, Prefetched};
 use ring::digest::{Context, SHA256};
 use std::ops::ControlFlow;
@@ -15,6 +17,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Bytes that are read at a time.
 const STEP_BYTES: usize = 1 << 20;
+
+/// An object whose name may be the digest of all its bytes.
+pub trait NamedObject: ByteSource {
+    /// The digest that is the name of the object, `sha256:HEX`. Reads do not compare it with the bytes;
+    /// [`verify_rest`](WholeHash::verify_rest) does.
+    fn content_digest(&self) -> Option<&str>;
+
+    /// Whether a block that was [remembered](RemoteSource::remember) came again with other bytes.
+    fn has_other_bytes(&self) -> Result<bool, BackingError>;
+}
 
 /// The SHA-256 of the beginning of an object, as far as it was read.
 pub struct WholeHash {
@@ -61,7 +73,7 @@ impl WholeHash {
     /// fetches them again.
     pub fn verify_rest(
         mut self,
-        source: &RemoteSource,
+        source: &dyn NamedObject,
         go_on: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<String, WholeError> {
         let len_bytes = source.len_bytes();
@@ -75,7 +87,7 @@ impl WholeHash {
             }
         }
         let found = self.finish();
-        if source.has_other_bytes() {
+        if source.has_other_bytes()? {
             source.discard_cached(0, len_bytes);
             let what = "a range of it was read twice, and had other bytes the second time".to_string();
             return Err(RemoteError::Changed { what }.into());
@@ -93,13 +105,13 @@ impl WholeHash {
 
 /// An object that hashes what is read of it in order, from the beginning on. Other reads do not count.
 pub struct HashedSource {
-    source: Arc<RemoteSource>,
+    source: Arc<dyn NamedObject>,
     hash: Mutex<WholeHash>,
 }
 
 impl HashedSource {
     /// Nothing is hashed yet.
-    pub fn new(source: Arc<RemoteSource>) -> Self {
+    pub fn new(source: Arc<dyn NamedObject>) -> Self {
         HashedSource { source, hash: Mutex::default() }
     }
 

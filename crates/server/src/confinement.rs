@@ -6,6 +6,7 @@ use pagefold_control::error::Result;
 use pagefold_control::report::ConfinementReport;
 use pagefold_sys::confine::{self, Creates, InForce, Wall, owner_uid};
 use pagefold_sys::{injected_panic, privileges};
+use std::path::PathBuf;
 
 /// The environment variable that turns confinement off, to debug a server: `PAGEFOLD_CONFINEMENT=off`.
 const VARIABLE: &str = "PAGEFOLD_CONFINEMENT";
@@ -20,48 +21,43 @@ const CLONE_CHANNEL: u64 = 0x8004_E500;
 pub enum Kind {
     /// That of a mounted image.
     Image {
-        /// Whether it asks servers, and so needs files with names, certificates and credentials, and programs.
-        is_remote: bool,
         /// Whether requests come through io_uring.
         rings: bool,
     },
     /// A command that reads an image or an archive, and prints, or writes to files that are open.
-    Printing {
-        /// Whether it asks servers.
-        is_remote: bool,
-    },
+    Printing,
     /// A command that reads an image and creates files.
-    Creating {
-        /// Whether it asks servers.
-        is_remote: bool,
-        /// The files.
-        creates: Creates,
+    Creating(Creates),
+    /// A fetcher that runs no programs.
+    Fetcher {
+        /// The folder of the cache on disk.
+        cache: Option<PathBuf>,
     },
 }
 
 /// Confines the calling process, which has one thread, as one of this kind.
 pub fn confine(kind: Kind) -> Result<ConfinementReport> {
-    let (is_remote, rings, creates) = match &kind {
-        Kind::Image { is_remote, rings } => (*is_remote, *rings, None),
-        Kind::Printing { is_remote } => (*is_remote, false, None),
-        Kind::Creating { is_remote, creates } => (*is_remote, false, Some(creates.clone())),
-    };
-    let why = match std::env::var_os(VARIABLE).is_some_and(|value| value == "off") {
-        true => Some(format!("{VARIABLE}=off turns it off")),
-        false if is_remote => Some("a server that asks other servers is not confined yet".into()),
-        false => None,
-    };
-    if let Some(why) = why {
-        if let Kind::Image { .. } = kind {
+    let rings = matches!(kind, Kind::Image { rings: true });
+    if std::env::var_os(VARIABLE).is_some_and(|value| value == "off") {
+        if let Kind::Image { .. } | Kind::Fetcher { .. } = kind {
             privileges::drop_capabilities()?;
             privileges::forbid_dumps()?;
             if owner_uid() == 0 {
-                // Programs that users name for logins may gain privileges.
                 privileges::set_no_new_privs()?;
             }
         }
+        let why = format!("{VARIABLE}=off turns it off");
         return Ok(ConfinementReport { missing: vec![why], ..ConfinementReport::default() });
     }
+    if let Kind::Fetcher { cache } = kind {
+        // It keeps the user, whose files credentials and certificates are.
+        let (readable, writable) = (vec!["/".into()], cache.into_iter().collect());
+        return apply(&Wall { readable, writable, asks_servers: true, ..Wall::default() });
+    }
+    let creates = match kind {
+        Kind::Creating(creates) => Some(creates),
+        _ => None,
+    };
     let injected = injected_panic::file().and_then(|file| file.parent().map(Into::into));
     let wall = Wall {
         changes_user: injected.is_none() && creates.is_none(),
@@ -71,8 +67,12 @@ pub fn confine(kind: Kind) -> Result<ConfinementReport> {
         creates,
         ..Wall::default()
     };
+    apply(&wall)
+}
+
+fn apply(wall: &Wall) -> Result<ConfinementReport> {
     let InForce { user, files_are_confined, scopes_are_confined, calls_are_filtered, missing } =
-        confine::confine(&wall)?;
+        confine::confine(wall)?;
     Ok(ConfinementReport {
         user,
         files: files_are_confined,

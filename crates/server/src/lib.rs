@@ -41,6 +41,7 @@ pub mod disk;
 mod disk_server;
 mod errors;
 mod export;
+pub mod fetcher;
 mod keeper;
 mod log;
 mod log_bound;

@@ -79,6 +79,17 @@ pub fn bound(path: &Path) {
     }
 }
 
+/// Lets a forked process, in which all descriptors but the standard ones are closed, log too.
+pub fn reopen() {
+    let mut bounded = lock(&BOUNDED);
+    if let Some(closed) = bounded.take() {
+        // Another file may have the number of its descriptor.
+        std::mem::forget(closed);
+        let file = io::stderr().as_fd().try_clone_to_owned().map(File::from);
+        *bounded = file.ok().map(BoundedFile::new);
+    }
+}
+
 fn write_stderr(text: &str) -> io::Result<()> {
     match &mut *lock(&BOUNDED) {
         Some(file) => file.write(text),

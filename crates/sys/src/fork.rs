@@ -7,9 +7,14 @@ use crate::respawn::Started;
 use crate::{SysError, failed};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
 
 /// The exit code of a child whose function has panicked, as of a program.
 const PANICKED: u8 = 101;
+
+/// How often, and with which pauses, threads are counted: one that was joined is in the list for a moment.
+const ENDING_TRIES: u32 = 20;
+const ENDING_PAUSE: Duration = Duration::from_millis(1);
 
 /// Starts a child process that calls `run` and exits with the code that it returns. Values that `run` owns are dropped in
 /// the parent too, when this function returns.
@@ -32,12 +37,15 @@ pub fn fork(run: impl FnOnce() -> u8) -> Result<Started, SysError> {
 
 /// Fails with EBUSY if this process has other threads. The error begins with `what`.
 pub(crate) fn has_one_thread(what: &str) -> Result<(), SysError> {
-    let threads = std::fs::read_dir("/proc/self/task");
-    let threads = threads.map_err(|e| SysError::io("counting threads in /proc/self/task", &e))?;
-    match threads.count() {
-        1 => Ok(()),
-        _ => Err(SysError::new(format!("{what} beside other threads"), libc::EBUSY)),
+    for _ in 0..ENDING_TRIES {
+        let threads = std::fs::read_dir("/proc/self/task");
+        let threads = threads.map_err(|e| SysError::io("counting threads in /proc/self/task", &e))?;
+        if threads.count() == 1 {
+            return Ok(());
+        }
+        std::thread::sleep(ENDING_PAUSE);
     }
+    Err(SysError::new(format!("{what} beside other threads"), libc::EBUSY))
 }
 
 /// As [`fork`], and closes all descriptors in the child but the standard ones and `keep`, which `run` gets: files, locks and

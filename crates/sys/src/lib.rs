@@ -39,6 +39,7 @@ pub mod entropy;
 pub mod fork;
 pub mod forkguard;
 pub mod forkmark;
+pub mod forkshared;
 pub mod fusedev;
 pub mod fusering;
 pub mod fusermount;

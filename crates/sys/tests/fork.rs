@@ -3,15 +3,17 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use pagefold_sys::fork::{die_with_parent, fork};
+use pagefold_sys::forkshared::ForkShared;
 use pagefold_sys::respawn::End;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
 fn main() {
     // A panic of a child is expected; one of this process fails in any case.
-    let tests: [(&str, fn()); 3] = [
+    let tests: [(&str, fn()); 4] = [
         ("a_child_runs_a_function_and_returns_its_code", a_child_runs_a_function_and_returns_its_code),
         ("a_child_dies_with_its_parent", a_child_dies_with_its_parent),
+        ("memory_is_shared_with_a_child", memory_is_shared_with_a_child),
         ("a_process_with_threads_is_not_forked", a_process_with_threads_is_not_forked),
     ];
     for (name, test) in tests {
@@ -63,10 +65,28 @@ fn a_child_dies_with_its_parent() {
     assert_eq!(ours.read(&mut [0]).unwrap(), 0);
 }
 
+fn memory_is_shared_with_a_child() {
+    let shared = ForkShared::new(4096).unwrap();
+    assert!(shared.write(100, b"of the parent"));
+    let child = fork(|| {
+        let mut text = [0; 13];
+        let is_there = shared.read(100, &mut text) && text == *b"of the parent";
+        u8::from(!is_there || !shared.write(100, b"of the child"))
+    });
+    assert_eq!(child.unwrap().wait(), End::Code(0));
+    let mut text = [0; 12];
+    assert!(shared.read(100, &mut text) && text == *b"of the child");
+}
+
 fn a_process_with_threads_is_not_forked() {
     let (stop, stopped) = std::sync::mpsc::channel::<()>();
     let thread = std::thread::spawn(move || stopped.recv());
     assert_eq!(fork(|| 0).err().unwrap().errno, libc::EBUSY);
     drop(stop);
     thread.join().unwrap().unwrap_err();
+    // One that has ended is none, however short ago.
+    for _ in 0..100 {
+        std::thread::spawn(|| {}).join().unwrap();
+        assert_eq!(fork(|| 0).unwrap().wait(), End::Code(0));
+    }
 }

@@ -76,7 +76,7 @@ impl SourceReader<'_> {
         let file = File::open(source).map_err(|e| reading(source, &e))?;
         match kind(&file, source)? {
             SourceKind::Tar => {
-                confine(Kind::Printing { is_remote: false })?;
+                confine(Kind::Printing)?;
                 self.scan_archive(file)
             }
             SourceKind::Compressed(_) => {
@@ -209,7 +209,7 @@ fn spooled(args: &BuildArgs, out: &OutFile, input: impl Read, shown: &Path) -> R
     // If OUT is a link, its target's folder has space for an image.
     let directory = out.path().parent().unwrap_or(Path::new("."));
     let file = spool::unnamed_file(directory).map_err(failure)?;
-    confine(Kind::Printing { is_remote: false })?;
+    confine(Kind::Printing)?;
     let memory_bytes = args.memory_bytes()?;
     let file = spool::spool(input, shown, file, memory_bytes, &mut |_| out.go_on());
     let file = file.map_err(|e| match e {

@@ -12,6 +12,7 @@ use pagefold_control::media::{
 use pagefold_image::verity::{Digest, Salt};
 use pagefold_image::{Image, ImageError, Options, ReadAhead};
 use pagefold_server::confinement::{self, Kind};
+use pagefold_server::fetcher::Fetcher;
 use pagefold_server::mount::image_failure;
 use pagefold_server::mount::media::{DEFAULT_MEMORY_BYTES, Media, Sources, store_settings};
 use pagefold_sys::confine::Creates;
@@ -181,14 +182,15 @@ pub enum Then<'a> {
 
 /// Opens the media of an image. Notes say when there is no cache, or when it begins to fail.
 pub fn open_media(media: &MediaConfig, memory_bytes: u64, then: Then<'_>) -> Result<Sources> {
-    let opened = Media::open(media, output::note)?;
-    let is_remote = media.all().any(|location| matches!(location, Location::Url(_)));
+    let opened = Media::open(media)?;
+    let fetcher = Fetcher::start(media, memory_bytes, output::note)?;
     match then {
-        Then::Prints => confine(Kind::Printing { is_remote })?,
-        Then::Creates(creates) => confine(Kind::Creating { is_remote, creates: creates.clone() })?,
+        Then::Prints => confine(Kind::Printing)?,
+        Then::Creates(creates) => confine(Kind::Creating(creates.clone()))?,
         Then::Copies => {}
     }
-    opened.connect_reporting(memory_bytes, output::note)
+    fetcher.iter().filter_map(|fetcher| fetcher.without_cache()).for_each(output::note);
+    opened.connect(memory_bytes, fetcher.as_ref())
 }
 
 /// Confines this process, before it parses the first hostile byte.
@@ -207,7 +209,7 @@ pub fn open_image(
     then: Then<'_>,
 ) -> Result<(Image, WholeCheck)> {
     let Sources { image, devices, blobs, memory_bytes, .. } = open_media(media, memory_bytes, then)?;
-    let whole = WholeCheck::of(blobs);
+    let whole = WholeCheck::of(blobs)?;
     let options =
         Options { memory_bytes, read_ahead, cache_full_reads: false, devices, ..Options::default() };
     let image = Image::open(image, options);

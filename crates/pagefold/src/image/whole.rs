@@ -20,10 +20,10 @@ pub struct WholeCheck(Vec<Blob>);
 impl WholeCheck {
     /// The blobs, of which the verified ones are left out. It stands before the first read: what the others give from here
     /// on is remembered, because parts that leave the cache come a second time when the whole is hashed.
-    pub fn of(blobs: Vec<Blob>) -> Self {
+    pub fn of(blobs: Vec<Blob>) -> Result<Self> {
         let blobs: Vec<_> = blobs.into_iter().filter(|blob| !blob.is_verified).collect();
-        blobs.iter().for_each(|blob| blob.source.remember());
-        WholeCheck(blobs)
+        blobs.iter().try_for_each(|blob| blob.source.remember())?;
+        Ok(WholeCheck(blobs))
     }
 
     /// Compares them. Fails if one has another digest, or after a signal. Without a cache that has what was read, a note

@@ -2,7 +2,8 @@
 //!
 //! The program that tests run has the hole (the feature `planted-hole` of the codecs), the one that people get has not.
 
-use crate::image_mount::{MountSandbox, server, wait_until};
+use crate::image_mount::{MountSandbox, fetcher, server, wait_until};
+use crate::image_remote::{PATH, serving};
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
@@ -80,7 +81,23 @@ fn a_hole_in_a_decoder_of_a_mount_gives_an_attacker_nothing() {
     let Some(sandbox) = MountSandbox::new(test) else { return };
     let wishes = Wishes::new(&sandbox);
     let image = image_of(&sandbox, &wishes.list);
-    let mount = format!("image mount {} {}", image.display(), sandbox.at.display());
+    grant_nothing_by_mounts(&sandbox, &wishes, &image.display().to_string());
+}
+
+#[test]
+fn a_hole_in_a_decoder_of_a_mount_gives_nothing_if_the_image_is_on_a_server_too() {
+    let test = "a_hole_in_a_decoder_of_a_mount_gives_nothing_if_the_image_is_on_a_server_too";
+    let Some(sandbox) = MountSandbox::new(test) else { return };
+    let mut wishes = Wishes::new(&sandbox);
+    // A server that is killed again and again takes long: one such wish stands for the others.
+    wishes.list.retain(|wish| !["signal", "unix", "mount"].iter().any(|verb| wish.starts_with(verb)));
+    let on_server = serving(&image_of(&sandbox, &wishes.list));
+    grant_nothing_by_mounts(&sandbox, &wishes, &on_server.url(PATH));
+}
+
+/// Mounts the image of these wishes without the wall and with it, and reads all files.
+fn grant_nothing_by_mounts(sandbox: &MountSandbox, wishes: &Wishes, image: &str) {
+    let mount = format!("image mount {image} {}", sandbox.at.display());
     let read = |n: usize| fs::read(sandbox.at.join(n.to_string())).map(|bytes| answer_in(&bytes));
 
     // Without the wall, root's wishes are granted: the hole is one.
@@ -95,7 +112,7 @@ fn a_hole_in_a_decoder_of_a_mount_gives_an_attacker_nothing() {
         assert!(answer == "granted" || needs_capability, "{wish}: {answer}");
     }
     sandbox.ok(&sandbox.words("unmount", ""));
-    unmount_point(&sandbox);
+    unmount_point(sandbox);
     let _ = fs::remove_file(sandbox.inner.path("new"));
 
     sandbox.ok(&mount);
@@ -103,7 +120,7 @@ fn a_hole_in_a_decoder_of_a_mount_gives_an_attacker_nothing() {
     let all = ["files", "system_calls"].iter().all(|part| confinement[part] == true);
     assert!(all && confinement["user"].as_u64().is_some_and(|user| user != 0), "{confinement}");
     for (n, wish) in wishes.list.iter().enumerate() {
-        let former = server(&sandbox);
+        let former = server(sandbox);
         let is_deadly = ["signal", "tcp", "unix", "mount"].iter().any(|verb| wish.starts_with(verb));
         if !is_deadly {
             let answer = read(n).unwrap();
@@ -115,7 +132,7 @@ fn a_hole_in_a_decoder_of_a_mount_gives_an_attacker_nothing() {
         // Another process: a child of this one that closes the file, before it runs a program, would wait for the mount.
         let mut reader =
             Command::new("cat").arg(path).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        wait_until(|| log(&sandbox).contains("signal 31 killed it: a forbidden system call"));
+        wait_until(|| log(sandbox).contains("signal 31 killed it: a forbidden system call"));
         wait_until(|| {
             let (code, said) = sandbox.run(&sandbox.words("stats", "--json"));
             code != 0 || !said.contains(&format!("\"pid\": {},", former.as_raw_nonzero()))
@@ -144,18 +161,22 @@ fn a_hole_in_a_decoder_of_a_command_that_prints_gives_an_attacker_nothing() {
     let Some(sandbox) = MountSandbox::new(test) else { return };
     let wishes = Wishes::new(&sandbox);
     let image = image_of(&sandbox, &wishes.list);
-    for (n, wish) in wishes.list.iter().enumerate() {
-        let cat = format!("image cat {} /{n}", image.display());
+    let on_server = serving(&image);
+    let places = [image.display().to_string(), on_server.url(PATH)];
+    let wishes =
+        places.iter().flat_map(|place| wishes.list.iter().enumerate().map(move |wish| (place, wish)));
+    for (place, (n, wish)) in wishes {
+        let cat = format!("image cat {place} /{n}");
         let free = sandbox.inner.command(&cat).env("PAGEFOLD_CONFINEMENT", "off").output().unwrap();
         let answer = answer_in(&free.stdout);
-        assert_eq!(answer, "granted", "{wish}");
+        assert_eq!(answer, "granted", "{wish} of {place}");
         unmount_point(&sandbox);
         let _ = fs::remove_file(sandbox.inner.path("new"));
         let confined = sandbox.inner.command(&cat).output().unwrap();
         let answer = answer_in(&confined.stdout);
         let was_killed =
             std::os::unix::process::ExitStatusExt::signal(&confined.status) == Some(libc::SIGSYS);
-        assert!(answer.starts_with("refused") || was_killed, "{wish}: {answer}, {confined:?}");
+        assert!(answer.starts_with("refused") || was_killed, "{wish} of {place}: {answer}, {confined:?}");
         assert!(!sandbox.inner.path("new").exists());
     }
 }
@@ -255,4 +276,43 @@ fn a_hole_in_a_decoder_of_a_command_that_writes_a_file_gives_an_attacker_nothing
             assert!(!fs::read_dir(out.parent().unwrap()).unwrap().any(is_hidden), "{words}: {wish}");
         }
     }
+}
+
+/// A line of `/proc/PID/status`.
+fn status_of(pid: i32, field: &str) -> String {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(field)).unwrap();
+    line.trim_start_matches(':').trim().to_string()
+}
+
+#[test]
+fn a_server_of_an_image_on_a_server_is_confined_and_its_fetcher_has_no_capabilities() {
+    let test = "a_server_of_an_image_on_a_server_is_confined_and_its_fetcher_has_no_capabilities";
+    let Some(sandbox) = MountSandbox::new(test) else { return };
+    let on_server = serving(&sandbox.image);
+    sandbox.ok(&format!("image mount {} {}", on_server.url(PATH), sandbox.at.display()));
+    let (pid, fetcher) = (server(&sandbox), fetcher(&sandbox));
+    for pid in [pid, fetcher].map(|pid| pid.as_raw_nonzero().get()) {
+        for field in ["CapEff", "CapPrm", "CapInh"] {
+            assert_eq!(status_of(pid, field), "0000000000000000", "{field}");
+        }
+        assert_eq!(status_of(pid, "NoNewPrivs"), "1");
+    }
+    let of_server = |field| status_of(pid.as_raw_nonzero().get(), field);
+    assert_eq!(of_server("Seccomp"), "2");
+    assert!(!of_server("Uid").starts_with("0\t"), "{}", of_server("Uid"));
+    let sockets = fs::read_dir(format!("/proc/{}/fd", pid.as_raw_nonzero())).unwrap();
+    let inodes: Vec<String> =
+        sockets.map(|fd| fs::read_link(fd.unwrap().path()).unwrap().display().to_string()).collect();
+    // It has no connection to another machine.
+    let tcp = fs::read_to_string("/proc/net/tcp").unwrap();
+    let is_tcp = |link: &String| {
+        let number = link.strip_prefix("socket:[").and_then(|rest| rest.strip_suffix(']'));
+        number.is_some_and(|number| tcp.split_ascii_whitespace().any(|word| word == number))
+    };
+    assert_eq!(inodes.iter().find(|link| is_tcp(link)), None);
+    assert!(!sandbox.stats()["remote"]["requests"].is_null());
+    sandbox.ok(&sandbox.words("unmount", ""));
+    sandbox.assert_nothing_left();
+    wait_until(|| !Path::new(&format!("/proc/{}", fetcher.as_raw_nonzero())).exists());
 }

@@ -229,6 +229,17 @@ pub fn server(sandbox: &MountSandbox) -> rustix::process::Pid {
     rustix::process::Pid::from_raw(pid).unwrap()
 }
 
+/// The process that asks servers for the server of the only mount.
+pub fn fetcher(sandbox: &MountSandbox) -> rustix::process::Pid {
+    let children = format!("/proc/{0}/task/{0}/children", server(sandbox).as_raw_nonzero());
+    let children = fs::read_to_string(children).unwrap();
+    let is_fetcher = |pid: &&str| {
+        fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "pagefold-fetch")
+    };
+    let pid = children.split_ascii_whitespace().find(is_fetcher).unwrap();
+    rustix::process::Pid::from_raw(pid.parse().unwrap()).unwrap()
+}
+
 /// Kills the keeper and the server of the only mount together, and waits until the kernel has closed their files.
 pub fn kill(sandbox: &MountSandbox) {
     let pid = server(sandbox);

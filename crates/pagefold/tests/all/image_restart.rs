@@ -1,7 +1,8 @@
 //! Mounts that outlive their servers: servers and keepers that are killed, `image restart`, servers that die again and
 //! again.
 
-use crate::image_mount::{MountSandbox, contents, keeper, server, wait_until, wait_until_gone};
+use crate::image_mount::{MountSandbox, contents, fetcher, keeper, server, wait_until, wait_until_gone};
+use crate::image_remote::{PATH, serving};
 use pagefold_sys::pidfd;
 use pagefold_testkit::{noise, skipped};
 use rustix::process::{Pid, Signal, kill_process};
@@ -461,6 +462,28 @@ fn a_mount_outlives_its_broker() {
         kill(Pid::from_raw(broker).unwrap());
         wait_for_another(&sandbox, former);
         assert!(fs::read(sandbox.at.join("long")).unwrap() == contents());
+    }
+    sandbox.ok(&sandbox.words("unmount", ""));
+    sandbox.assert_nothing_left();
+}
+
+#[test]
+fn a_mount_outlives_its_fetcher_and_reads_are_answered() {
+    let Some(sandbox) = sandbox("a_mount_outlives_its_fetcher_and_reads_are_answered") else { return };
+    let on_server = serving(&sandbox.image);
+    sandbox.ok(&format!("image mount {} {}", on_server.url(PATH), sandbox.at.display()));
+    for _ in 0..2 {
+        let (former, fetcher) = (server(&sandbox), fetcher(&sandbox));
+        let path = sandbox.at.join("long");
+        let dont_need = rustix::fs::Advice::DontNeed;
+        rustix::fs::fadvise(fs::File::open(&path).unwrap(), 0, None, dont_need).unwrap();
+        // The server finds a fetcher that does not answer while a program waits, and must not answer the program.
+        kill_process(fetcher, Signal::STOP).unwrap();
+        let reader = std::thread::spawn(move || fs::read(path));
+        std::thread::sleep(Duration::from_millis(100));
+        kill(fetcher);
+        assert!(reader.join().unwrap().unwrap() == contents());
+        wait_for_another(&sandbox, former);
     }
     sandbox.ok(&sandbox.words("unmount", ""));
     sandbox.assert_nothing_left();

@@ -1,4 +1,4 @@
-//! The cache of remote images, as a server or a command has opened it.
+//! The cache of remote images, as a fetcher has opened it.
 //!
 //! A folder that cannot be used is no error: images are read without a cache, and users see the reason.
 
@@ -30,13 +30,13 @@ impl OpenedCache {
     }
 
     /// The use of the cache by a source, whose contents have a key if all its bytes are verified.
-    pub(super) fn for_source(&self, content: Option<Key>) -> Option<CacheUse> {
+    pub(crate) fn for_source(&self, content: Option<Key>) -> Option<CacheUse> {
         let cache = self.cache.as_ref().ok()?.clone();
         Some(CacheUse { cache, content })
     }
 
     /// Removes contents that have proved wrong.
-    pub(super) fn remove(&self, content: &Key) {
+    pub(crate) fn remove(&self, content: &Key) {
         self.cache.iter().for_each(|cache| cache.remove(content));
     }
 

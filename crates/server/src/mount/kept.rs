@@ -3,11 +3,11 @@
 //! The descriptors of its kind are the files of the image. `docs/keeper.md` names the fields.
 
 use super::media::OpenFiles;
+use crate::fetcher::FetchedSource;
 use crate::keeper::{Handover, State, Unpacked, malformed};
 use pagefold_backing::ByteSource;
 use pagefold_control::error::{CliError, Result};
 use pagefold_fuse::KeptMount;
-use pagefold_remote::RemoteSource;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -45,8 +45,8 @@ pub struct Version {
 
 impl Version {
     /// Those of sources.
-    pub fn of(sources: &[Arc<RemoteSource>]) -> Vec<Self> {
-        let of = |source: &Arc<RemoteSource>| Version {
+    pub fn of(sources: &[Arc<FetchedSource>]) -> Vec<Self> {
+        let of = |source: &Arc<FetchedSource>| Version {
             len_bytes: source.len_bytes(),
             name: source.version_name(),
         };

@@ -1,12 +1,11 @@
 //! Opens the media of images, for the server of a mount and for commands alike.
 //!
-//! This is the one place that makes sources of what users name, and that verifies them. It has two steps, because a
-//! server opens files with the user's rights and does everything else without capabilities: [`Media::open`] opens the
-//! files and the folder of the cache, and [`Media::connect`] asks servers, reads the beginnings of Merkle trees and
-//! compares them with the digests.
+//! This is the one place that makes sources of what users name, and that verifies them. It has two steps, because a process
+//! opens files with the user's rights and does everything else when it is confined: [`Media::open`] opens the files, and
+//! [`Media::connect`] lets the fetcher ask servers, reads the beginnings of Merkle trees and compares them with the digests.
 
 mod errors;
-mod stores;
+pub(crate) mod stores;
 mod whole;
 
 pub use errors::verity_exit;
@@ -14,27 +13,22 @@ pub use pagefold_remote::whole::{HashedSource, WholeHash};
 pub use stores::store_settings;
 pub use whole::Blob;
 
-use super::cache::OpenedCache;
-use super::shares::CacheShares;
-use errors::{opening, with_advice};
+use crate::fetcher::{FetchedSource, Fetcher, ObjectId};
+pub(crate) use errors::opening;
+use errors::with_advice;
 use pagefold_backing::{ByteSource, FileBacking};
 use pagefold_control::error::{CliError, Exit, Result};
-use pagefold_control::media::{
-    Location, MediaConfig, REGISTRY_TREE_SUFFIX, RemoteConfig, SCHEMES, VerityConfig,
-};
+use pagefold_control::media::{Location, MediaConfig, REGISTRY_TREE_SUFFIX, SCHEMES, VerityConfig};
 use pagefold_image::verity::{Digest, Salt, VerifiedSource};
 use pagefold_image::with_causes;
-use pagefold_remote::cache::Key;
 use pagefold_remote::stores::Store;
-use pagefold_remote::{Options, RemoteSource, Secret, Url};
+use pagefold_remote::whole::NamedObject as _;
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
-use stores::Stores;
 
 /// The description, in messages, of a file that cannot hold an image.
 pub const NO_MEDIUM: &str = "neither a file nor a block device";
@@ -44,16 +38,12 @@ pub const TREE_SUFFIX: &str = ".verity";
 
 /// The memory of commands without `--memory`.
 pub const DEFAULT_MEMORY_BYTES: u64 = 64 << 20;
-/// Threads that fetch ahead of readers of a remote image or device.
-const AHEAD_THREADS: usize = 3;
 
 /// The media of an image. Files are open.
 pub struct Media {
     /// The image, then its devices.
     media: Vec<Medium>,
     salt: Salt,
-    remote: RemoteConfig,
-    cache: Option<OpenedCache>,
 }
 
 /// Files that are open already, by their paths.
@@ -114,27 +104,24 @@ pub struct Sources {
     pub image: Arc<dyn ByteSource>,
     /// Its further devices.
     pub devices: Vec<Arc<dyn ByteSource>>,
-    /// Those of the sources, and of the Merkle trees, that are on servers: for their counters.
-    pub remote: Vec<Arc<RemoteSource>>,
+    /// Those of the sources, and of the Merkle trees, that are on servers: for their versions.
+    pub remote: Vec<Arc<FetchedSource>>,
     /// The image and those of the devices whose names are digests of all their bytes, in that order.
     pub blobs: Vec<Blob>,
     /// Notes on them for users.
     pub notes: Vec<String>,
-    /// Their cache on disk.
-    pub cache: Option<OpenedCache>,
     /// The part of the memory that is left for reading.
     pub memory_bytes: u64,
 }
 
 impl Media {
-    /// Opens the image, its devices, and their Merkle trees, as far as they are files, and the cache of the others. `report`
-    /// gets a sentence when the cache begins to fail.
-    pub fn open(config: &MediaConfig, report: fn(&str)) -> Result<Self> {
-        Self::open_with(config, &mut OpenFiles::default(), report)
+    /// Opens the image, its devices, and their Merkle trees, as far as they are files.
+    pub fn open(config: &MediaConfig) -> Result<Self> {
+        Self::open_with(config, &mut OpenFiles::default())
     }
 
     /// As [`Media::open`], with `files`: uses those that are there, and adds the others.
-    pub fn open_with(config: &MediaConfig, files: &mut OpenFiles, report: fn(&str)) -> Result<Self> {
+    pub fn open_with(config: &MediaConfig, files: &mut OpenFiles) -> Result<Self> {
         let verity = config.verity.as_ref();
         if let Some(verity) = verity {
             check_counts(verity, 1 + config.devices.len())?;
@@ -149,62 +136,21 @@ impl Media {
             Ok(Medium { source, verity })
         };
         let media = config.all().enumerate().map(open).collect::<Result<Vec<_>>>()?;
-        let remote = config.remote.clone();
-        let cache = remote.cache.as_ref().filter(|_| media.iter().any(Medium::is_remote));
-        let cache = cache.map(|cache| OpenedCache::open(cache, report));
-        Ok(Media { media, salt, remote, cache })
+        Ok(Media { media, salt })
     }
 
-    /// Does the same as [`Media::connect`], and reports why there is no cache, if there is none.
-    pub fn connect_reporting(self, memory_bytes: u64, report: fn(&str)) -> Result<Sources> {
-        self.cache.iter().filter_map(OpenedCache::warning).for_each(report);
-        self.connect(memory_bytes)
-    }
-
-    /// Asks the servers for what is on them, and returns the sources, verified if there are digests. Fails if a tree does
-    /// not belong to its digest. A part of `memory_bytes` is for ranges that servers sent.
-    pub fn connect(self, memory_bytes: u64) -> Result<Sources> {
-        let Media { media, salt, remote, cache } = self;
-        let images = media.iter().filter(|medium| medium.source.file.is_none()).count();
-        let trees = media.iter().filter(|medium| medium.has_remote_tree()).count();
-        let shares = CacheShares::of(memory_bytes, images, trees);
-        let image_origin = match media.first().map(|medium| &medium.source.location) {
-            Some(Location::Url(url)) => Url::parse(url).ok().map(|url| url.origin()),
-            _ => None,
-        };
-        let stores = Stores::new(&remote)?;
-        let mut connector = Connector {
-            config: remote,
-            image_origin,
-            stores,
-            cache,
-            shares,
-            remote: Vec::new(),
-            blobs: Vec::new(),
-            notes: Vec::new(),
-        };
-        let sources = media.into_iter().map(|medium| connector.connect(medium, &salt));
+    /// Lets the fetcher of the configuration ask the servers for what is on them, and returns the sources, verified if there
+    /// are digests. Fails if a tree does not belong to its digest. A part of `memory_bytes` is for ranges that servers sent.
+    pub fn connect(self, memory_bytes: u64, fetcher: Option<&Arc<Fetcher>>) -> Result<Sources> {
+        let Media { media, salt } = self;
+        let mut connector = Connector { fetcher, remote: Vec::new(), blobs: Vec::new(), notes: Vec::new() };
+        let sources =
+            media.into_iter().enumerate().map(|(number, medium)| connector.connect(number, medium, &salt));
         let mut sources = sources.collect::<Result<Vec<_>>>()?;
         let image = sources.remove(0);
-        let Connector { remote, blobs, notes, cache, .. } = connector;
-        let memory_bytes = memory_bytes.saturating_sub(shares.total_bytes);
-        Ok(Sources { image, devices: sources, remote, blobs, notes, cache, memory_bytes })
-    }
-}
-
-impl Medium {
-    /// Whether its Merkle tree is on a server, or may be: a manifest of a registry may name one.
-    fn has_remote_tree(&self) -> bool {
-        match (&self.verity, &self.source.location) {
-            (Some(verity), _) => verity.tree.file.is_none(),
-            (None, Location::Url(name)) => Store::of(name) == Some(Store::Oci),
-            (None, Location::File(_)) => false,
-        }
-    }
-
-    /// Whether it or its Merkle tree is on a server.
-    fn is_remote(&self) -> bool {
-        self.source.file.is_none() || self.verity.as_ref().is_some_and(|verity| verity.tree.file.is_none())
+        let Connector { remote, blobs, notes, .. } = connector;
+        let memory_bytes = memory_bytes.saturating_sub(fetcher.map_or(0, |fetcher| fetcher.memory_bytes()));
+        Ok(Sources { image, devices: sources, remote, blobs, notes, memory_bytes })
     }
 }
 
@@ -231,26 +177,21 @@ impl From<CliError> for NotOpened {
     }
 }
 
-/// Makes sources of locations on servers.
-struct Connector {
-    config: RemoteConfig,
-    /// The server of the image, which gets the credentials.
-    image_origin: Option<String>,
-    stores: Stores,
-    cache: Option<OpenedCache>,
-    shares: CacheShares,
-    remote: Vec<Arc<RemoteSource>>,
+/// Makes sources of locations on servers, which a fetcher reads, and verifies.
+struct Connector<'f> {
+    fetcher: Option<&'f Arc<Fetcher>>,
+    remote: Vec<Arc<FetchedSource>>,
     blobs: Vec<Blob>,
     notes: Vec<String>,
 }
 
-impl Connector {
-    fn connect(&mut self, medium: Medium, salt: &Salt) -> Result<Arc<dyn ByteSource>> {
+impl Connector<'_> {
+    fn connect(&mut self, number: usize, medium: Medium, salt: &Salt) -> Result<Arc<dyn ByteSource>> {
         let location = medium.source.location.clone();
-        let (medium, of_registry) = self.with_verity_of_registry(medium)?;
+        let (medium, of_registry) = self.with_verity_of_registry(number, medium)?;
         let first_remote = self.remote.len();
         let is_verified = medium.verity.is_some();
-        let source = self.connect_verified(medium, of_registry.as_ref().unwrap_or(salt))?;
+        let source = self.connect_verified(number, medium, of_registry.as_ref().unwrap_or(salt))?;
         if let Some(remote) = self.remote.get(first_remote).filter(|remote| remote.content_digest().is_some())
         {
             self.blobs.push(Blob { location, source: remote.clone(), is_verified });
@@ -260,11 +201,13 @@ impl Connector {
 
     /// Lets an image in a registry be verified by the digest and salt that its manifest names, and returns that salt, unless
     /// the user names a digest. Without one, notes that nothing is verified.
-    fn with_verity_of_registry(&mut self, medium: Medium) -> Result<(Medium, Option<Salt>)> {
+    fn with_verity_of_registry(&mut self, number: usize, medium: Medium) -> Result<(Medium, Option<Salt>)> {
         let location = &medium.source.location;
-        let found = match medium.verity {
-            Some(_) => None,
-            None => self.stores.verity_of(location, &mut self.notes)?,
+        let found = match (&medium.verity, location, self.fetcher) {
+            (None, Location::Url(name), Some(fetcher)) if Store::of(name) == Some(Store::Oci) => {
+                fetcher.verity_of(number, &mut self.notes)?
+            }
+            _ => None,
         };
         let Some((digest, salt)) = found else { return Ok((medium, None)) };
         let tree = Opened { location: location.with_suffix(REGISTRY_TREE_SUFFIX), file: None };
@@ -272,22 +215,23 @@ impl Connector {
     }
 
     /// Opens a medium, verified if it has a digest.
-    fn connect_verified(&mut self, medium: Medium, salt: &Salt) -> Result<Arc<dyn ByteSource>> {
+    fn connect_verified(
+        &mut self,
+        number: usize,
+        medium: Medium,
+        salt: &Salt,
+    ) -> Result<Arc<dyn ByteSource>> {
         let Medium { source, verity } = medium;
-        let Some(verity) = verity else { return self.open_image(&source, None) };
-        let [data_key, tree_key] =
-            ["data", "tree"].map(|role| Key::of_digest(role, &verity.digest.to_string(), &salt.to_string()));
+        let Some(verity) = verity else { return self.open_object(&source, number, false) };
         let first_remote = self.remote.len();
-        let opened = self.open_verified(&source, &verity, salt, data_key, tree_key);
-        let opened = match opened {
+        let opened = match self.open_verified(number, &source, &verity, salt) {
             Err(NotOpened { is_damage: true, .. })
                 if self.remote[first_remote..].iter().any(|source| source.is_from_cache()) =>
             {
                 // The cache may be wrong, and the servers were not asked yet.
-                let cache = self.cache.iter();
-                cache.for_each(|cache| [data_key, tree_key].iter().for_each(|key| cache.remove(key)));
                 self.remote.truncate(first_remote);
-                self.open_verified(&source, &verity, salt, data_key, tree_key)
+                self.fetcher.map_or(Ok(()), |fetcher| fetcher.forget(number))?;
+                self.open_verified(number, &source, &verity, salt)
             }
             opened => opened,
         };
@@ -296,67 +240,39 @@ impl Connector {
 
     fn open_verified(
         &mut self,
+        number: usize,
         source: &Opened,
         verity: &Verity,
         salt: &Salt,
-        data_key: Key,
-        tree_key: Key,
     ) -> std::result::Result<Arc<dyn ByteSource>, NotOpened> {
-        let Verity { digest, tree: Opened { location: tree_location, file } } = verity;
-        let data = self.open_image(source, Some(data_key))?;
-        let tree = match file {
-            Some(file) => file.clone(),
-            None => self
-                .open_url(tree_location, self.shares.tree_bytes, 0, Some(tree_key))
-                .map_err(with_advice)?,
-        };
-        match VerifiedSource::open(data, tree, *digest, salt) {
+        let Verity { digest, tree } = verity;
+        let data = self.open_object(source, number, false)?;
+        let tree_source = self.open_object(tree, number, true).map_err(with_advice)?;
+        match VerifiedSource::open(data, tree_source, *digest, salt) {
             Ok(source) => Ok(Arc::new(source)),
             Err(e) => {
                 let location = &source.location;
-                let what = format!("'{location}' with the Merkle tree '{tree_location}': {e}");
+                let what = format!("'{location}' with the Merkle tree '{}': {e}", tree.location);
                 Err(NotOpened { error: CliError::new(verity_exit(&e), what), is_damage: e.is_damage() })
             }
         }
     }
 
-    /// Opens an image or a device, which has a key if it is verified.
-    fn open_image(&mut self, source: &Opened, content: Option<Key>) -> Result<Arc<dyn ByteSource>> {
-        let Opened { location, file } = source;
-        let ahead_threads = if self.config.read_ahead { AHEAD_THREADS } else { 0 };
-        match file {
-            Some(file) => Ok(file.clone()),
-            None => self.open_url(location, self.shares.image_bytes, ahead_threads, content),
+    /// Opens the image, a device or a tree of this number.
+    fn open_object(&mut self, source: &Opened, number: usize, is_tree: bool) -> Result<Arc<dyn ByteSource>> {
+        if let Some(file) = &source.file {
+            return Ok(file.clone());
         }
-    }
-
-    fn open_url(
-        &mut self,
-        location: &Location,
-        cache_bytes: usize,
-        ahead_threads: usize,
-        content: Option<Key>,
-    ) -> Result<Arc<dyn ByteSource>> {
-        let Location::Url(url) = location else { return Err(CliError::failed("a file was not opened")) };
-        let timeout = Duration::from_millis(self.config.timeout_ms);
-        let cache = self.cache.as_ref().and_then(|cache| cache.for_source(content));
-        let (authorization, is_verified) = (None, content.is_some());
-        let options = Options { timeout, cache_bytes, ahead_threads, authorization, is_verified, cache };
-        let opened = match Store::of(url) {
-            Some(Store::Oci) => self.stores.open_oci(location, url, &options)?,
-            Some(_) => self.stores.open_object(location, url, &options)?,
-            None => {
-                let url = Url::parse(url).map_err(|e| CliError::usage(format!("'{location}': {e}")))?;
-                let is_of_image = self.image_origin == Some(url.origin());
-                let authorization = self.config.authorization.as_ref().filter(|_| is_of_image);
-                let authorization = authorization.map(|secret| Secret(secret.0.clone()));
-                RemoteSource::open(&url, Options { authorization, ..options })
-            }
-        };
-        let source = Arc::new(opened.map_err(|e| opening(location, &e))?);
+        let fetcher = self.fetcher.ok_or_else(|| CliError::failed("no fetcher was started"))?;
+        let source = Arc::new(FetchedSource::open(fetcher, ObjectId { medium: number, is_tree })?);
         self.remote.push(source.clone());
         Ok(source)
     }
+}
+
+/// The location of the tree of medium `n`, which is at `location`.
+pub(crate) fn tree_location(verity: &VerityConfig, n: usize, location: &Location) -> Location {
+    verity.trees.get(n).cloned().unwrap_or_else(|| location.with_suffix(TREE_SUFFIX))
 }
 
 fn check_counts(verity: &VerityConfig, media: usize) -> Result<()> {
@@ -376,8 +292,8 @@ fn check_counts(verity: &VerityConfig, media: usize) -> Result<()> {
 /// Opens the tree of medium `n`, whose location is `location`.
 fn open_tree(verity: &VerityConfig, n: usize, location: &Location, files: &mut OpenFiles) -> Result<Verity> {
     let digest = verity.digests[n].parse().map_err(|e| CliError::usage(format!("--digest: {e}")))?;
-    let tree = verity.trees.get(n).cloned().unwrap_or_else(|| location.with_suffix(TREE_SUFFIX));
-    Ok(Verity { digest, tree: Opened::open(&tree, files).map_err(with_advice)? })
+    let tree = Opened::open(&tree_location(verity, n, location), files);
+    Ok(Verity { digest, tree: tree.map_err(with_advice)? })
 }
 
 /// Whether a path begins like a URL.

@@ -2,8 +2,9 @@
 //!
 //! The order of the set-up is important:
 //!
-//! 1. While there is one thread: the files, the state file and the control socket, with the user's rights, and the broker
-//!    (`crate::broker`), a process that keeps these rights for what is done later: to mount, to unmount, to write a list.
+//! 1. While there is one thread: the files, the state file and the control socket, with the user's rights, and two processes
+//!    that keep these rights for what is done later: the broker (`crate::broker`), to mount, to unmount, to write a list, and
+//!    the fetcher (`crate::fetcher`), to ask servers for an image that is there.
 //! 2. The process is confined. From then on no thread has a right that serving does not need.
 //! 3. The image is opened: the first foreign bytes are parsed. Threads of read-ahead, of FUSE and of the control socket start.
 //!
@@ -17,14 +18,14 @@ mod kept;
 pub(crate) mod lists;
 pub mod media;
 mod report;
-mod shares;
+pub(crate) mod shares;
 
 use crate::broker::{Broker, ByBroker, Duties};
 use crate::confinement::{self, Kind};
+use crate::fetcher::{FetchedSource, Fetcher};
 use crate::keeper::{self, ExitOnFailure, FAILED, Handover, KeeperLink, State};
 use crate::socket::{ControlSocket, RequestHandler};
 use crate::startup::StartupChannel;
-use cache::OpenedCache;
 use kept::{Kept, Version};
 use lists::{Prefetch, Recording};
 use media::{Media, OpenFiles, Sources};
@@ -32,7 +33,6 @@ use pagefold_control::config::{FuseUring, MountConfig, ReadAheadConfig};
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::instance::InstanceDir;
 use pagefold_control::instance::state::MountState;
-use pagefold_control::media::Location;
 use pagefold_control::protocol::{Request, Response};
 use pagefold_control::report::ConfinementReport;
 use pagefold_control::report::writeback::PassProgress;
@@ -43,7 +43,6 @@ use pagefold_image::startup::Recorder;
 use pagefold_image::with_causes;
 use pagefold_image::{Image, ImageError, Options};
 use pagefold_page::size::Human;
-use pagefold_remote::RemoteSource;
 use pagefold_sys::privileges;
 use pagefold_sys::signal::Termination;
 use pagefold_sys::{pidfd, ready};
@@ -82,10 +81,6 @@ pub fn run(
     origin: Origin<'_>,
     keeper: &mut Option<KeeperLink>,
 ) -> Result<()> {
-    if matches!(config.media.image, Location::Url(_)) {
-        // Ranges of servers come by many threads, and leave by others: their gaps took 15 MiB beyond the budget.
-        pagefold_sys::malloc::share_one_heap();
-    }
     privileges::set_private_umask();
     let signals = Termination::listen()?;
     let begun = Instant::now();
@@ -108,6 +103,7 @@ struct Served {
     guard: Option<ExitOnFailure>,
     mount: Mount,
     broker: Arc<Broker>,
+    fetcher: Option<Arc<Fetcher>>,
     recording: Option<Arc<Recording>>,
     /// The socket to a command in the foreground.
     command: Option<UnixStream>,
@@ -116,6 +112,7 @@ struct Served {
 /// A server that has opened the image.
 struct Prepared {
     opened: Opened,
+    fetcher: Option<Arc<Fetcher>>,
     broker: Arc<Broker>,
     confinement: ConfinementReport,
     options: MountOptions,
@@ -134,7 +131,7 @@ fn serve_new(
     begun: Instant,
 ) -> Result<Served> {
     let mut files = OpenFiles::default();
-    let media = open_media(config, &mut files)?;
+    let media = Media::open_with(&config.media, &mut files)?;
     let prefetch = config.prefetch.as_deref().map(|path| Prefetch::open(path, &mut files)).transpose()?;
     let folder = File::open(dir.path()).map_err(|e| CliError::io("opening the instance", &e))?;
     let control = ControlSocket::bind(&dir.control_path())?;
@@ -146,8 +143,8 @@ fn serve_new(
     };
     dir.write_state(&state)?;
     let duties = Duties::new(dir, config, state, keeper.as_ref().map_or(&[], KeeperLink::start));
-    let (broker, confinement) = confine(config, duties, keeper)?;
-    let prepared = Prepared::new(config, media, prefetch, broker, confinement, begun, true)?;
+    let confined = Confined::new(config, duties, keeper)?;
+    let prepared = Prepared::new(config, media, prefetch, confined, begun, true)?;
     let command = channel.foreground_socket()?;
     let handover = Handover {
         lock: lock.as_fd(),
@@ -166,7 +163,7 @@ fn serve_new(
         .map_err(|e| mount_failure(config, e))?;
     let is_kept = mount.kept() == Some(&Ok(())) && keeper.is_some();
     keeper.iter().for_each(KeeperLink::become_independent);
-    let mut warnings = warnings(&prepared.opened, prepared.prefetch.as_ref());
+    let mut warnings = warnings(&prepared);
     warnings.extend(without_rings(config, &mount));
     let mut served = prepared.serve(config, dir, mount, control, command)?;
     // Before the command can kill this server: from now on its death is not that of the mount.
@@ -178,7 +175,9 @@ fn serve_new(
         swap_warning: None,
         warnings,
     })?;
-    served.guard = is_kept.then(|| ExitOnFailure);
+    if is_kept {
+        served.become_kept();
+    }
     Ok(served)
 }
 
@@ -194,13 +193,13 @@ fn serve_again(
     let state_file = state_file.ok_or_else(|| CliError::failed("the state file cannot be read"))?;
     let link = keeper.as_mut().ok_or_else(|| CliError::failed("there is no keeper"))?;
     let duties = Duties::new(dir, config, state_file, link.start());
-    let (broker, confinement) = confine(config, duties, keeper)?;
+    let confined = Confined::new(config, duties, keeper)?;
     let mut kept = Kept::of(state)?;
     let mut files = std::mem::take(&mut kept.files);
-    let media = open_media(config, &mut files)?;
+    let media = Media::open_with(&config.media, &mut files)?;
     let prefetch = config.prefetch.as_deref().map(|path| Prefetch::open(path, &mut files)).transpose();
     let prefetch = or_without(prefetch);
-    let prepared = Prepared::new(config, media, prefetch, broker, confinement, begun, false)?;
+    let prepared = Prepared::new(config, media, prefetch, confined, begun, false)?;
     kept.check_versions(&prepared.versions)?;
     let Kept { mount, control, command, packed, .. } = kept;
     let link = keeper.as_mut().ok_or_else(|| CliError::failed("there is no keeper"))?;
@@ -213,9 +212,11 @@ fn serve_again(
         .map_err(|e| mount_failure(config, e))?;
     let guard = ExitOnFailure;
     link.become_independent();
-    let served = prepared.serve(config, dir, mount, control, command)?;
+    let mut served = prepared.serve(config, dir, mount, control, command)?;
     link.report_serving();
-    Ok(Served { guard: Some(guard), ..served })
+    std::mem::forget(guard);
+    served.become_kept();
+    Ok(served)
 }
 
 /// The part of a list of a server that takes over, which can do without it: nobody is there to read an error.
@@ -226,24 +227,28 @@ fn or_without<T>(made: Result<Option<T>>) -> Option<T> {
     })
 }
 
-fn open_media(config: &MountConfig, files: &mut OpenFiles) -> Result<Media> {
-    Media::open_with(&config.media, files, |text| crate::log::warning(format_args!("{text}")))
+/// A process that is confined, and those that work for it.
+struct Confined {
+    broker: Arc<Broker>,
+    /// If the image is on a server.
+    fetcher: Option<Arc<Fetcher>>,
+    confinement: ConfinementReport,
 }
 
-/// Forks the broker, and confines this process.
-fn confine(
-    config: &MountConfig,
-    duties: Duties,
-    keeper: &mut Option<KeeperLink>,
-) -> Result<(Arc<Broker>, ConfinementReport)> {
-    let broker = Broker::start(duties)?;
-    if let Some(keeper) = keeper {
-        let broker = broker.clone();
-        keeper.start_keepers_by(move |link| broker.start_keeper(link.as_fd()));
+impl Confined {
+    /// Forks the fetcher and the broker, and confines this process.
+    fn new(config: &MountConfig, duties: Duties, keeper: &mut Option<KeeperLink>) -> Result<Self> {
+        let log = |text: &str| crate::log::warning(format_args!("{text}"));
+        let fetcher = Fetcher::start(&config.media, config.memory_bytes, log)?;
+        let broker = Broker::start(duties)?;
+        if let Some(keeper) = keeper {
+            let broker = broker.clone();
+            keeper.start_keepers_by(move |link| broker.start_keeper(link.as_fd()));
+        }
+        let rings = config.fuse_uring == FuseUring::On;
+        let confinement = confinement::confine(Kind::Image { rings })?;
+        Ok(Confined { broker, fetcher, confinement })
     }
-    let is_remote = config.media.all().any(|location| matches!(location, Location::Url(_)));
-    let rings = config.fuse_uring == FuseUring::On;
-    Ok((broker, confinement::confine(Kind::Image { is_remote, rings })?))
 }
 
 impl Prepared {
@@ -251,12 +256,11 @@ impl Prepared {
         config: &MountConfig,
         media: Media,
         prefetch: Option<Prefetch>,
-        broker: Arc<Broker>,
-        confinement: ConfinementReport,
+        Confined { broker, fetcher, confinement }: Confined,
         begun: Instant,
         is_new: bool,
     ) -> Result<Self> {
-        let opened = open_image(config, media)?;
+        let opened = open_image(config, media, fetcher.as_ref())?;
         prefetch.as_ref().map(|prefetch| prefetch.start(&opened.image)).transpose()?;
         let root = opened.image.superblock().root_nid;
         let record = |config| {
@@ -271,7 +275,7 @@ impl Prepared {
         let recorder = recording.as_ref().map(|recording| recording.recorder());
         let options = options(config, recorder, !opened.remote.is_empty());
         let versions = Version::of(&opened.remote);
-        Ok(Prepared { opened, broker, confinement, options, versions, recording, prefetch, begun })
+        Ok(Prepared { opened, fetcher, broker, confinement, options, versions, recording, prefetch, begun })
     }
 
     /// Lets commands connect.
@@ -283,7 +287,7 @@ impl Prepared {
         control: ControlSocket,
         command: Option<UnixStream>,
     ) -> Result<Served> {
-        let Prepared { opened, broker, confinement, recording, prefetch, begun, .. } = self;
+        let Prepared { opened, fetcher, broker, confinement, recording, prefetch, begun, .. } = self;
         let session = MountSession {
             config: config.clone(),
             dir: dir.clone(),
@@ -297,15 +301,14 @@ impl Prepared {
             max_read_bytes: mount.read_bytes(),
             requests: mount.requests(),
             panics: mount.panics(),
-            remote: opened.remote,
-            cache: opened.cache,
+            fetcher: fetcher.clone(),
             begun,
             first_read: mount.first_read(),
             recording: recording.clone(),
             prefetch,
         };
         control.serve(Arc::new(session))?;
-        Ok(Served { guard: None, mount, broker, recording, command })
+        Ok(Served { guard: None, mount, broker, fetcher, recording, command })
     }
 }
 
@@ -315,26 +318,26 @@ fn without_rings(config: &MountConfig, mount: &Mount) -> Option<String> {
 }
 
 /// The warnings of a new mount, each a clause.
-fn warnings(opened: &Opened, prefetch: Option<&Prefetch>) -> Vec<String> {
+fn warnings(prepared: &Prepared) -> Vec<String> {
+    let Prepared { opened, fetcher, prefetch, .. } = prepared;
     let short = opened.image.short_devices();
     let short = short.iter().map(|short| format!("{short}; reads of the missing part fail"));
     let notes = opened.notes.iter().cloned();
-    let of_cache = opened.cache.as_ref().and_then(OpenedCache::warning).map(String::from);
-    short.chain(notes).chain(of_cache).chain(prefetch.and_then(Prefetch::warning)).collect()
+    let of_cache = fetcher.as_ref().and_then(|fetcher| fetcher.without_cache()).map(String::from);
+    short.chain(notes).chain(of_cache).chain(prefetch.as_ref().and_then(Prefetch::warning)).collect()
 }
 
-/// An image, those of its sources that are on servers, and their cache.
+/// An image, and those of its sources that are on servers.
 struct Opened {
     image: Image,
-    remote: Vec<Arc<RemoteSource>>,
+    remote: Vec<Arc<FetchedSource>>,
     /// Notes on them for users.
     notes: Vec<String>,
-    cache: Option<OpenedCache>,
 }
 
-fn open_image(config: &MountConfig, media: Media) -> Result<Opened> {
-    let Sources { image, devices, remote, notes, cache, memory_bytes, .. } =
-        media.connect(config.memory_bytes)?;
+fn open_image(config: &MountConfig, media: Media, fetcher: Option<&Arc<Fetcher>>) -> Result<Opened> {
+    let Sources { image, devices, remote, notes, memory_bytes, .. } =
+        media.connect(config.memory_bytes, fetcher)?;
     let options = Options {
         memory_bytes,
         read_ahead: read_ahead(config.read_ahead),
@@ -354,7 +357,7 @@ fn open_image(config: &MountConfig, media: Media) -> Result<Opened> {
             _ => failure,
         }
     })?;
-    Ok(Opened { image, remote, notes, cache })
+    Ok(Opened { image, remote, notes })
 }
 
 fn read_ahead(config: ReadAheadConfig) -> pagefold_image::ReadAhead {
@@ -423,6 +426,12 @@ fn failure(error: &MountError) -> CliError {
 }
 
 impl Served {
+    /// Notes that another server follows when this one ends by a failure.
+    fn become_kept(&mut self) {
+        self.guard = Some(ExitOnFailure);
+        self.fetcher.iter().for_each(|fetcher| fetcher.end_process_with_it());
+    }
+
     /// Unmounts, and cleans up.
     fn end(mut self, ended: Result<()>) -> Result<()> {
         match (ended, self.guard.take()) {
@@ -434,6 +443,7 @@ impl Served {
             }
         }
         self.mount.stop().map_err(|e| failure(&e))?;
+        self.fetcher.iter().for_each(|fetcher| fetcher.end());
         // After the last read. An error must not leave the folder behind.
         let recorded = self.recording.map_or(Ok(()), |recording| recording.finish());
         self.broker.remove_files().and(recorded)?;
@@ -447,8 +457,8 @@ impl Served {
     /// Waits until the image is unmounted, a signal comes, or the command in the foreground exits. Meanwhile it ends the
     /// recording when its time is over, and replaces a dead keeper.
     fn wait_for_end(&self, signals: &Termination, keeper: &mut Option<KeeperLink>) -> Result<()> {
-        let Served { mount, broker, recording, command, .. } = self;
-        let mut has_broker = true;
+        let Served { mount, broker, fetcher, recording, command, .. } = self;
+        let (mut broker, mut fetcher) = (Some(broker), fetcher.as_ref());
         loop {
             let remaining = recording.as_ref().and_then(|recording| recording.remaining());
             // A descriptor that is polled anyway stands for one that is missing.
@@ -458,9 +468,10 @@ impl Served {
                 mount.first_end(),
                 command.as_ref().map_or(mount.ended(), AsFd::as_fd),
                 keeper.as_ref().map_or(mount.ended(), AsFd::as_fd),
-                if has_broker { broker.as_fd() } else { mount.ended() },
+                broker.map_or(mount.ended(), AsFd::as_fd),
+                fetcher.map_or(mount.ended(), AsFd::as_fd),
             ];
-            let [signalled, ended, first_ended, exited, keeper_ended, broker_ended] =
+            let [signalled, ended, first_ended, exited, keeper_ended, broker_ended, fetcher_ended] =
                 ready::wait(fds, remaining)?;
             if let Some(recording) = recording
                 && recording.remaining().is_some_and(|left| left.is_zero())
@@ -468,26 +479,32 @@ impl Served {
                 // The report has the error, and so has the end of the server.
                 let _ = recording.finish();
             }
-            let has_lost_broker = broker_ended && has_broker && !ended;
+            let lost = match () {
+                () if broker_ended && broker.is_some() && !ended => Some("broker"),
+                () if fetcher_ended && fetcher.is_some() && !ended => Some("fetcher"),
+                () => None,
+            };
             let failure = mount.failure().filter(|_| first_ended);
-            let failure =
-                failure.or_else(|| has_lost_broker.then(|| "the broker of this server has died".into()));
+            let failure = failure.or_else(|| lost.map(|lost| format!("the {lost} of this server has died")));
             let is_kept = keeper.is_some() && mount.kept() == Some(&Ok(()));
             // If the keeper has just died, another one is started first.
             if let Some(why) = failure
                 && is_kept
                 && !keeper_ended
             {
-                // The next server has all its threads, a broker, and no panics behind it.
+                // The next server has all its threads, a broker, a fetcher, and no panics behind it.
                 crate::log::error(format_args!("{why}"));
                 crate::log::finish();
                 std::process::exit(FAILED);
             }
-            if has_lost_broker && !is_kept {
+            if let Some(lost) = lost.filter(|_| !is_kept) {
                 crate::log::warning(format_args!(
-                    "the broker of this server has died; 'image unmount' unmounts"
+                    "the {lost} of this server has died; 'image unmount' unmounts"
                 ));
-                has_broker = false;
+                match lost {
+                    "broker" => broker = None,
+                    _ => fetcher = None,
+                }
             }
             if ended || exited || (signalled && signals.take().is_some()) {
                 return Ok(());

@@ -1,16 +1,14 @@
 //! Fills in the report on a mounted image, for `image stats`.
 
-use super::cache::OpenedCache;
 use super::lists::{Prefetch, Recording};
+use crate::fetcher::Fetcher;
 use pagefold_control::config::MountConfig;
 use pagefold_control::instance::InstanceDir;
 use pagefold_control::report::disk::RingsReport;
 use pagefold_control::report::keeper::KeeperReport;
-use pagefold_control::report::mount::{BudgetReport, MountReport, ReadsReport, RemoteReport};
+use pagefold_control::report::mount::{BudgetReport, MountReport, ReadsReport};
 use pagefold_control::report::{ConfinementReport, LatencyReport, ServerReport};
 use pagefold_image::{Image, ImageStats, ReadStats};
-use pagefold_page::latency::Latency;
-use pagefold_remote::RemoteSource;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -41,10 +39,8 @@ pub struct MountSession {
     pub requests: Arc<AtomicU64>,
     /// Requests that panicked and failed.
     pub panics: Arc<AtomicU64>,
-    /// The sources on servers.
-    pub remote: Vec<Arc<RemoteSource>>,
-    /// Their cache on disk.
-    pub cache: Option<OpenedCache>,
+    /// The process that reads what is on servers.
+    pub fetcher: Option<Arc<Fetcher>>,
     /// The start of the server.
     pub begun: Instant,
     /// The first read that was answered.
@@ -79,35 +75,13 @@ pub fn report(session: &MountSession) -> MountReport {
         reads: reads_report(&reads, read_bytes),
         read_amplification: amplification,
         latency: LatencyReport::new(&latency),
-        remote: remote_report(&session.remote, session.cache.as_ref()),
+        remote: session.fetcher.as_ref().and_then(|fetcher| fetcher.report()),
         first_read_ns: session.first_read.get().map(|at| {
             u64::try_from(at.saturating_duration_since(session.begun).as_nanos()).unwrap_or(u64::MAX)
         }),
         record: session.recording.as_ref().map(|recording| recording.report()),
         prefetch: session.prefetch.as_ref().map(Prefetch::report),
     }
-}
-
-/// The sums of the counters of all sources on servers; `None` if there are none.
-fn remote_report(sources: &[Arc<RemoteSource>], cache: Option<&OpenedCache>) -> Option<RemoteReport> {
-    let cache = cache.map(OpenedCache::report);
-    let mut report = RemoteReport { cache, ..RemoteReport::default() };
-    let mut latency = Latency::default();
-    for source in sources {
-        let stats = source.stats();
-        report.requests += stats.requests;
-        report.retries += stats.retries;
-        report.received_bytes += stats.received_bytes;
-        report.hit_bytes += stats.hit_bytes;
-        report.failed_reads += stats.failed_reads;
-        report.cache_bytes += stats.cache_bytes;
-        report.request_ns += stats.request_ns;
-        latency.max_ns = latency.max_ns.max(stats.latency.max_ns);
-        latency.buckets.iter_mut().zip(stats.latency.buckets).for_each(|(sum, n)| *sum += n);
-        report.last_error = source.last_error().or(report.last_error);
-    }
-    report.latency = LatencyReport::new(&latency);
-    (!sources.is_empty()).then_some(report)
 }
 
 fn reads_report(reads: &ReadStats, media_bytes: u64) -> ReadsReport {

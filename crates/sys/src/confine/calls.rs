@@ -3,7 +3,8 @@
 //! Two filters, of which the kernel takes the stricter answer: calls that only an attacker makes kill the process, and calls
 //! that are not in the list of allowed ones fail with ENOSYS, as on a kernel without them. So another C library, which tries a
 //! newer call first, works. Calls that start processes, and threads with clone3(2), whose flags a filter cannot read, are
-//! among the latter.
+//! among the latter. A process that asks servers ([`Wall::asks_servers`]) has the first filter alone, which lets it have
+//! connections: the libraries that look up names make calls that differ from system to system.
 //!
 //! Filters do not see requests to io_uring: without [`Wall::has_rings`] an instance cannot be made.
 
@@ -25,13 +26,15 @@ const DEADLY: &[libc::c_long] = &numbers! {
     SYS_pidfd_getfd SYS_pidfd_send_signal SYS_kill SYS_tkill
     SYS_mount SYS_umount2 SYS_move_mount SYS_fsopen SYS_fsmount SYS_fsconfig SYS_fspick SYS_open_tree SYS_mount_setattr
     SYS_pivot_root SYS_chroot SYS_setns SYS_unshare SYS_open_by_handle_at SYS_name_to_handle_at
-    SYS_socket SYS_connect SYS_bind
     SYS_bpf SYS_perf_event_open SYS_userfaultfd SYS_init_module SYS_finit_module SYS_delete_module SYS_kexec_load
     SYS_reboot SYS_swapon SYS_swapoff SYS_acct SYS_quotactl SYS_syslog SYS_add_key SYS_request_key SYS_keyctl
     SYS_settimeofday SYS_clock_settime SYS_adjtimex SYS_clock_adjtime SYS_sethostname SYS_setdomainname SYS_vhangup
     SYS_setuid SYS_setgid SYS_setreuid SYS_setregid SYS_setresuid SYS_setresgid SYS_setfsuid SYS_setfsgid SYS_setgroups
     SYS_capset SYS_personality SYS_fanotify_init
 };
+
+/// Calls for connections: deadly too, but for a process that asks servers.
+const CONNECTING: &[libc::c_long] = &numbers! { SYS_socket SYS_connect SYS_bind };
 
 /// Calls that create files and set their metadata, beside those whose mode counts: of processes that do so.
 const CREATING: &[libc::c_long] = &numbers! {
@@ -114,16 +117,22 @@ pub(super) fn filter(wall: &Wall) -> Result<(), String> {
     })
 }
 
-fn programs(wall: &Wall) -> Result<[BpfProgram; 2], BackendError> {
+fn programs(wall: &Wall) -> Result<Vec<BpfProgram>, BackendError> {
     let arch = std::env::consts::ARCH.try_into()?;
     let allow = SeccompAction::Allow;
     let creating: &[_] = if wall.creates.is_some() { &[] } else { &[libc::SYS_mknodat] };
-    let deadly: Rules = DEADLY.iter().chain(creating).map(|call| (*call, Vec::new())).collect();
+    // Without the list of allowed calls, instances of io_uring are to be forbidden.
+    let further = if wall.asks_servers { RINGS } else { CONNECTING };
+    let deadly = DEADLY.iter().chain(creating).chain(further);
+    let deadly: Rules = deadly.map(|call| (*call, Vec::new())).collect();
     let deadly = SeccompFilter::new(deadly, allow.clone(), SeccompAction::KillProcess, arch)?;
+    if wall.asks_servers {
+        return Ok(vec![deadly.try_into()?]);
+    }
     let unknown = SeccompAction::Errno(libc::ENOSYS.unsigned_abs());
     let allowed = SeccompFilter::new(allowed(wall)?, unknown, allow, arch)?;
     // The filter that is applied last is run first, and its answer is one of both: the order does not matter otherwise.
-    Ok([deadly.try_into()?, allowed.try_into()?])
+    Ok(vec![deadly.try_into()?, allowed.try_into()?])
 }
 
 fn allowed(wall: &Wall) -> Result<Rules, BackendError> {
@@ -185,11 +194,13 @@ mod tests {
         let creating = creates.map(|creates| Wall { creates: Some(creates), ..Wall::default() });
         for wall in [rings].iter().chain(&creating) {
             let allowed = allowed(wall).unwrap();
-            assert_eq!(DEADLY.iter().find(|call| allowed.contains_key(call)), None);
-            for program in programs(wall).unwrap() {
-                // BPF_MAXINSNS.
-                assert!(program.len() < 4096, "{}", program.len());
-            }
+            assert_eq!(DEADLY.iter().chain(CONNECTING).find(|call| allowed.contains_key(call)), None);
+            let programs = programs(wall).unwrap();
+            assert_eq!(programs.len(), 2);
+            // BPF_MAXINSNS.
+            assert!(programs.iter().all(|program| program.len() < 4096));
         }
+        let asking = Wall { asks_servers: true, ..Wall::default() };
+        assert_eq!(programs(&asking).unwrap().len(), 1);
     }
 }

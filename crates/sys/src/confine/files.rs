@@ -26,7 +26,11 @@ fn restrict(wall: &Wall) -> Result<Option<bool>, RulesetError> {
     let ruleset = ruleset.set_compatibility(linking).handle_access(AccessFs::Refer)?;
     let ruleset = ruleset.set_compatibility(CompatLevel::BestEffort);
     let ruleset = ruleset.handle_access(AccessFs::from_all(VERSION))?;
-    let ruleset = ruleset.handle_access(AccessNet::from_all(VERSION))?.scope(Scope::from_all(VERSION))?;
+    let ruleset = match wall.asks_servers {
+        true => ruleset,
+        false => ruleset.handle_access(AccessNet::from_all(VERSION))?,
+    };
+    let ruleset = ruleset.scope(Scope::from_all(VERSION))?;
     let mut ruleset = ruleset.create()?;
     let reading = AccessFs::from_read(ABI::V1) & !BitFlags::from(AccessFs::Execute);
     let writing =

@@ -39,6 +39,9 @@ pub struct Wall {
     pub writable: Vec<PathBuf>,
     /// Whether it may make io_uring instances. Filters of system calls do not see the requests of these.
     pub has_rings: bool,
+    /// Whether it asks servers. Then it may have connections, and the libraries that look up names may make other calls than
+    /// those that only an attacker makes.
+    pub asks_servers: bool,
     /// Numbers of ioctl(2) that it needs, beside the usual ones.
     pub ioctls: Vec<u64>,
     /// The files that it creates. It stays the user who shall own them.

@@ -11,7 +11,7 @@ pub fn verity_exit(error: &VerityError) -> Exit {
 }
 
 /// The error of an object on a server that was not opened.
-pub(super) fn opening(location: &Location, error: &RemoteError) -> CliError {
+pub(crate) fn opening(location: &Location, error: &RemoteError) -> CliError {
     CliError::new(remote_exit(error), format!("opening '{location}': {error}"))
 }
 

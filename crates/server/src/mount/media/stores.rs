@@ -43,7 +43,7 @@ fn named<N, E: Display>(location: &Location, parsed: std::result::Result<N, E>) 
 }
 
 /// Opens objects of stores.
-pub(super) struct Stores {
+pub(crate) struct Stores {
     settings: StoreSettings,
     timeout: Duration,
     /// Images in registries, by their names, whose manifests have been read.
@@ -52,7 +52,7 @@ pub(super) struct Stores {
 
 impl Stores {
     /// Reads the settings of stores in a configuration.
-    pub(super) fn new(config: &RemoteConfig) -> Result<Self> {
+    pub(crate) fn new(config: &RemoteConfig) -> Result<Self> {
         let settings = match &config.stores {
             None => StoreSettings::default(),
             Some(Secret(text)) => StoreSettings::from_text(text)
@@ -63,7 +63,7 @@ impl Stores {
     }
 
     /// Opens an object of a bucket.
-    pub(super) fn open_object(
+    pub(crate) fn open_object(
         &self,
         location: &Location,
         name: &str,
@@ -74,7 +74,7 @@ impl Stores {
     }
 
     /// Opens an image in a registry, or the Merkle tree in its manifest.
-    pub(super) fn open_oci(
+    pub(crate) fn open_oci(
         &mut self,
         location: &Location,
         name: &str,
@@ -107,7 +107,7 @@ impl Stores {
 
     /// The digest and salt that the manifest of an image in a registry names; `None` for others. If it names none, adds a
     /// note that nothing is verified.
-    pub(super) fn verity_of(
+    pub(crate) fn verity_of(
         &mut self,
         location: &Location,
         notes: &mut Vec<String>,

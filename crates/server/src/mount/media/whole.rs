@@ -3,10 +3,10 @@
 //! A mount does not: it does not know when everything has been read, and programs have used the bytes by then.
 
 use super::errors::opening;
+use crate::fetcher::FetchedSource;
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::media::Location;
 use pagefold_image::with_causes;
-use pagefold_remote::RemoteSource;
 use pagefold_remote::whole::{WholeError, WholeHash};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ pub struct Blob {
     /// The name that the user chose.
     pub location: Location,
     /// The object, whose reads are not verified.
-    pub source: Arc<RemoteSource>,
+    pub source: Arc<FetchedSource>,
     /// Whether a Merkle tree verifies what readers get.
     pub is_verified: bool,
 }
@@ -30,7 +30,7 @@ impl Blob {
         go_on: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<Option<String>> {
         let location = &self.location;
-        match hash.verify_rest(&self.source, go_on) {
+        match hash.verify_rest(&*self.source, go_on) {
             Ok(digest) => Ok(Some(digest)),
             Err(WholeError::Cancelled) => Ok(None),
             Err(WholeError::Remote(e)) => {
