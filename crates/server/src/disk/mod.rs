@@ -26,7 +26,7 @@ pub use codec::{
     check as check_codec, default_level, help as codec_help, list as codec_list, plain as plain_codec,
 };
 pub use kept::{DiskRecord, KeptDisk};
-pub use medium::{Medium, medium};
+pub use medium::{Medium, medium, open_named};
 pub use passes::Passes;
 pub use running::{RunningDisk, RunningOptions, SIZE_MAX_BYTES, too_large};
 pub use selection::{AGE_MAX_S, of as selection_of, recompress_request};

@@ -42,6 +42,7 @@ use pagefold_control::config::DiskConfig;
 use pagefold_control::error::{CliError, Result};
 use pagefold_control::export_kind::ExportKind;
 use pagefold_control::instance::{InstanceDir, RuntimeDir};
+use pagefold_control::named_files::NamedFiles;
 use pagefold_control::protocol::{Request, Response};
 use pagefold_control::report::recompress::RecompressPassReport;
 use pagefold_control::report::writeback::{PassProgress, PassReport};
@@ -57,6 +58,7 @@ use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -305,6 +307,7 @@ fn remove_dir(server: &Server, dir: &InstanceDir) -> Result<()> {
 /// A server handling one request, and the way to report progress to the client.
 struct RequestContext<'a> {
     server: &'a Server,
+    files: NamedFiles,
     report_progress: &'a mut dyn FnMut(&PassProgress) -> bool,
 }
 
@@ -326,6 +329,10 @@ impl RequestContext<'_> {
 impl AttributeTarget for RequestContext<'_> {
     fn disk(&self) -> &Disk {
         &self.server.disk
+    }
+
+    fn named_file(&self, path: &Path) -> Result<(File, PathBuf)> {
+        self.files.find(path)
     }
 
     fn initialise(&mut self, size_bytes: u64) -> Result<()> {
@@ -353,18 +360,28 @@ impl AttributeTarget for RequestContext<'_> {
 }
 
 impl RequestHandler for Server {
-    fn handle(&self, request: Request, report_progress: &mut dyn FnMut(&PassProgress) -> bool) -> Response {
-        let mut context = RequestContext { server: self, report_progress };
+    fn handle(
+        &self,
+        mut request: Request,
+        fds: Vec<OwnedFd>,
+        report_progress: &mut dyn FnMut(&PassProgress) -> bool,
+    ) -> Response {
+        let files = match &mut request {
+            Request::Set { files, .. } | Request::Write { files, .. } => std::mem::take(files),
+            _ => Vec::new(),
+        };
+        let files = NamedFiles::received(files, fds);
+        let mut context = RequestContext { server: self, files, report_progress };
         let result = match request {
             Request::Show {} => Ok(Response::Report(Box::new(report::report(self)))),
             Request::Get { attribute } => {
                 attributes::find(&attribute).and_then(|a| a.show(&self.disk)).map(Response::Value)
             }
-            Request::Set { changes } => {
+            Request::Set { changes, .. } => {
                 let changed = context.set(&changes);
                 changed.and(self.hand_over()).map(|()| Response::Done)
             }
-            Request::Write { attribute, text } => {
+            Request::Write { attribute, text, .. } => {
                 let written = attributes::write(&mut context, &attribute, &text);
                 let written = written.and(self.hand_over());
                 // The writer of a file gets the error number only.

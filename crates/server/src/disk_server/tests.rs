@@ -91,8 +91,11 @@ fn server(users: &Arc<AtomicUsize>) -> (Server, tempfile::TempDir) {
 }
 
 fn write(server: &Server, attribute: &str, text: &str) -> Result<()> {
-    let request = Request::Write { attribute: attribute.into(), text: text.into() };
-    match server.handle(request, &mut |_| true) {
+    let opened = attributes::open_files([(attribute, text)], attributes::Syntax::Kernel);
+    let fds = opened.fds().iter().map(|fd| fd.try_clone_to_owned().unwrap()).collect();
+    let files = opened.named();
+    let request = Request::Write { attribute: attribute.into(), text: text.into(), files };
+    match server.handle(request, fds, &mut |_| true) {
         Response::Done => Ok(()),
         Response::Refused(e) => Err(e),
         other => panic!("{other:?}"),
@@ -186,7 +189,9 @@ fn disturb(server: &Server, random: &mut Random) {
         ("writeback", Err(e)) => assert_eq!(e.errno, Some(libc::ENODEV), "{e}"),
         (_, done) => done.unwrap(),
     }
-    let Response::Report(report) = server.handle(Request::Show {}, &mut |_| true) else { panic!() };
+    let Response::Report(report) = server.handle(Request::Show {}, Vec::new(), &mut |_| true) else {
+        panic!()
+    };
     assert_eq!(report.attributes["initstate"], "1");
 }
 
@@ -281,9 +286,10 @@ fn reports_and_attributes_do_not_wait_for_a_change_of_the_size() {
             s.spawn(|| write(server, attribute, text).unwrap());
             gate.wait();
             s.spawn(move || {
-                server.handle(Request::Show {}, &mut |_| true);
+                server.handle(Request::Show {}, Vec::new(), &mut |_| true);
                 for attribute in attributes::all() {
-                    server.handle(Request::Get { attribute: attribute.name.into() }, &mut |_| true);
+                    server
+                        .handle(Request::Get { attribute: attribute.name.into() }, Vec::new(), &mut |_| true);
                 }
                 // The test may have given up waiting.
                 let _ = answered.send(());
