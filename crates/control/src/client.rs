@@ -14,6 +14,7 @@ use crate::instance::loop_device::refuse_if_open;
 use crate::named_files::NamedFiles;
 use crate::report::ServerReport;
 use crate::report::keeper::KeeperReport;
+use pagefold_sys::peer::PeerCredentials;
 use pagefold_sys::signal::Termination;
 use pagefold_sys::{handover, pidfd, ready};
 use std::io::{BufReader, Write};
@@ -91,7 +92,27 @@ impl Client {
     /// Connects, although a signal may have stopped the server.
     fn open(dir: &InstanceDir) -> Result<Self> {
         let title = dir.title();
-        let path = dir.control_path();
+        let deadline = Instant::now() + FOLLOW_TIME;
+        let (stream, peer) = loop {
+            let (stream, peer) = Client::connect_to(dir)?;
+            // A server of root that is confined has become another user; root's state file names its process.
+            if crate::is_trusted(peer.uid) || dir.server_pid() == Some(peer.pid) {
+                break (stream, peer);
+            }
+            // The next server is recorded already, and has not taken the socket over yet.
+            if Instant::now() >= deadline || dir.keeper_process()?.is_none() {
+                return Err(CliError::new(
+                    Exit::Unavailable,
+                    format!("the server of {title} runs as user {}, which is not trusted", peer.uid),
+                ));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        Ok(Client::over(dir, stream, title, peer.pid))
+    }
+
+    fn connect_to(dir: &InstanceDir) -> Result<(UnixStream, PeerCredentials)> {
+        let (title, path) = (dir.title(), dir.control_path());
         let stream = UnixStream::connect(&path).map_err(|e| match e.kind() {
             std::io::ErrorKind::NotFound => no_control_socket(dir),
             // The server was killed and has not exited yet: the caller waits until it has.
@@ -101,14 +122,7 @@ impl Client {
             _ => CliError::io(format!("connecting to the server of {title} at '{}'", path.display()), &e),
         })?;
         let peer = pagefold_sys::peer::credentials(stream.as_fd())?;
-        // A server of root that is confined has become another user; root's state file names its process.
-        if !crate::is_trusted(peer.uid) && dir.server_pid() != Some(peer.pid) {
-            return Err(CliError::new(
-                Exit::Unavailable,
-                format!("the server of {title} runs as user {}, which is not trusted", peer.uid),
-            ));
-        }
-        Ok(Client::over(dir, stream, title, peer.pid))
+        Ok((stream, peer))
     }
 
     fn over(dir: &InstanceDir, stream: UnixStream, title: String, pid: i32) -> Self {

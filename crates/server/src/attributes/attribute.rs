@@ -37,6 +37,9 @@ pub trait AttributeTarget {
     /// The file that a change names as `path`, and its path when the command opened it.
     fn named_file(&self, path: &Path) -> Result<(File, PathBuf)>;
 
+    /// Opens a file anew, with the rights of the server's user.
+    fn reopen(&self, file: &File) -> Option<File>;
+
     /// Gives the disk, which has no size, a size and a store.
     fn initialise(&mut self, size_bytes: u64) -> Result<()>;
 

@@ -30,6 +30,10 @@ impl AttributeTarget for TestTarget {
         self.files.find(path)
     }
 
+    fn reopen(&self, _: &File) -> Option<File> {
+        None
+    }
+
     fn initialise(&mut self, size_bytes: u64) -> Result<()> {
         let live = self.disk.new_running(size_bytes)?;
         self.disk.lock().set_running(Some(Arc::new(live)));
@@ -89,6 +93,7 @@ fn medium(layout: LayoutKind) -> Medium {
         backing,
         path: "/var/backing".into(),
         file: Arc::new(std::fs::File::open("/dev/null").unwrap()),
+        alone: None,
         delay_us: 0,
         created: None,
         layout,

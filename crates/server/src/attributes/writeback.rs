@@ -31,7 +31,7 @@ pub(super) static TABLE: &[Attribute] = &[
     })
     .changed(backing, |t, v| match v {
         Value::Path(path) => {
-            let medium = Medium::of(t.named_file(&path)?)?;
+            let medium = Medium::of(t.named_file(&path)?, &|file| t.reopen(file))?;
             t.disk().change_setup(|setup| {
                 setup.medium = Some(medium);
                 Ok(())

@@ -20,6 +20,9 @@ use std::time::Duration;
 /// How long a server waits for requests of the former one.
 const FORMER_IO_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// Opens a file anew, so that this server has an open file that the next one can wait for; `None` if that is impossible.
+pub type Reopen<'a> = &'a dyn Fn(&File) -> Option<File>;
+
 /// The medium of a disk, with the settings of writeback.
 #[derive(Clone)]
 pub struct Medium {
@@ -27,6 +30,8 @@ pub struct Medium {
     pub backing: Arc<dyn Backing>,
     /// Its file, for the next server.
     pub file: Arc<File>,
+    /// The same, opened anew for this server; `None` if that was impossible.
+    pub alone: Option<Arc<File>>,
     /// The delay that is added to every request, microseconds.
     pub delay_us: u64,
     /// Its path, for reports.
@@ -65,10 +70,11 @@ pub fn open_named(path: &Path, force: bool) -> Result<(File, PathBuf)> {
 
 impl Medium {
     /// The medium on what [`open_named`] has returned.
-    pub fn of((file, path): (File, PathBuf)) -> Result<Self> {
+    pub fn of((file, path): (File, PathBuf), reopen: Reopen<'_>) -> Result<Self> {
         let (backing, file) = file_backing(file, &path)?;
         Ok(Medium {
             backing: Arc::new(backing),
+            alone: reopen(&file).map(Arc::new),
             file,
             delay_us: 0,
             path,
@@ -82,7 +88,10 @@ impl Medium {
     /// The medium for the store of a disk that outlives its server: it waits for the requests of the former server, and
     /// the next one for those of this.
     pub fn backing_alone(&self) -> Result<Arc<dyn Backing>> {
-        let backing = FileBacking::new_alone(&self.file, FileOptions::default(), FORMER_IO_TIMEOUT);
+        let alone = self.alone.as_ref().map(|file| file.try_clone()).transpose();
+        let alone = alone.map_err(|e| using(&self.path, &e))?;
+        let options = FileOptions::default();
+        let backing = FileBacking::reopened_alone(&self.file, alone, options, FORMER_IO_TIMEOUT);
         Ok(delayed(backing.map_err(|e| using(&self.path, &e))?, self.delay_us))
     }
 }
@@ -132,7 +141,11 @@ fn open_failure(path: &Path, e: &OpenError) -> CliError {
 }
 
 /// Makes the medium from the configuration and the open file; `None` if the disk has no backing.
-pub fn medium(config: Option<&BackingConfig>, file: Option<File>) -> Result<Option<Medium>> {
+pub fn medium(
+    config: Option<&BackingConfig>,
+    file: Option<File>,
+    reopen: Reopen<'_>,
+) -> Result<Option<Medium>> {
     let (config, file) = match (config, file) {
         (None, None) => return Ok(None),
         (Some(config), Some(file)) => (config, file),
@@ -141,6 +154,7 @@ pub fn medium(config: Option<&BackingConfig>, file: Option<File>) -> Result<Opti
     let (backing, file) = file_backing(file, &config.path)?;
     Ok(Some(Medium {
         backing: delayed(backing, config.delay_us),
+        alone: reopen(&file).map(Arc::new),
         file,
         delay_us: config.delay_us,
         path: config.path.clone(),

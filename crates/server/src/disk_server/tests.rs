@@ -84,7 +84,9 @@ fn server(users: &Arc<AtomicUsize>) -> (Server, tempfile::TempDir) {
         export: Box::new(NoExport { users: users.clone(), gate: None, end: Default::default() }),
         swap_warning: None,
         warnings: Vec::new(),
-        created: None,
+        broker: None,
+        confinement: Default::default(),
+        has_created: false,
     };
     let server = Server::new(&dir, parts, None, None, None, wake_pair().unwrap().0);
     (server, folder)
@@ -257,7 +259,7 @@ fn a_disk_in_use_is_not_reset_and_one_that_gets_no_size_can_try_again() {
     assert!(server.disk.running().is_none());
     write(&server, "algorithm_params", "level=7").unwrap();
     write(&server, "disksize", "1M").unwrap();
-    assert_eq!(server.dir.read_state().map(|s| s.size_bytes), Some(1 << 20));
+    assert_eq!(server.disk.size_bytes(), 1 << 20);
     server.disk.device().write_at(0, &[7; 8192]).unwrap();
     users.store(1, Ordering::Relaxed);
     assert_eq!(write(&server, "reset", "1").unwrap_err().exit, Exit::Busy);
@@ -266,7 +268,7 @@ fn a_disk_in_use_is_not_reset_and_one_that_gets_no_size_can_try_again() {
     assert_eq!(byte, [7]);
     users.store(0, Ordering::Relaxed);
     write(&server, "reset", "1").unwrap();
-    assert_eq!(server.dir.read_state().map(|s| s.size_bytes), Some(0));
+    assert_eq!(server.disk.size_bytes(), 0);
     // A disk without a size can be reset too: its settings are lost.
     write(&server, "comp_algorithm", "zstd").unwrap();
     write(&server, "reset", "1").unwrap();
