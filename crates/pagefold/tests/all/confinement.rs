@@ -3,6 +3,7 @@
 //! The program that tests run has the hole (the feature `planted-hole` of the codecs), the one that people get has not.
 
 use crate::image_mount::{MountSandbox, server, wait_until};
+use crate::support::Sandbox;
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
@@ -19,8 +20,7 @@ fn image_of(sandbox: &MountSandbox, wishes: &[String]) -> PathBuf {
     let tree = sandbox.inner.path("wishes");
     fs::create_dir_all(&tree).unwrap();
     for (n, wish) in wishes.iter().enumerate() {
-        let mark: String = " :ELOH DETNALP".chars().rev().collect();
-        let mut text = format!("{mark}{wish}\n").into_bytes();
+        let mut text = planted(wish);
         text.resize(FILE_BYTES, b'.');
         fs::write(tree.join(n.to_string()), text).unwrap();
     }
@@ -30,35 +30,42 @@ fn image_of(sandbox: &MountSandbox, wishes: &[String]) -> PathBuf {
     image
 }
 
+/// The bytes with which the hole carries out a wish.
+pub fn planted(wish: &str) -> Vec<u8> {
+    let mark: String = " :ELOH DETNALP".chars().rev().collect();
+    format!("{mark}{wish}\n").into_bytes()
+}
+
 /// The answers of the hole, of a program that prints or mounts.
 fn answer_in(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).lines().next().unwrap_or_default().to_string()
 }
 
 /// Things that an attacker wants as root, without harm if they are granted.
-struct Wishes {
-    list: Vec<String>,
+pub struct Wishes {
+    pub list: Vec<String>,
     _tcp: TcpListener,
     _unix: UnixListener,
 }
 
 impl Wishes {
-    fn new(sandbox: &MountSandbox) -> Self {
+    pub fn new(sandbox: &Sandbox) -> Self {
         let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
-        let path = sandbox.inner.path("socket");
+        let path = sandbox.path("socket");
         let unix = UnixListener::bind(&path).unwrap();
-        let secret = sandbox.inner.path("secret");
+        let secret = sandbox.path("secret");
         fs::write(&secret, "secret").unwrap();
         fs::set_permissions(&secret, PermissionsExt::from_mode(0o600)).unwrap();
-        let point = sandbox.inner.path("point");
+        let point = sandbox.path("point");
         fs::create_dir(&point).unwrap();
+        fs::create_dir_all(sandbox.path("wishes")).unwrap();
         let this = std::process::id();
         let list = [
             "read /etc/shadow".to_string(),
             format!("read {}", secret.display()),
             format!("write {}", secret.display()),
-            format!("write {}", sandbox.inner.path("new").display()),
-            format!("chmod {}", sandbox.inner.path("wishes").display()),
+            format!("write {}", sandbox.path("new").display()),
+            format!("chmod {}", sandbox.path("wishes").display()),
             format!("trace {this}"),
             format!("signal {this}"),
             format!("tcp {}", tcp.local_addr().unwrap()),
@@ -70,15 +77,15 @@ impl Wishes {
     }
 }
 
-fn unmount_point(sandbox: &MountSandbox) {
-    let _ = rustix::mount::unmount(sandbox.inner.path("point"), rustix::mount::UnmountFlags::DETACH);
+pub fn unmount_point(sandbox: &Sandbox) {
+    let _ = rustix::mount::unmount(sandbox.path("point"), rustix::mount::UnmountFlags::DETACH);
 }
 
 #[test]
 fn a_hole_in_a_decoder_of_a_mount_gives_an_attacker_nothing() {
     let test = "a_hole_in_a_decoder_of_a_mount_gives_an_attacker_nothing";
     let Some(sandbox) = MountSandbox::new(test) else { return };
-    let wishes = Wishes::new(&sandbox);
+    let wishes = Wishes::new(&sandbox.inner);
     let image = image_of(&sandbox, &wishes.list);
     let mount = format!("image mount {} {}", image.display(), sandbox.at.display());
     let read = |n: usize| fs::read(sandbox.at.join(n.to_string())).map(|bytes| answer_in(&bytes));
@@ -95,7 +102,7 @@ fn a_hole_in_a_decoder_of_a_mount_gives_an_attacker_nothing() {
         assert!(answer == "granted" || needs_capability, "{wish}: {answer}");
     }
     sandbox.ok(&sandbox.words("unmount", ""));
-    unmount_point(&sandbox);
+    unmount_point(&sandbox.inner);
     let _ = fs::remove_file(sandbox.inner.path("new"));
 
     sandbox.ok(&mount);
@@ -142,14 +149,14 @@ fn log(sandbox: &MountSandbox) -> String {
 fn a_hole_in_a_decoder_of_a_command_that_prints_gives_an_attacker_nothing() {
     let test = "a_hole_in_a_decoder_of_a_command_that_prints_gives_an_attacker_nothing";
     let Some(sandbox) = MountSandbox::new(test) else { return };
-    let wishes = Wishes::new(&sandbox);
+    let wishes = Wishes::new(&sandbox.inner);
     let image = image_of(&sandbox, &wishes.list);
     for (n, wish) in wishes.list.iter().enumerate() {
         let cat = format!("image cat {} /{n}", image.display());
         let free = sandbox.inner.command(&cat).env("PAGEFOLD_CONFINEMENT", "off").output().unwrap();
         let answer = answer_in(&free.stdout);
         assert_eq!(answer, "granted", "{wish}");
-        unmount_point(&sandbox);
+        unmount_point(&sandbox.inner);
         let _ = fs::remove_file(sandbox.inner.path("new"));
         let confined = sandbox.inner.command(&cat).output().unwrap();
         let answer = answer_in(&confined.stdout);
