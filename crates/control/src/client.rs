@@ -11,13 +11,15 @@ use super::report::writeback::{PassProgress, PassReport};
 use crate::error::{CliError, Exit, Result};
 use crate::instance::InstanceDir;
 use crate::instance::loop_device::refuse_if_open;
+use crate::named_files::NamedFiles;
 use crate::report::ServerReport;
 use crate::report::keeper::KeeperReport;
+use pagefold_sys::peer::PeerCredentials;
 use pagefold_sys::signal::Termination;
-use pagefold_sys::{pidfd, ready};
+use pagefold_sys::{handover, pidfd, ready};
 use std::io::{BufReader, Write};
 use std::ops::ControlFlow;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -90,7 +92,27 @@ impl Client {
     /// Connects, although a signal may have stopped the server.
     fn open(dir: &InstanceDir) -> Result<Self> {
         let title = dir.title();
-        let path = dir.control_path();
+        let deadline = Instant::now() + FOLLOW_TIME;
+        let (stream, peer) = loop {
+            let (stream, peer) = Client::connect_to(dir)?;
+            // A server of root that is confined has become another user; root's state file names its process.
+            if crate::is_trusted(peer.uid) || dir.server_pid() == Some(peer.pid) {
+                break (stream, peer);
+            }
+            // The next server is recorded already, and has not taken the socket over yet.
+            if Instant::now() >= deadline || dir.keeper_process()?.is_none() {
+                return Err(CliError::new(
+                    Exit::Unavailable,
+                    format!("the server of {title} runs as user {}, which is not trusted", peer.uid),
+                ));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        Ok(Client::over(dir, stream, title, peer.pid))
+    }
+
+    fn connect_to(dir: &InstanceDir) -> Result<(UnixStream, PeerCredentials)> {
+        let (title, path) = (dir.title(), dir.control_path());
         let stream = UnixStream::connect(&path).map_err(|e| match e.kind() {
             std::io::ErrorKind::NotFound => no_control_socket(dir),
             // The server was killed and has not exited yet: the caller waits until it has.
@@ -100,14 +122,7 @@ impl Client {
             _ => CliError::io(format!("connecting to the server of {title} at '{}'", path.display()), &e),
         })?;
         let peer = pagefold_sys::peer::credentials(stream.as_fd())?;
-        // A server of root that is confined has become another user; root's state file names its process.
-        if !crate::is_trusted(peer.uid) && dir.server_pid() != Some(peer.pid) {
-            return Err(CliError::new(
-                Exit::Unavailable,
-                format!("the server of {title} runs as user {}, which is not trusted", peer.uid),
-            ));
-        }
-        Ok(Client::over(dir, stream, title, peer.pid))
+        Ok((stream, peer))
     }
 
     fn over(dir: &InstanceDir, stream: UnixStream, title: String, pid: i32) -> Self {
@@ -155,25 +170,31 @@ impl Client {
         expect!(self, response, Response::Value(value) => value)
     }
 
-    /// Sets attributes. Calls `report_progress` while a change writes back pages.
-    pub fn set(&mut self, changes: &[String], report_progress: &mut dyn FnMut(&PassProgress)) -> Result<()> {
+    /// Sets attributes. `files` are those that the changes name. Calls `report_progress` while a change writes back pages.
+    pub fn set(
+        &mut self,
+        changes: &[String],
+        files: &NamedFiles,
+        report_progress: &mut dyn FnMut(&PassProgress),
+    ) -> Result<()> {
         if changes.iter().any(|change| change.starts_with("reset=")) {
             refuse_if_open(&self.dir)?;
         }
-        let request = Request::Set { changes: changes.to_vec() };
-        let response = self.request_with_progress(&request, SET_TIMEOUT, None, report_progress)?;
+        let request = Request::Set { changes: changes.to_vec(), files: files.named() };
+        let response = self.request_with_files(&request, files, report_progress)?;
         expect!(self, response, Response::Done => ())
     }
 
     /// Sets an attribute as a write of `text` to its file in the attribute tree does. Errors have an error number if zram
-    /// has the case.
-    pub fn write_attribute(&mut self, attribute: &str, text: &str) -> Result<()> {
+    /// has the case. `files` are those that the text names.
+    pub fn write_attribute(&mut self, attribute: &str, text: &str, files: &NamedFiles) -> Result<()> {
         // As in the kernel, a text that is refused is an error whether the device is in use or not.
         if attribute == "reset" && text.trim_end().parse::<u16>().is_ok_and(|number| number > 0) {
             refuse_if_open(&self.dir)?;
         }
-        let request = Request::Write { attribute: attribute.to_string(), text: text.to_string() };
-        let response = self.request_with_progress(&request, SET_TIMEOUT, None, &mut |_| {})?;
+        let request =
+            Request::Write { attribute: attribute.to_string(), text: text.to_string(), files: files.named() };
+        let response = self.request_with_files(&request, files, &mut |_| {})?;
         expect!(self, response, Response::Done => ())
     }
 
@@ -308,6 +329,27 @@ impl Client {
         report_progress: &mut dyn FnMut(&PassProgress),
     ) -> Result<Response> {
         self.send(request, timeout)?;
+        self.receive_with_progress(timeout, signals, report_progress)
+    }
+
+    /// The same for a request that sets attributes, with the files that it names.
+    fn request_with_files(
+        &mut self,
+        request: &Request,
+        files: &NamedFiles,
+        report_progress: &mut dyn FnMut(&PassProgress),
+    ) -> Result<Response> {
+        let sent = self.send_line_with(&protocol::line(request)?, &files.fds(), SET_TIMEOUT);
+        sent.map_err(|e| self.no_response(&e, SET_TIMEOUT))?;
+        self.receive_with_progress(SET_TIMEOUT, None, report_progress)
+    }
+
+    fn receive_with_progress(
+        &mut self,
+        timeout: Duration,
+        signals: Option<&Termination>,
+        report_progress: &mut dyn FnMut(&PassProgress),
+    ) -> Result<Response> {
         let mut reader = BufReader::new(&self.stream);
         let mut interrupted = false;
         loop {
@@ -341,9 +383,14 @@ impl Client {
     }
 
     fn send_line(&self, line: &[u8], timeout: Duration) -> std::io::Result<()> {
+        self.send_line_with(line, &[], timeout)
+    }
+
+    fn send_line_with(&self, line: &[u8], fds: &[BorrowedFd<'_>], timeout: Duration) -> std::io::Result<()> {
         self.stream.set_write_timeout(Some(TIMEOUT))?;
         self.stream.set_read_timeout(Some(timeout))?;
-        match (&self.stream).write_all(line) {
+        let sent = handover::send_with_fds(&self.stream, line, fds);
+        match sent.and_then(|sent| (&self.stream).write_all(&line[sent.min(line.len())..])) {
             // A server with too many clients refuses before it reads the request: its response is there to be read.
             Err(e) if is_disconnect(e.kind()) => Ok(()),
             result => result,

@@ -10,6 +10,7 @@
 //! | `export_kind` | the table of exports |
 //! | `startup` | a command starts a server process and waits until its device is ready |
 //! | `removal` | the steps of removing a disk |
+//! | `named_files` | the files that requests name, which commands open |
 //! | `protocol`, `client` | the control socket: its messages, and the commands' side of it |
 //! | `report` | the reports of servers on themselves, as plain data |
 //! | `text` | times, counts and dates for people |
@@ -35,6 +36,7 @@ pub mod error;
 pub mod export_kind;
 pub mod instance;
 pub mod media;
+pub mod named_files;
 pub mod path;
 pub mod protocol;
 pub mod removal;

@@ -2,13 +2,14 @@
 //!
 //! A request is at most [`MAX_REQUEST`] bytes long, a response at most [`MAX_RESPONSE`]. The protocol is internal and
 //! has no versions: both ends are normally the same program, and a server refuses a request that it does not
-//! understand.
+//! understand. The descriptors of the files that a request names are attached to its first byte (SCM_RIGHTS).
 
 use super::report::disk::{ClassReport, Report};
 use super::report::mount::MountReport;
 use super::report::recompress::RecompressPassReport;
 use super::report::writeback::{PassProgress, PassReport};
 use crate::error::{CliError, Result};
+use crate::named_files::NamedFile;
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, Read};
 use std::time::Duration;
@@ -35,6 +36,8 @@ pub enum Request {
     Set {
         /// The changes.
         changes: Vec<String>,
+        /// The files that they name.
+        files: Vec<NamedFile>,
     },
     /// Set one attribute as a write to the file of that name in the attribute tree does: with the syntax of the kernel. The
     /// server sends progress while that writes back or compresses pages.
@@ -43,6 +46,8 @@ pub enum Request {
         attribute: String,
         /// The text that was written; a newline may end it.
         text: String,
+        /// The file that it names.
+        files: Vec<NamedFile>,
     },
     /// Write back pages. The server sends progress until the pass has ended.
     Writeback {
@@ -188,8 +193,8 @@ mod tests {
         for request in [
             Request::Show {},
             Request::Get { attribute: "size".into() },
-            Request::Set { changes: vec!["mem_limit=1G".into()] },
-            Request::Write { attribute: "disksize".into(), text: "1G\n".into() },
+            Request::Set { changes: vec!["mem_limit=1G".into()], files: Vec::new() },
+            Request::Write { attribute: "disksize".into(), text: "1G\n".into(), files: Vec::new() },
             Request::Writeback { pages: Pages::Idle { age_s: 600 } },
             Request::Writeback { pages: Pages::Ranges(vec![(1, 25000), (7, 7)]) },
             Request::BlockState { first: 7, last: None },

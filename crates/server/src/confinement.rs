@@ -15,6 +15,10 @@ const READABLE: [&str; 3] =
     ["/sys/devices/system/cpu", "/proc/sys/vm/overcommit_memory", "/sys/module/fuse/parameters/enable_uring"];
 /// ioctl(2): `FUSE_DEV_IOC_CLONE`.
 const CLONE_CHANNEL: u64 = 0x8004_E500;
+/// ioctl(2): `BLKDISCARD`, on a backing.
+const BLKDISCARD: u64 = 0x1277;
+/// Files about the machine that writeback and the reserve of a disk read: its pressure and available memory.
+const READABLE_BY_DISKS: [&str; 2] = ["/proc/pressure", "/proc/meminfo"];
 
 /// The kind of a process that parses foreign bytes.
 #[derive(Debug, Clone)]
@@ -22,6 +26,11 @@ pub enum Kind {
     /// That of a mounted image.
     Image {
         /// Whether requests come through io_uring.
+        rings: bool,
+    },
+    /// That of a disk.
+    Disk {
+        /// Whether requests, or I/O to a backing, may use io_uring.
         rings: bool,
     },
     /// A command that reads an image or an archive, and prints, or writes to files that are open.
@@ -37,9 +46,9 @@ pub enum Kind {
 
 /// Confines the calling process, which has one thread, as one of this kind.
 pub fn confine(kind: Kind) -> Result<ConfinementReport> {
-    let rings = matches!(kind, Kind::Image { rings: true });
+    let rings = matches!(kind, Kind::Image { rings: true } | Kind::Disk { rings: true });
     if std::env::var_os(VARIABLE).is_some_and(|value| value == "off") {
-        if let Kind::Image { .. } | Kind::Fetcher { .. } = kind {
+        if let Kind::Image { .. } | Kind::Disk { .. } | Kind::Fetcher { .. } = kind {
             privileges::drop_capabilities()?;
             privileges::forbid_dumps()?;
             if owner_uid() == 0 {
@@ -54,16 +63,21 @@ pub fn confine(kind: Kind) -> Result<ConfinementReport> {
         let (readable, writable) = (vec!["/".into()], cache.into_iter().collect());
         return apply(&Wall { readable, writable, asks_servers: true, ..Wall::default() });
     }
+    let injected = injected_panic::file().and_then(|file| file.parent().map(Into::into));
+    let of_disk = match kind {
+        Kind::Disk { .. } => READABLE_BY_DISKS.map(PathBuf::from).to_vec(),
+        _ => Vec::new(),
+    };
     let creates = match kind {
         Kind::Creating(creates) => Some(creates),
         _ => None,
     };
-    let injected = injected_panic::file().and_then(|file| file.parent().map(Into::into));
     let wall = Wall {
         changes_user: injected.is_none() && creates.is_none(),
-        readable: READABLE.map(Into::into).into_iter().chain(injected).collect(),
+        readable: READABLE.map(Into::into).into_iter().chain(of_disk).collect(),
+        writable: injected.into_iter().collect(),
         has_rings: rings,
-        ioctls: vec![CLONE_CHANNEL],
+        ioctls: vec![CLONE_CHANNEL, BLKDISCARD],
         creates,
         ..Wall::default()
     };

@@ -6,8 +6,8 @@
 //! written are dropped and counted, and the next line that is written is preceded by their number. The file is bounded
 //! (`log_bound`).
 //!
-//! The server of a disk calls [`start`] once the calling thread has dropped the capabilities that the new thread must
-//! not have. Before that, and in a process that never calls it, lines are written at once by the caller.
+//! The server of a disk calls [`start`] when it is confined: until then it has one thread. Before that, and in a process that
+//! never calls it, lines are written at once by the caller.
 
 use crate::log_bound::BoundedFile;
 use pagefold_control::error::{CliError, Result};

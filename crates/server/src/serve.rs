@@ -3,7 +3,7 @@
 //!
 //! [`pagefold_control::startup`] describes the handshake.
 
-use crate::disk_server::{self, KeptServer};
+use crate::disk_server;
 use crate::keeper::{self, Beginning, KeeperLink, State};
 use crate::startup::StartupChannel;
 use crate::{log, mount, panics};
@@ -98,21 +98,13 @@ fn take_over(start: &StartRequest, keeper: KeeperLink, state: State) -> Exit {
     let served = dir_of(start).and_then(|dir| match &start.config {
         ServerConfig::Image(config) => mount::run(config, &dir, mount::Origin::TakenOver(state), &mut keeper),
         ServerConfig::Disk(config) => {
-            let kept = unpacked(KeptServer::of(state), &mut keeper)?;
-            disk_server::run(config, &dir, disk_server::Origin::TakenOver(Box::new(kept)), &mut keeper)
+            disk_server::run(config, &dir, disk_server::Origin::TakenOver(state), &mut keeper)
         }
     });
     // A failure is reported already: before this server served, to the keeper.
     let exit = end(served);
     keeper.iter().for_each(KeeperLink::report_end);
     exit
-}
-
-/// The state, or the error, which is reported to the keeper.
-fn unpacked<T>(kept: Result<T>, keeper: &mut Option<KeeperLink>) -> Result<T> {
-    kept.inspect_err(|failure| {
-        keeper.take().iter().for_each(|keeper| keeper.report_failure(&failure.message));
-    })
 }
 
 /// The folder of an instance, whose log is bounded from now on.

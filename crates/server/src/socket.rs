@@ -7,11 +7,12 @@
 //! it disconnects or shuts down the sending half of its connection the pass ends.
 
 use pagefold_control::error::{CliError, Exit, Result};
+use pagefold_control::named_files::FILES_MAX;
 use pagefold_control::protocol::{self, MAX_REQUEST, Request, Response, SERVER_TIMEOUT};
 use pagefold_control::report::writeback::PassProgress;
-use pagefold_sys::ready;
+use pagefold_sys::{handover, ready};
 use std::io::{BufReader, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -28,9 +29,14 @@ const BACKLOG: i32 = 128;
 
 /// Handles the requests of commands.
 pub trait RequestHandler: Send + Sync + 'static {
-    /// Returns the response to one request. During a request that takes long, it calls `report_progress` now and then;
-    /// if that returns false the client has disconnected, or wants the request to end early.
-    fn handle(&self, request: Request, report_progress: &mut dyn FnMut(&PassProgress) -> bool) -> Response;
+    /// Returns the response to one request, to which `fds` were attached. During a request that takes long, it calls
+    /// `report_progress` now and then; if that returns false the client has disconnected, or wants the request to end early.
+    fn handle(
+        &self,
+        request: Request,
+        fds: Vec<OwnedFd>,
+        report_progress: &mut dyn FnMut(&PassProgress) -> bool,
+    ) -> Response;
 
     /// Called after the response was sent, or could not be sent.
     fn reply_sent(&self);
@@ -112,7 +118,7 @@ fn admit(stream: UnixStream, clients: &Arc<AtomicUsize>, handler: &Arc<impl Requ
 
 /// Serves the requests of one client until it disconnects, or the deadline of a request has passed.
 fn serve_client(stream: &UnixStream, handler: &impl RequestHandler) -> std::io::Result<()> {
-    let mut reader = BufReader::new(DeadlineReader { stream, deadline: Instant::now() });
+    let mut reader = BufReader::new(DeadlineReader { stream, deadline: Instant::now(), fds: Vec::new() });
     loop {
         // Each response that a client has received is a sign of life: a long list takes many requests.
         let deadline = Instant::now() + SERVER_TIMEOUT;
@@ -122,7 +128,8 @@ fn serve_client(stream: &UnixStream, handler: &impl RequestHandler) -> std::io::
             Ok(Some(line)) => match serde_json::from_slice(&line) {
                 Ok(request) => {
                     pagefold_sys::injected_panic::at(|| format!("control {request:?}"));
-                    handler.handle(request, &mut |p| send_progress(stream, p))
+                    let fds = std::mem::take(&mut reader.get_mut().fds);
+                    handler.handle(request, fds, &mut |p| send_progress(stream, p))
                 }
                 Err(e) => Response::Refused(CliError::usage(format!("the request cannot be parsed: {e}"))),
             },
@@ -162,12 +169,15 @@ fn time_left(deadline: Instant) -> std::io::Result<Duration> {
 struct DeadlineReader<'s> {
     stream: &'s UnixStream,
     deadline: Instant,
+    /// The descriptors that were attached to the bytes so far.
+    fds: Vec<OwnedFd>,
 }
 
 impl Read for DeadlineReader<'_> {
     fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
         self.stream.set_read_timeout(Some(time_left(self.deadline)?))?;
-        let mut stream = self.stream;
-        stream.read(buf)
+        let read = handover::recv_with_fds(self.stream, buf, &mut self.fds)?;
+        self.fds.truncate(FILES_MAX);
+        Ok(read)
     }
 }

@@ -52,6 +52,36 @@ pub fn recv_fd(socket: impl AsFd) -> Result<Option<OwnedFd>, SysError> {
     Ok(None)
 }
 
+/// Sends bytes with descriptors attached to the first of them, at most [`FDS_MAX`]. Returns how many bytes were sent, which is
+/// at least one of them.
+pub fn send_with_fds(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> std::io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(rustix::io::Errno::TOOBIG.into());
+    }
+    let send = || rustix::net::sendmsg(&socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL);
+    Ok(retry_on_intr(send)?)
+}
+
+/// Receives bytes, and adds the descriptors that are attached to them, with close-on-exec, to `fds`. Returns how many bytes
+/// came, 0 at the end.
+pub fn recv_with_fds(socket: impl AsFd, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) -> std::io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let receive = || {
+        let buffers = &mut [IoSliceMut::new(bytes)];
+        rustix::net::recvmsg(&socket, buffers, &mut control, RecvFlags::CMSG_CLOEXEC)
+    };
+    let received = retry_on_intr(receive)?;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(received) = message {
+            fds.extend(received);
+        }
+    }
+    Ok(received.bytes)
+}
+
 /// Most descriptors of one message (SCM_MAX_FD).
 pub const FDS_MAX: usize = 253;
 

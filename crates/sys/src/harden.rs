@@ -21,7 +21,7 @@ use rustix::process::{Resource, Rlimit};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SwapReport {
     /// The limit of locked memory (RLIMIT_MEMLOCK) is removed. New mappings are locked too, so with a limit the kernel
-    /// would refuse them once the process has dropped `CAP_IPC_LOCK`.
+    /// would refuse them once the process has dropped `CAP_IPC_LOCK`: then no memory is locked.
     pub lock_limit: Result<(), SysError>,
     /// Memory is locked: existing mappings at once, later mappings page by page when they are first used.
     pub memory_locked: Result<(), SysError>,
@@ -35,27 +35,35 @@ impl SwapReport {
     /// The settings that failed. If there are none, these settings make swapping to this process safe.
     pub fn refused(&self) -> Vec<&SysError> {
         let all = [&self.lock_limit, &self.memory_locked, &self.io_flusher, &self.oom_protected];
-        all.into_iter().filter_map(|r| r.as_ref().err()).collect()
+        let mut refused: Vec<_> = all.into_iter().filter_map(|r| r.as_ref().err()).collect();
+        // Without the limit, the lock was not tried.
+        refused.dedup();
+        refused
     }
 }
 
-/// Applies all settings; the report says which of them failed.
+/// Applies all settings; the report says which of them failed. Memory is locked only if its limit is removed: a process that
+/// drops its capabilities could map nothing more otherwise.
 ///
 /// Call it before the process starts other threads: the I/O flusher setting belongs to a thread, and only threads that
 /// this thread starts later inherit it.
 pub fn for_swap() -> SwapReport {
+    let lock_limit = lift_lock_limit();
     SwapReport {
-        lock_limit: lift_lock_limit(),
-        memory_locked: lock_memory(),
+        memory_locked: lock_limit.clone().and_then(|()| lock_memory()),
+        lock_limit,
         io_flusher: set_io_flusher(),
         oom_protected: protect_from_oom(),
     }
 }
 
 /// Locks the memory of a process whose parent has called [`for_swap`]: it has inherited the other settings, and may have no
-/// capability to make them again.
+/// capability to make them again. Fails if the limit of locked memory was not removed.
 pub fn lock_memory_again() -> Result<(), SysError> {
-    lock_memory()
+    match rustix::process::getrlimit(Resource::Memlock).current {
+        None => lock_memory(),
+        Some(_) => Err(SysError::new("locking memory below a limit (RLIMIT_MEMLOCK)", libc::EPERM)),
+    }
 }
 
 fn lift_lock_limit() -> Result<(), SysError> {
@@ -101,14 +109,14 @@ mod tests {
 
     #[test]
     fn refused_lists_each_failure() {
-        let error = SysError::new("x", libc::EPERM);
+        let [error, other] = ["x", "y"].map(|what| SysError::new(what, libc::EPERM));
         let report = SwapReport {
             lock_limit: Ok(()),
             memory_locked: Err(error.clone()),
             io_flusher: Ok(()),
-            oom_protected: Err(error.clone()),
+            oom_protected: Err(other.clone()),
         };
-        assert_eq!(report.refused(), [&error, &error]);
+        assert_eq!(report.refused(), [&error, &other]);
     }
 
     #[test]

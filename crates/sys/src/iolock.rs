@@ -5,8 +5,10 @@
 //! opens it anew, and locks one byte of that open file: the next process gets the lock when nothing is under way any more.
 
 use crate::SysError;
+use rustix::fs::OFlags;
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileTypeExt;
 use std::time::{Duration, Instant};
 
 /// The byte that is locked: the last one that a file can have.
@@ -16,23 +18,38 @@ const NO_LOCKS: [i32; 4] = [libc::ENOLCK, libc::EOPNOTSUPP, libc::ENOSYS, libc::
 /// The pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Opens `file` anew for reading and writing, and waits until no I/O is under way through another file that this function
-/// has returned, in this process or another, and all descriptors of that are closed. Fails with ETIMEDOUT after `limit`.
+/// Opens a regular file or block device anew, which is open for reading and writing: the result has its own locks and flags.
+///
+/// Another process may ask this one to do that: so a descriptor that shows no right to read and write everything is refused, such
+/// as one of a path alone (O_PATH).
+pub fn reopen(file: &File) -> Result<File, SysError> {
+    let failed = |e: &std::io::Error| SysError::io("opening the medium anew", e);
+    let flags = rustix::fs::fcntl_getfl(file).map_err(|e| failed(&e.into()))?;
+    let shown = flags & (OFlags::PATH | OFlags::RWMODE | OFlags::APPEND);
+    let kind = file.metadata().map_err(|e| failed(&e))?.file_type();
+    if shown != OFlags::RDWR || !(kind.is_file() || kind.is_block_device()) {
+        return Err(SysError::new("opening the medium anew", libc::EACCES));
+    }
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    OpenOptions::new().read(true).write(true).open(path).map_err(|e| failed(&e))
+}
+
+/// Waits until no I/O is under way through another file that this function has returned, in this process or another, and all
+/// descriptors of that are closed. `opened` is `file` [opened anew](reopen), if that was possible. Fails with ETIMEDOUT after
+/// `limit`.
 ///
 /// Returns `None` where that is impossible: only another process could open the file, or its file system has no locks.
 /// Then a thread must do its I/O itself, because it does not end before that. The I/O of files that were opened before has
 /// ended then too, if the file system has locks.
-pub fn open_alone(file: &File, limit: Duration) -> Result<Option<File>, SysError> {
-    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    let opened = OpenOptions::new().read(true).write(true).open(path);
+pub fn open_alone(file: &File, opened: Option<File>, limit: Duration) -> Result<Option<File>, SysError> {
     let deadline = Instant::now() + limit;
     loop {
         let taken = match &opened {
-            Ok(opened) => lock(opened, libc::F_OFD_SETLK).map(|_| true),
-            Err(_) => lock(file, libc::F_OFD_GETLK).map(|found| found == libc::F_UNLCK),
+            Some(opened) => lock(opened, libc::F_OFD_SETLK).map(|_| true),
+            None => lock(file, libc::F_OFD_GETLK).map(|found| found == libc::F_UNLCK),
         };
         match taken {
-            Ok(true) => return Ok(opened.ok()),
+            Ok(true) => return Ok(opened),
             Err(e) if NO_LOCKS.contains(&e.errno) => return Ok(None),
             Err(e) if !matches!(e.errno, libc::EAGAIN | libc::EACCES) => return Err(e),
             _ if Instant::now() >= deadline => {
@@ -59,6 +76,24 @@ fn lock(file: &File, command: libc::c_int) -> Result<libc::c_int, SysError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn open_alone(file: &File, limit: Duration) -> Result<Option<File>, SysError> {
+        super::open_alone(file, reopen(file).ok(), limit)
+    }
+
+    #[test]
+    fn a_descriptor_without_the_right_to_read_and_write_is_not_opened_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        std::fs::write(&path, "x").unwrap();
+        let open =
+            |flags: OFlags| File::from(rustix::fs::open(&path, flags, rustix::fs::Mode::empty()).unwrap());
+        reopen(&open(OFlags::RDWR)).unwrap();
+        for flags in [OFlags::PATH, OFlags::RDONLY, OFlags::WRONLY, OFlags::RDWR | OFlags::APPEND] {
+            assert_eq!(reopen(&open(flags)).unwrap_err().errno, libc::EACCES, "{flags:?}");
+        }
+        assert!(reopen(&OpenOptions::new().read(true).write(true).open("/dev/null").unwrap()).is_err());
+    }
 
     #[test]
     fn the_next_one_waits_until_all_descriptors_are_closed() {

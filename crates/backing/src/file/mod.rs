@@ -99,7 +99,17 @@ impl FileBacking {
     /// one has: opens the file anew, and waits until no request of the former process is under way. Fails after `limit`.
     /// Where the file cannot be opened anew or locked, each thread does its I/O itself: then it cannot die before that ends.
     pub fn new_alone(file: &File, options: FileOptions, limit: Duration) -> Result<Self, BackingError> {
-        match iolock::open_alone(file, limit)? {
+        Self::reopened_alone(file, iolock::reopen(file).ok(), options, limit)
+    }
+
+    /// The same with `reopened`, the file opened anew by [`iolock::reopen`], perhaps by another process. `None`: it could not be.
+    pub fn reopened_alone(
+        file: &File,
+        reopened: Option<File>,
+        options: FileOptions,
+        limit: Duration,
+    ) -> Result<Self, BackingError> {
+        match iolock::open_alone(file, reopened, limit)? {
             Some(opened) => Self::new(opened, options),
             None => {
                 let file = file.try_clone().map_err(|e| SysError::io("duplicating a descriptor", &e))?;

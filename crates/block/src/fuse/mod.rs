@@ -18,11 +18,11 @@ use crate::export_error::{ExportError, Unavailable};
 use fs::OneFile;
 pub use fs::{FILE_NAME, MAX_IO_BYTES};
 use pagefold_fuse::{
-    FuseError, FuseMount, Keep, KeptMount, MOUNT_NAME, Mounter, Serving, SessionEnd, Transport,
+    FuseError, FuseMount, Keep, KeptMount, MOUNT_NAME, Mounter, OwnedMount, Serving, SessionEnd, Transport,
     free_directory,
 };
-use pagefold_sys::{SysError, entropy, fusedev};
-use std::fs::OpenOptions;
+use pagefold_sys::mounts::DeviceNumber;
+use pagefold_sys::{entropy, fusedev};
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -46,29 +46,26 @@ impl FuseDisk {
         mount_point: &Path,
         threads: usize,
     ) -> Result<Self, ExportError> {
-        Self::mount_with(device, mount_point, threads.into(), false, || Ok(()))
+        let mount_point = free_directory(mount_point)?;
+        Self::mount_with(device, mount_point, threads.into(), false, Mounter::ThisProcess)
     }
 
-    /// Mounts like [`FuseDisk::mount`], with rings if `serving` has them, and calls `after_mount` on this thread before it
-    /// starts the session threads. If `is_kept`, another process can [take the file over](FuseDisk::take_over) when this one
-    /// has died, if the kernel allows that: see [`FuseDisk::kept`].
-    ///
-    /// The mount needs a privilege. The session threads need none, and inherit those that `after_mount` leaves.
+    /// Mounts like [`FuseDisk::mount`], with rings if `serving` has them, by `mounter`. If `is_kept`, another process can [take
+    /// the file over](FuseDisk::take_over) when this one has died, if the kernel allows that: see [`FuseDisk::kept`].
+    /// `mount_point` is a path from [`free_directory`]; a broker knows it itself.
     pub fn mount_with(
         device: Arc<dyn BlockDevice>,
-        mount_point: &Path,
+        mount_point: PathBuf,
         serving: Serving,
         is_kept: bool,
-        after_mount: impl FnOnce() -> Result<(), SysError>,
+        mounter: Mounter<'_>,
     ) -> Result<Self, ExportError> {
-        let mount_point = free_directory(mount_point)?;
         // A random number identifies the file even if another file system gets this device number later. Bit 40 is
         // set so that it never equals the root's number, and the top bits are 0 so that adding to it cannot overflow.
         let inode = entropy::random_u64()? >> 2 | 1 << 40;
         let warmup = Arc::new(ThreadWarmup::default());
         let file_system = OneFile::new(device, inode, warmup.clone());
         let request = fusedev::Request::private(MOUNT_NAME, MAX_IO_BYTES);
-        let mounter = Mounter::ThisProcess;
         let mut kept = None;
         let keep: Keep<'_> = Box::new(|mount| {
             kept = Some(mount);
@@ -76,23 +73,23 @@ impl FuseDisk {
         });
         let keep = is_kept.then_some(keep);
         let mount =
-            FuseMount::new_kept(file_system, mount_point, &request, mounter, serving, after_mount, keep)?;
+            FuseMount::new_kept(file_system, mount_point, &request, mounter, serving, || Ok(()), keep)?;
         let threads = warmup.report();
         Ok(FuseDisk { mount, inode, threads, kept })
     }
 
-    /// Serves the file with the number `inode` whose server has died, or is killed before this is called. `kept` is that of
-    /// its server, and `mount_point` is absolute and free of symbolic links. After a failure the mount is as it was.
+    /// Serves the file with the number `inode` of `mounted` whose server has died, or is killed before this is called. `kept` is
+    /// that of its server. After a failure the mount is as it was.
     pub fn take_over(
         device: Arc<dyn BlockDevice>,
-        mount_point: PathBuf,
+        mounted: Box<dyn OwnedMount>,
         inode: u64,
         kept: KeptMount,
     ) -> Result<Self, ExportError> {
         let for_the_next = kept.try_clone()?;
         let warmup = Arc::new(ThreadWarmup::default());
         let file_system = OneFile::new(device, inode, warmup.clone());
-        let mount = FuseMount::take_over(file_system, mount_point, false, kept)?;
+        let mount = FuseMount::take_over_mount(file_system, mounted, false, kept)?;
         let threads = warmup.report();
         Ok(FuseDisk { mount, inode, threads, kept: Some(for_the_next) })
     }
@@ -114,12 +111,9 @@ impl FuseDisk {
         self.mount.path().join(FILE_NAME)
     }
 
-    /// Makes the kernel cache the size that the device has now.
-    pub fn update_size(&self, len_bytes: u64) -> Result<(), ExportError> {
-        let path = self.file_path();
-        let file = OpenOptions::new().write(true).open(&path);
-        let resized = file.and_then(|file| file.set_len(len_bytes));
-        Ok(resized.map_err(|e| SysError::io(format!("resizing {}", path.display()), &e))?)
+    /// The device number of the file system.
+    pub fn device(&self) -> DeviceNumber {
+        self.mount.device()
     }
 
     /// The file's inode number, random.

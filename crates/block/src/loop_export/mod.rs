@@ -5,6 +5,9 @@
 //! swap like a disk. The export needs root; without it, or where a sandbox forbids mounting, [`LoopExport::start`]
 //! fails with [`ExportError::Unavailable`], and the caller may try another export.
 //!
+//! The process that serves may be confined: then another one mounts, attaches, resizes and detaches ([`LoopBroker`],
+//! [`OwnedLoop`]).
+//!
 //! A request passes from the loop driver to the FUSE file and is executed on a FUSE session thread. This module has no
 //! threads and no locks: [`LoopExport`] owns the loop device and the mount, and removes both in that order when it is
 //! stopped or dropped.
@@ -17,20 +20,20 @@
 //!
 //! This module does not make directories, keep state between runs, or unmount file systems that users mounted.
 
+mod attachment;
 mod cleanup;
 
 use crate::BlockDevice;
 pub use crate::export_error::{ExportError, Unavailable};
 use crate::fuse::{FuseDisk, MAX_IO_BYTES};
+pub use attachment::{LocalLoop, LoopBroker, LoopRequest, OwnedLoop};
 pub use cleanup::{CleanUp, clean_up};
-use cleanup::{detach_and_wait, in_use};
-use pagefold_fuse::{KeptMount, Rings, Serving, Transport};
+use pagefold_fuse::{KeptMount, Mounter, OwnedMount, Rings, Serving, Transport, free_directory};
 use pagefold_page::PAGE_SIZE;
-use pagefold_sys::loopdev::{self, AttachError, AttachedLoop, Detach, Detached, LoopIdentity};
-use pagefold_sys::privileges::{self, CapabilitySet};
+use pagefold_sys::blockuse::BlockUse;
+use pagefold_sys::loopdev::{self, Detach, LoopIdentity};
 use pagefold_sys::{fusedev, fusering};
-use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 /// Threads for the queue of each CPU, and entries of the ring of each: requests that the kernel hands to a thread
@@ -57,10 +60,6 @@ pub struct LoopOptions {
     pub sector_bytes: u32,
     /// The kernel's readahead for sequential buffered readers, KiB.
     pub read_ahead_kib: u64,
-    /// Drop every capability of the calling thread but these once the file is mounted; the session threads inherit the
-    /// rest. Without CAP_SYS_ADMIN this process can detach the loop device ([`LoopExport::detach`]) but not unmount: a
-    /// process with that capability has to call [`clean_up`].
-    pub keep_capabilities: Option<CapabilitySet>,
     /// Whether another process is to [take the export over](LoopExport::take_over) when this one has died. That is impossible
     /// with rings.
     pub is_kept: bool,
@@ -74,7 +73,6 @@ impl Default for LoopOptions {
             ring_bytes: RING_BYTES_MAX,
             sector_bytes: PAGE_SIZE as u32,
             read_ahead_kib: 128,
-            keep_capabilities: None,
             is_kept: false,
         }
     }
@@ -89,16 +87,13 @@ pub struct LoopExport {
 }
 
 /// A loop device whose server has died, for [`LoopExport::take_over`].
-#[derive(Debug)]
 pub struct KeptLoop {
     /// The FUSE mount of its file.
-    pub mount: KeptMount,
-    /// The number of that file.
-    pub inode: u64,
-    /// The block device, `/dev/loopN`.
-    pub path: PathBuf,
-    /// Its identity.
-    pub identity: LoopIdentity,
+    pub mounted: Box<dyn OwnedMount>,
+    /// The channels of the mount.
+    pub kept: KeptMount,
+    /// The loop device.
+    pub attached: Box<dyn OwnedLoop>,
 }
 
 /// How [`LoopExport::resize`] acts if the loop device has users.
@@ -120,34 +115,59 @@ impl LoopExport {
         mount_point: &Path,
         options: LoopOptions,
     ) -> Result<Self, ExportError> {
-        preflight(device.len_bytes())?;
+        check_size(device.len_bytes())?;
+        check_facilities()?;
+        let path = free_directory(mount_point)?;
+        let serving = serving(options);
         let disk =
-            FuseDisk::mount_with(device.clone(), mount_point, serving(options), options.is_kept, || {
-                options.keep_capabilities.map_or(Ok(()), privileges::drop_capabilities_except)
-            })?;
-        let attached = Attachment::new(&disk, options.sector_bytes)?;
-        tune(&attached.0.path, options, longest_request(disk.transport()));
-        Ok(LoopExport { attached, disk, device })
+            FuseDisk::mount_with(device.clone(), path, serving, options.is_kept, Mounter::ThisProcess)?;
+        let request = options.request(disk.transport());
+        let attached = LocalLoop::attach(&disk.file_path(), disk.device(), &request)?;
+        Self::over(device, disk, Box::new(attached))
+    }
+
+    /// As [`LoopExport::start`], by a confined process: `broker` mounts and attaches. [`check_facilities`] comes before this
+    /// process is confined.
+    pub fn start_by(
+        device: Arc<dyn BlockDevice>,
+        broker: &dyn LoopBroker,
+        options: LoopOptions,
+    ) -> Result<Self, ExportError> {
+        check_size(device.len_bytes())?;
+        let mounter = Mounter::Broker(broker);
+        let serving = serving(options);
+        let disk =
+            FuseDisk::mount_with(device.clone(), Default::default(), serving, options.is_kept, mounter)?;
+        let attached = broker.attach(&options.request(disk.transport()))?;
+        Self::over(device, disk, attached)
+    }
+
+    fn over(
+        device: Arc<dyn BlockDevice>,
+        disk: FuseDisk,
+        attached: Box<dyn OwnedLoop>,
+    ) -> Result<Self, ExportError> {
+        let attached = Attachment(attached);
+        match attached.0.identity().lo_inode == disk.inode() {
+            true => Ok(LoopExport { attached, disk, device }),
+            false => Err(ExportError::Session(
+                "the loop device is attached to another file than this export's".into(),
+            )),
+        }
     }
 
     /// Serves a loop device whose server has died, or is killed before this is called; its requests wait meanwhile. `device`
-    /// has the contents of the former one, and `mount_point` is absolute and free of symbolic links. After a failure the
-    /// loop device is as it was.
-    pub fn take_over(
-        device: Arc<dyn BlockDevice>,
-        mount_point: PathBuf,
-        kept: KeptLoop,
-    ) -> Result<Self, ExportError> {
-        let KeptLoop { mount, inode, path, identity } = kept;
-        let disk = FuseDisk::take_over(device.clone(), mount_point, inode, mount)?;
-        let backing_file = disk.file_path().into();
-        let attached = Attachment(AttachedLoop { path, identity, backing_file });
-        Ok(LoopExport { attached, disk, device })
+    /// has the contents of the former one. After a failure the loop device is as it was.
+    pub fn take_over(device: Arc<dyn BlockDevice>, kept: KeptLoop) -> Result<Self, ExportError> {
+        let KeptLoop { mounted, kept, attached } = kept;
+        let inode = attached.identity().lo_inode;
+        let disk = FuseDisk::take_over(device.clone(), mounted, inode, kept)?;
+        Ok(LoopExport { attached: Attachment(attached), disk, device })
     }
 
     /// The block device, `/dev/loopN`.
     pub fn device_path(&self) -> &Path {
-        &self.attached.0.path
+        self.attached.0.path()
     }
 
     /// The FUSE mount whose file is the loop device's.
@@ -158,20 +178,24 @@ impl LoopExport {
     /// The identity of this loop device, which differs from that of a later one with the same number. Record it for
     /// [`clean_up`].
     pub fn identity(&self) -> LoopIdentity {
-        self.attached.0.identity
+        self.attached.0.identity()
     }
 
     /// Whether the loop device is still attached to this export's file. Another privileged process may have detached
     /// it, and the number may then belong to another device.
     pub fn is_attached(&self) -> bool {
-        // If its status cannot be read, assume that nothing has changed.
-        loopdev::identity(self.device_path()).map_or(true, |found| found == Some(self.identity()))
+        self.attached.0.is_attached()
+    }
+
+    /// The mounts, swap and other claims of the loop device.
+    pub fn claims(&self) -> Vec<BlockUse> {
+        self.attached.0.claims()
     }
 
     /// Gives the file and the loop device the size of the device that is served, if the former server died while it changed
     /// that.
     pub fn complete_resize(&self) -> Result<(), ExportError> {
-        match loopdev::len_bytes(self.device_path())? == self.device.len_bytes() || !self.is_attached() {
+        match self.attached.0.len_bytes()? == self.device.len_bytes() || !self.is_attached() {
             true => Ok(()),
             false => self.resize(Users::Ignore, &mut || Ok(())),
         }
@@ -187,29 +211,16 @@ impl LoopExport {
         users: Users,
         change: &mut dyn FnMut() -> Result<(), E>,
     ) -> Result<(), E> {
-        let device = self.open(users)?;
-        drop_cache(&device);
+        self.attached.0.begin_resize(users)?;
         let changed = change();
-        self.disk.update_size(self.device.len_bytes())?;
-        drop_cache(&device);
-        loopdev::set_capacity(&device).map_err(ExportError::from)?;
+        self.attached.0.finish_resize(self.device.len_bytes())?;
         changed
-    }
-
-    /// Opens the loop device; with [`Users::Refuse`], so that no other process can claim it.
-    fn open(&self, users: Users) -> Result<File, ExportError> {
-        let AttachedLoop { path, identity, .. } = &self.attached.0;
-        let claim = users == Users::Refuse;
-        loopdev::open_if(path, *identity, claim)?.map_err(|taken| match taken {
-            Detached::Claimed => in_use(path),
-            _ => ExportError::Session(format!("{} is attached to another file now", path.display())),
-        })
     }
 
     /// Detaches the loop device and leaves the file mounted and served. Refuses like [`LoopExport::stop`] and can be
     /// repeated. A process that may not unmount calls this before it exits.
     pub fn detach(&self) -> Result<(), ExportError> {
-        self.attached.detach(Detach::IfUnclaimed)
+        self.attached.0.detach(Detach::IfUnclaimed)
     }
 
     /// Closes the export: detaches the loop device, unmounts the file, and joins the session threads.
@@ -217,8 +228,18 @@ impl LoopExport {
     /// Refuses with [`ExportError::InUse`] while the device is mounted, used as swap or otherwise claimed, and goes on
     /// serving. A process that merely has the device open gets errors afterwards. Can be repeated after any failure.
     pub fn stop(&mut self) -> Result<(), ExportError> {
-        self.attached.detach(Detach::IfUnclaimed)?;
+        self.attached.0.detach(Detach::IfUnclaimed)?;
         self.disk.stop()
+    }
+}
+
+impl LoopOptions {
+    fn request(&self, transport: &Transport) -> LoopRequest {
+        LoopRequest {
+            sector_bytes: self.sector_bytes,
+            read_ahead_kib: self.read_ahead_kib,
+            io_kib: longest_request(transport) as u64 >> 10,
+        }
     }
 }
 
@@ -259,11 +280,15 @@ fn choose_rings(threads: usize, queues: usize, bytes_max: u64) -> Option<Rings> 
     Some(Rings { threads_per_queue, entries, request_bytes })
 }
 
-/// Checks the size, the privilege and the drivers before anything is mounted.
-fn preflight(len_bytes: u64) -> Result<(), ExportError> {
+fn check_size(len_bytes: u64) -> Result<(), ExportError> {
     if !len_bytes.is_multiple_of(PAGE_SIZE as u64) || i64::try_from(len_bytes).is_err() {
         return Err(ExportError::BadSize { len_bytes });
     }
+    Ok(())
+}
+
+/// Checks the privilege and the drivers, before anything is mounted.
+pub fn check_facilities() -> Result<(), ExportError> {
     if !rustix::process::geteuid().is_root() {
         return Err(Unavailable::NotRoot.into());
     }
@@ -272,57 +297,15 @@ fn preflight(len_bytes: u64) -> Result<(), ExportError> {
     Ok(())
 }
 
-/// Writes and drops the pages of the device that the kernel caches for a process that has it open, so that they do not
-/// appear in the next contents. Without such a process there are none.
-fn drop_cache(device: &File) {
-    let _ = device.sync_data();
-    let _ = rustix::fs::fadvise(device, 0, None, rustix::fs::Advice::DontNeed);
-}
-
-/// Sets attributes of the request queue. They affect speed only, so a kernel that lacks one is no error.
-fn tune(path: &Path, options: LoopOptions, io_bytes: usize) {
-    let max_io_kib = io_bytes as u64 >> 10;
-    for (attribute, value) in [("read_ahead_kb", options.read_ahead_kib), ("max_sectors_kb", max_io_kib)] {
-        let _ = loopdev::set_queue(path, attribute, value);
-    }
-}
-
-/// A loop device that this process attached, detached on drop.
+/// A loop device of an export, detached on drop.
 ///
 /// A drop does not refuse because of users: the kernel detaches the device when the last of them closes it. Until then
 /// they get errors, because the file below is gone.
-struct Attachment(AttachedLoop);
-
-impl Attachment {
-    /// Attaches a loop device to the file. The open and the driver's reads of the file's attributes are requests to the
-    /// session threads of this process, which must already be running.
-    fn new(disk: &FuseDisk, sector_bytes: u32) -> Result<Self, ExportError> {
-        let file = loopdev::open(&disk.file_path(), libc::O_DIRECT)?;
-        let attached = loopdev::attach(&file, sector_bytes).map_err(|e| match e {
-            AttachError::Unavailable(e) => ExportError::from_facility(Unavailable::Loop, e),
-            AttachError::NoDirectIo => Unavailable::DirectIo.into(),
-            AttachError::Failed(e) => ExportError::System(e),
-        })?;
-        let attached = Attachment(attached);
-        match attached.0.identity.lo_inode == disk.inode() {
-            true => Ok(attached),
-            false => Err(ExportError::Session(
-                "the loop device is attached to another file than this export's".into(),
-            )),
-        }
-    }
-
-    fn detach(&self, how: Detach) -> Result<(), ExportError> {
-        match detach_and_wait(&self.0, how)? {
-            Detached::Claimed => Err(in_use(&self.0.path)),
-            Detached::Now | Detached::NotOurs | Detached::WhenClosed => Ok(()),
-        }
-    }
-}
+struct Attachment(Box<dyn OwnedLoop>);
 
 impl Drop for Attachment {
     fn drop(&mut self) {
-        let _ = self.detach(Detach::WhenLastUserCloses);
+        let _ = self.0.detach(Detach::WhenLastUserCloses);
     }
 }
 

@@ -59,6 +59,13 @@ impl UnixSocket {
         rustix::net::listen(&fd, BACKLOG).map_err(failed)?;
         Ok(UnixSocket { listener: fd, file: Some(file) })
     }
+
+    /// The socket that listens. Its file is not removed: the caller may have no right to that.
+    pub fn into_listener(self) -> OwnedFd {
+        let UnixSocket { listener, file } = self;
+        std::mem::forget(file);
+        listener
+    }
 }
 
 impl AsFd for UnixSocket {

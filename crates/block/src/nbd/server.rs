@@ -16,6 +16,7 @@ use super::report::{Event, Reporter};
 use super::tls::TlsConfig;
 use super::transport::Socket;
 use super::{Export, NbdError};
+use pagefold_sys::confine;
 use rustix::net::{Shutdown, shutdown};
 use std::cell::Cell;
 use std::io::ErrorKind;
@@ -117,7 +118,7 @@ impl Server {
         let shared = self.shared.clone();
         self.add(|| {
             Acceptor::start(listener, file, move |client| {
-                let own = rustix::process::geteuid().as_raw();
+                let own = confine::owner_uid();
                 match pagefold_sys::peer::credentials(client.as_fd()) {
                     Ok(peer) if may_connect(peer.uid, own) => shared.admit(client, None),
                     _ => shared

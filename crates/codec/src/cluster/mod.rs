@@ -27,7 +27,7 @@
 mod deflate;
 pub mod encode;
 #[cfg(feature = "planted-hole")]
-mod hole;
+pub(crate) mod hole;
 mod lz4;
 mod microlzma;
 mod source;

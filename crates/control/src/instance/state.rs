@@ -95,6 +95,18 @@ pub enum ExportState {
     },
 }
 
+impl ExportState {
+    /// Device path or NBD URI; empty until there is one.
+    pub fn device(&self) -> String {
+        match self {
+            ExportState::Nbd { uri } => uri.clone(),
+            ExportState::Loop { device, .. } => {
+                device.as_ref().map(|device| device.display().to_string()).unwrap_or_default()
+            }
+        }
+    }
+}
+
 /// The identity of the file that is attached to a loop device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoopBackingFile {
@@ -169,11 +181,7 @@ impl BackingFile {
 impl State {
     /// Device path or NBD URI; empty until there is one.
     pub fn device(&self) -> String {
-        match &self.export {
-            Some(ExportState::Nbd { uri }) => uri.clone(),
-            Some(ExportState::Loop { device: Some(device), .. }) => device.display().to_string(),
-            Some(ExportState::Loop { device: None, .. }) | None => String::new(),
-        }
+        self.export.as_ref().map(ExportState::device).unwrap_or_default()
     }
 
     /// The loop device, if it is still attached to this disk. Somebody may have detached it, and another program may

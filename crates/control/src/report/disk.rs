@@ -1,5 +1,6 @@
 //! The report on a disk: the JSON of `disk show`.
 
+use super::ConfinementReport;
 use super::keeper::KeeperReport;
 use super::recompress::RecompressStatus;
 use super::writeback::WritebackStatus;
@@ -57,6 +58,9 @@ pub struct Report {
     /// Whether the disk outlives it, and how often it did.
     #[serde(default)]
     pub keeper: KeeperReport,
+    /// How the server is confined.
+    #[serde(default)]
+    pub confinement: ConfinementReport,
     /// Requests by operation name.
     pub io: BTreeMap<String, IoReport>,
     /// Failures and waits.

@@ -6,7 +6,7 @@ use clap::{Args, ValueHint};
 use pagefold_control::error::Result;
 use pagefold_control::report::disk::Report;
 use pagefold_page::size::Human;
-use pagefold_server::attributes;
+use pagefold_server::attributes::{self, Syntax};
 
 /// The arguments of `disk set`.
 #[derive(Debug, Args)]
@@ -24,9 +24,11 @@ pub fn run(args: &SetArgs) -> Result<()> {
     for change in &args.changes {
         attributes::parse_change(change)?;
     }
+    let changes = args.changes.iter().filter_map(|change| change.split_once('='));
+    let files = attributes::open_files(changes, Syntax::Command);
     let mut bar = Bar::new(true);
     let done = super::find::with_client(&args.disk, |client| {
-        client.set(&args.changes, &mut |p| bar.show_pass(p, ["done", "written or saved"]))?;
+        client.set(&args.changes, &files, &mut |p| bar.show_pass(p, ["done", "written or saved"]))?;
         let is_limit = |change: &String| change.starts_with("mem_limit=");
         args.changes.iter().any(is_limit).then(|| client.show()).transpose()
     });

@@ -76,6 +76,7 @@ fn render(r: &Report, colours: bool) -> String {
         format!("process {}, {} export{through}, up {}", r.server.pid, r.export, age(r.created_unix_s));
     page.row("server", &server);
     page.row("if it dies", &r.keeper.in_words("the contents are lost"));
+    page.row("confined", &r.confinement.in_words());
     page.row("used by", &if r.used_by.is_empty() { "nobody".to_string() } else { r.used_by.join(", ") });
     if let Some(clients) = &r.clients {
         page.row("clients", &clients_row(clients));

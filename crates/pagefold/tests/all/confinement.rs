@@ -4,6 +4,7 @@
 
 use crate::image_mount::{MountSandbox, fetcher, server, wait_until};
 use crate::image_remote::{PATH, serving};
+use crate::support::Sandbox;
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
@@ -20,8 +21,7 @@ fn image_of(sandbox: &MountSandbox, wishes: &[String]) -> PathBuf {
     let tree = sandbox.inner.path("wishes");
     fs::create_dir_all(&tree).unwrap();
     for (n, wish) in wishes.iter().enumerate() {
-        let mark: String = " :ELOH DETNALP".chars().rev().collect();
-        let mut text = format!("{mark}{wish}\n").into_bytes();
+        let mut text = planted(wish);
         text.resize(FILE_BYTES, b'.');
         fs::write(tree.join(n.to_string()), text).unwrap();
     }
@@ -31,35 +31,42 @@ fn image_of(sandbox: &MountSandbox, wishes: &[String]) -> PathBuf {
     image
 }
 
+/// The bytes with which the hole carries out a wish.
+pub fn planted(wish: &str) -> Vec<u8> {
+    let mark: String = " :ELOH DETNALP".chars().rev().collect();
+    format!("{mark}{wish}\n").into_bytes()
+}
+
 /// The answers of the hole, of a program that prints or mounts.
 fn answer_in(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).lines().next().unwrap_or_default().to_string()
 }
 
 /// Things that an attacker wants as root, without harm if they are granted.
-struct Wishes {
-    list: Vec<String>,
+pub struct Wishes {
+    pub list: Vec<String>,
     _tcp: TcpListener,
     _unix: UnixListener,
 }
 
 impl Wishes {
-    fn new(sandbox: &MountSandbox) -> Self {
+    pub fn new(sandbox: &Sandbox) -> Self {
         let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
-        let path = sandbox.inner.path("socket");
+        let path = sandbox.path("socket");
         let unix = UnixListener::bind(&path).unwrap();
-        let secret = sandbox.inner.path("secret");
+        let secret = sandbox.path("secret");
         fs::write(&secret, "secret").unwrap();
         fs::set_permissions(&secret, PermissionsExt::from_mode(0o600)).unwrap();
-        let point = sandbox.inner.path("point");
+        let point = sandbox.path("point");
         fs::create_dir(&point).unwrap();
+        fs::create_dir_all(sandbox.path("wishes")).unwrap();
         let this = std::process::id();
         let list = [
             "read /etc/shadow".to_string(),
             format!("read {}", secret.display()),
             format!("write {}", secret.display()),
-            format!("write {}", sandbox.inner.path("new").display()),
-            format!("chmod {}", sandbox.inner.path("wishes").display()),
+            format!("write {}", sandbox.path("new").display()),
+            format!("chmod {}", sandbox.path("wishes").display()),
             format!("trace {this}"),
             format!("signal {this}"),
             format!("tcp {}", tcp.local_addr().unwrap()),
@@ -71,15 +78,15 @@ impl Wishes {
     }
 }
 
-fn unmount_point(sandbox: &MountSandbox) {
-    let _ = rustix::mount::unmount(sandbox.inner.path("point"), rustix::mount::UnmountFlags::DETACH);
+pub fn unmount_point(sandbox: &Sandbox) {
+    let _ = rustix::mount::unmount(sandbox.path("point"), rustix::mount::UnmountFlags::DETACH);
 }
 
 #[test]
 fn a_hole_in_a_decoder_of_a_mount_gives_an_attacker_nothing() {
     let test = "a_hole_in_a_decoder_of_a_mount_gives_an_attacker_nothing";
     let Some(sandbox) = MountSandbox::new(test) else { return };
-    let wishes = Wishes::new(&sandbox);
+    let wishes = Wishes::new(&sandbox.inner);
     let image = image_of(&sandbox, &wishes.list);
     grant_nothing_by_mounts(&sandbox, &wishes, &image.display().to_string());
 }
@@ -88,7 +95,7 @@ fn a_hole_in_a_decoder_of_a_mount_gives_an_attacker_nothing() {
 fn a_hole_in_a_decoder_of_a_mount_gives_nothing_if_the_image_is_on_a_server_too() {
     let test = "a_hole_in_a_decoder_of_a_mount_gives_nothing_if_the_image_is_on_a_server_too";
     let Some(sandbox) = MountSandbox::new(test) else { return };
-    let mut wishes = Wishes::new(&sandbox);
+    let mut wishes = Wishes::new(&sandbox.inner);
     // A server that is killed again and again takes long: one such wish stands for the others.
     wishes.list.retain(|wish| !["signal", "unix", "mount"].iter().any(|verb| wish.starts_with(verb)));
     let on_server = serving(&image_of(&sandbox, &wishes.list));
@@ -112,7 +119,7 @@ fn grant_nothing_by_mounts(sandbox: &MountSandbox, wishes: &Wishes, image: &str)
         assert!(answer == "granted" || needs_capability, "{wish}: {answer}");
     }
     sandbox.ok(&sandbox.words("unmount", ""));
-    unmount_point(sandbox);
+    unmount_point(&sandbox.inner);
     let _ = fs::remove_file(sandbox.inner.path("new"));
 
     sandbox.ok(&mount);
@@ -159,7 +166,7 @@ fn log(sandbox: &MountSandbox) -> String {
 fn a_hole_in_a_decoder_of_a_command_that_prints_gives_an_attacker_nothing() {
     let test = "a_hole_in_a_decoder_of_a_command_that_prints_gives_an_attacker_nothing";
     let Some(sandbox) = MountSandbox::new(test) else { return };
-    let wishes = Wishes::new(&sandbox);
+    let wishes = Wishes::new(&sandbox.inner);
     let image = image_of(&sandbox, &wishes.list);
     let on_server = serving(&image);
     let places = [image.display().to_string(), on_server.url(PATH)];
@@ -170,7 +177,7 @@ fn a_hole_in_a_decoder_of_a_command_that_prints_gives_an_attacker_nothing() {
         let free = sandbox.inner.command(&cat).env("PAGEFOLD_CONFINEMENT", "off").output().unwrap();
         let answer = answer_in(&free.stdout);
         assert_eq!(answer, "granted", "{wish} of {place}");
-        unmount_point(&sandbox);
+        unmount_point(&sandbox.inner);
         let _ = fs::remove_file(sandbox.inner.path("new"));
         let confined = sandbox.inner.command(&cat).output().unwrap();
         let answer = answer_in(&confined.stdout);
@@ -188,7 +195,7 @@ fn run(sandbox: &MountSandbox, words: &str, is_confined: bool) -> (Option<i32>, 
         command.env("PAGEFOLD_CONFINEMENT", "off");
     }
     let output = command.output().unwrap();
-    unmount_point(sandbox);
+    unmount_point(&sandbox.inner);
     let is_written = fs::remove_file(sandbox.inner.path("new")).is_ok();
     assert!(!(is_confined && is_written), "{words}");
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
@@ -202,7 +209,7 @@ fn was_killed((code, said): &(Option<i32>, String)) -> bool {
 fn a_hole_in_a_decoder_of_extract_gives_an_attacker_nothing_outside_of_the_directory() {
     let test = "a_hole_in_a_decoder_of_extract_gives_an_attacker_nothing_outside_of_the_directory";
     let Some(sandbox) = MountSandbox::new(test) else { return };
-    let Wishes { mut list, _tcp, _unix } = Wishes::new(&sandbox);
+    let Wishes { mut list, _tcp, _unix } = Wishes::new(&sandbox.inner);
     let dir = sandbox.inner.path("target");
     // Wishes inside of the directory, by the path that it has without the wall, and as the root. No word is there twice: LZ4
     // would store that as a match.
@@ -254,7 +261,7 @@ fn a_hole_in_a_decoder_of_extract_gives_an_attacker_nothing_outside_of_the_direc
 fn a_hole_in_a_decoder_of_a_command_that_writes_a_file_gives_an_attacker_nothing() {
     let test = "a_hole_in_a_decoder_of_a_command_that_writes_a_file_gives_an_attacker_nothing";
     let Some(sandbox) = MountSandbox::new(test) else { return };
-    let wishes = Wishes::new(&sandbox);
+    let wishes = Wishes::new(&sandbox.inner);
     let out = sandbox.inner.path("out");
     let has = |text: &str| {
         let written = fs::read(&out).unwrap_or_default();

@@ -6,6 +6,7 @@ mod confinement;
 mod confinement_libc;
 mod disk_backing;
 mod disk_block_state;
+mod disk_confinement;
 mod disk_databases;
 mod disk_gone;
 mod disk_instances;

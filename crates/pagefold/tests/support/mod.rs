@@ -314,6 +314,15 @@ impl Nbd {
         assert!(self.try_write(offset, data), "the server reports an error");
     }
 
+    /// Reads; an error if the server disconnects.
+    pub fn try_read(&mut self, offset: u64, buf: &mut [u8]) -> std::io::Result<()> {
+        use std::io::Read;
+        match self.try_request(0, offset, buf.len() as u32, &[])? {
+            0 => self.0.read_exact(buf),
+            errno => Err(std::io::Error::from_raw_os_error(errno as i32)),
+        }
+    }
+
     pub fn read(&mut self, offset: u64, buf: &mut [u8]) {
         use std::io::Read;
         assert_eq!(self.request(0, offset, buf.len() as u32, &[]), 0, "the server reports an error");

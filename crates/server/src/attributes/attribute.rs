@@ -5,6 +5,8 @@ use crate::disk::Disk;
 use pagefold_control::error::{CliError, Result};
 use pagefold_store::recompress::RecompressRequest;
 use pagefold_store::writeback::Selection;
+use std::fs::File;
+use std::path::{Path, PathBuf};
 
 /// Whether an attribute can be read, written, or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +33,12 @@ impl Access {
 pub trait AttributeTarget {
     /// The disk.
     fn disk(&self) -> &Disk;
+
+    /// The file that a change names as `path`, and its path when the command opened it.
+    fn named_file(&self, path: &Path) -> Result<(File, PathBuf)>;
+
+    /// Opens a file anew, with the rights of the server's user.
+    fn reopen(&self, file: &File) -> Option<File>;
 
     /// Gives the disk, which has no size, a size and a store.
     fn initialise(&mut self, size_bytes: u64) -> Result<()>;

@@ -7,10 +7,9 @@ use crate::disk::{self, Disk, PRIORITY_COUNT, Setup};
 use crate::log;
 use pagefold_control::config::CodecConfig;
 use pagefold_control::error::{CliError, Exit, Result};
-use std::fs::OpenOptions;
-use std::io::Read;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 
 /// Longest name of an algorithm in the kernel, with the byte that ends it there.
 const NAME_LEN_MAX: usize = 128;
@@ -58,7 +57,10 @@ pub(super) static TABLE: &[Attribute] = &[
     .file(0o200)
     .when(When::BeforeSize)
     .changed(parameters, |t, v| match v {
-        Value::Parameters(parameters) => t.disk().change_setup(|setup| set_parameters(setup, &parameters)),
+        Value::Parameters(parameters) => {
+            let t = &*t;
+            t.disk().change_setup(|setup| set_parameters(setup, &parameters, t))
+        }
         _ => Ok(()),
     }),
     Attribute::new(
@@ -188,7 +190,11 @@ fn parameters(text: &str, syntax: Syntax) -> Result<Value, Invalid> {
 }
 
 /// Sets the parameters that are given, and leaves the others. (The kernel's forgets these.)
-pub(super) fn set_parameters(setup: &mut Setup, given: &Parameters) -> Result<()> {
+pub(super) fn set_parameters(
+    setup: &mut Setup,
+    given: &Parameters,
+    target: &dyn AttributeTarget,
+) -> Result<()> {
     let invalid =
         |why: String| CliError::usage(format!("algorithm_params: {why} (EINVAL)")).with_errno(libc::EINVAL);
     let priority = match given.priority.map(usize::try_from) {
@@ -204,7 +210,7 @@ pub(super) fn set_parameters(setup: &mut Setup, given: &Parameters) -> Result<()
             found.ok_or_else(|| invalid(why()))?
         }
     };
-    let dictionary = given.dictionary.as_deref().map(read_dictionary).transpose()?;
+    let dictionary = given.dictionary.as_deref().map(|path| read_dictionary(path, target)).transpose()?;
     if let Some(codec) = setup.parameters_mut(priority) {
         codec.level = given.level.or(codec.level);
         codec.window_bits = given.window_bits.or(codec.window_bits);
@@ -213,23 +219,47 @@ pub(super) fn set_parameters(setup: &mut Setup, given: &Parameters) -> Result<()
     Ok(())
 }
 
-fn read_dictionary(path: &Path) -> Result<Vec<u8>> {
-    let failed = |why: &dyn std::fmt::Display| {
-        let message =
-            format!("algorithm_params: reading the dictionary '{}': {why} (EINVAL)", path.display());
-        CliError::new(Exit::Failed, message).with_errno(libc::EINVAL)
-    };
+/// The path of the dictionary that a text for `algorithm_params` names, if it names one.
+pub(super) fn dictionary_of(text: &str) -> Option<&Path> {
+    let named = syntax::words(text).filter(|(key, _)| *key == "dict").filter_map(|(_, value)| value);
+    named.filter(|path| !path.is_empty()).last().map(Path::new)
+}
+
+fn unreadable(path: &Path, why: &dyn std::fmt::Display) -> CliError {
+    let message = format!("algorithm_params: reading the dictionary '{}': {why} (EINVAL)", path.display());
+    CliError::new(Exit::Failed, message).with_errno(libc::EINVAL)
+}
+
+/// Opens a dictionary, for a command.
+pub(super) fn open_dictionary(path: &Path) -> Result<(File, PathBuf)> {
     if !path.is_absolute() {
-        return Err(failed(&"its path must be absolute"));
+        return Err(unreadable(path, &"its path must be absolute"));
     }
-    let mut bytes = Vec::new();
-    // The lock of the disk is held, and a pipe would have to wait for its other end.
+    // A pipe would have to wait for its other end.
     let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(|e| failed(&e))?;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path);
+    let file = file.map_err(|e| unreadable(path, &e))?;
+    match file.metadata().map_err(|e| unreadable(path, &e))?.is_file() {
+        true => Ok((file, path.into())),
+        false => Err(unreadable(path, &"it is no regular file")),
+    }
+}
+
+fn read_dictionary(path: &Path, target: &dyn AttributeTarget) -> Result<Vec<u8>> {
+    let failed = |e: &dyn std::fmt::Display| unreadable(path, e);
+    let (file, _) = target.named_file(path)?;
+    // The lock of the disk is held, and a pipe would have to wait for its other end.
     if !file.metadata().map_err(|e| failed(&e))?.is_file() {
         return Err(failed(&"it is no regular file"));
     }
-    file.take(DICTIONARY_LEN_MAX + 1).read_to_end(&mut bytes).map_err(|e| failed(&e))?;
+    // All descriptors of the file have one position.
+    let (mut bytes, mut piece) = (Vec::new(), [0; 4096]);
+    while (bytes.len() as u64) <= DICTIONARY_LEN_MAX {
+        match file.read_at(&mut piece, bytes.len() as u64).map_err(|e| failed(&e))? {
+            0 => break,
+            read => bytes.extend_from_slice(&piece[..read.min(piece.len())]),
+        }
+    }
     match bytes.len() as u64 {
         0 => Err(failed(&"it is empty")),
         1..=DICTIONARY_LEN_MAX => Ok(bytes),

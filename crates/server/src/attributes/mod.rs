@@ -22,6 +22,7 @@ use crate::disk::{self, Disk};
 use crate::similar::did_you_mean;
 use attribute::{When, named};
 use pagefold_control::error::{CliError, Result};
+use pagefold_control::named_files::NamedFiles;
 
 /// All attributes, in the order of listings.
 pub fn all() -> impl Iterator<Item = &'static Attribute> {
@@ -107,6 +108,33 @@ pub fn parse_change(text: &str) -> Result<(&'static Attribute, Value)> {
     Ok((attribute, attribute.parse(value, Syntax::Command)?))
 }
 
+/// Opens the files that these changes (attributes and their new texts) name, for a command: with its rights, for a server that
+/// opens no paths.
+pub fn open_files<'t>(changes: impl IntoIterator<Item = (&'t str, &'t str)>, syntax: Syntax) -> NamedFiles {
+    let mut files = NamedFiles::default();
+    for (name, text) in changes {
+        let text = match syntax {
+            Syntax::Command => text,
+            Syntax::Kernel => text.split('\0').next().unwrap_or_default(),
+        };
+        match name {
+            "backing_dev" => {
+                let path = writeback::path_of(text);
+                // The kernel overwrites whatever is there.
+                let opened = disk::open_named(&path, syntax == Syntax::Kernel);
+                files.add(path, opened);
+            }
+            "algorithm_params" => {
+                if let Some(path) = codecs::dictionary_of(text) {
+                    files.add(path.into(), codecs::open_dictionary(path));
+                }
+            }
+            _ => {}
+        }
+    }
+    files
+}
+
 /// Sets one attribute to a text with the kernel's syntax, in which a zero byte ends the text.
 pub fn write(target: &mut dyn AttributeTarget, name: &str, text: &str) -> Result<()> {
     let attribute = find(name)?;
@@ -119,7 +147,7 @@ pub fn write(target: &mut dyn AttributeTarget, name: &str, text: &str) -> Result
 /// Makes the parsed changes in order, after a dry run of all of them. An error with the code
 /// [`Exit::Usage`](pagefold_control::error::Exit::Usage) means that nothing was changed.
 pub fn apply(target: &mut dyn AttributeTarget, changes: Vec<(&'static Attribute, Value)>) -> Result<()> {
-    plan::check(target.disk(), &changes)?;
+    plan::check(target, &changes)?;
     writeback::check_marks(target.disk(), &changes)?;
     let mut made = Vec::new();
     for (attribute, value) in changes {

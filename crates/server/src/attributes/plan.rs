@@ -1,10 +1,10 @@
 //! A dry run of changes: every change is tried on a copy of the settings before the first one is made, so that a wrong
 //! value, in whatever place, leaves the disk as it is.
 
-use super::attribute::{Attribute, When, named};
+use super::attribute::{Attribute, AttributeTarget, When, named};
 use super::codecs;
 use super::values::Value;
-use crate::disk::{self, Disk, Medium, SIZE_MAX_BYTES, Setup};
+use crate::disk::{self, SIZE_MAX_BYTES, Setup};
 use crate::errors;
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_page::PageCount;
@@ -12,7 +12,8 @@ use pagefold_store::recompress::{RecompressError, RecompressRequest};
 use pagefold_store::writeback::{Selection, WritebackError};
 
 /// The disk as it would be after the changes so far.
-struct Planned {
+struct Planned<'a> {
+    target: &'a dyn AttributeTarget,
     setup: Setup,
     /// 0 without a size.
     size_bytes: u64,
@@ -20,10 +21,11 @@ struct Planned {
 }
 
 /// Refuses changes that would fail because of their values or because of the state of the disk.
-pub(super) fn check(disk: &Disk, changes: &[(&'static Attribute, Value)]) -> Result<()> {
+pub(super) fn check(target: &dyn AttributeTarget, changes: &[(&'static Attribute, Value)]) -> Result<()> {
+    let disk = target.disk();
     let setup = Setup::clone(&disk.setup());
     let has_backing = setup.medium.is_some();
-    let mut planned = Planned { setup, size_bytes: disk.size_bytes(), has_backing };
+    let mut planned = Planned { target, setup, size_bytes: disk.size_bytes(), has_backing };
     for (attribute, value) in changes {
         planned.check_present(attribute).map_err(|e| named(attribute.name, e))?;
         planned.change(attribute, value)?;
@@ -31,7 +33,7 @@ pub(super) fn check(disk: &Disk, changes: &[(&'static Attribute, Value)]) -> Res
     Ok(())
 }
 
-impl Planned {
+impl Planned<'_> {
     fn check_present(&self, attribute: &Attribute) -> Result<()> {
         match attribute.when {
             When::BeforeSize if self.size_bytes > 0 => Err(disk::has_size()),
@@ -45,13 +47,14 @@ impl Planned {
         match (attribute.name, value) {
             ("disksize", Value::Number(bytes)) => self.initialise(*bytes)?,
             ("reset", _) => {
-                *self = Planned { setup: Setup::default(), size_bytes: 0, has_backing: false };
+                (self.setup, self.size_bytes, self.has_backing) = (Setup::default(), 0, false);
             }
             (_, Value::Algorithm { priority, name }) => self.setup.choose(*priority, name),
-            (_, Value::Parameters(parameters)) => codecs::set_parameters(&mut self.setup, parameters)?,
-            (_, Value::Path { path, force }) => {
-                // Closed again: the change opens it, and a backing is open once at a time.
-                Medium::open(path, *force)?;
+            (_, Value::Parameters(parameters)) => {
+                codecs::set_parameters(&mut self.setup, parameters, self.target)?;
+            }
+            (_, Value::Path(path)) => {
+                self.target.named_file(path)?;
                 self.has_backing = true;
             }
             (_, Value::Pages(selection)) => self.check_selection(selection)?,

@@ -7,11 +7,14 @@ use pagefold_control::export_kind::ExportKind;
 use pagefold_control::instance::InstanceName;
 use pagefold_store::recompress::RecompressRequest;
 use pagefold_store::writeback::{LayoutKind, Selection};
+use std::fs::File;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// A server without an export.
 struct TestTarget {
     disk: Disk,
+    files: NamedFiles,
     written_back: Vec<Selection>,
     recompressed: Vec<RecompressRequest>,
     /// The error of the next pass of writeback.
@@ -21,6 +24,14 @@ struct TestTarget {
 impl AttributeTarget for TestTarget {
     fn disk(&self) -> &Disk {
         &self.disk
+    }
+
+    fn named_file(&self, path: &Path) -> Result<(File, PathBuf)> {
+        self.files.find(path)
+    }
+
+    fn reopen(&self, _: &File) -> Option<File> {
+        None
     }
 
     fn initialise(&mut self, size_bytes: u64) -> Result<()> {
@@ -59,7 +70,13 @@ fn target(medium: Option<Medium>) -> TestTarget {
         ..DiskConfig::new(1 << 20, "lz4", ExportKind::Nbd)
     };
     let disk = Disk::new(InstanceName::parse("disk0").unwrap(), &config, medium, None).unwrap();
-    TestTarget { disk, written_back: Vec::new(), recompressed: Vec::new(), pass_failure: None }
+    TestTarget {
+        disk,
+        files: NamedFiles::default(),
+        written_back: Vec::new(),
+        recompressed: Vec::new(),
+        pass_failure: None,
+    }
 }
 
 fn without_backing() -> TestTarget {
@@ -76,6 +93,7 @@ fn medium(layout: LayoutKind) -> Medium {
         backing,
         path: "/var/backing".into(),
         file: Arc::new(std::fs::File::open("/dev/null").unwrap()),
+        alone: None,
         delay_us: 0,
         created: None,
         layout,
@@ -86,7 +104,14 @@ fn medium(layout: LayoutKind) -> Medium {
 
 fn set(target: &mut TestTarget, changes: &[&str]) -> Result<()> {
     let parsed = changes.iter().map(|c| parse_change(c)).collect::<Result<_>>()?;
+    target.files = open_files(changes.iter().filter_map(|c| c.split_once('=')), Syntax::Command);
     apply(target, parsed)
+}
+
+/// As a write to the file of an attribute does.
+fn write(target: &mut TestTarget, name: &str, text: &str) -> Result<()> {
+    target.files = open_files([(name, text)], Syntax::Kernel);
+    super::write(target, name, text)
 }
 
 fn shown(target: &TestTarget, name: &str) -> String {

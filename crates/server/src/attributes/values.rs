@@ -24,13 +24,8 @@ pub enum Value {
     },
     /// Parameters of a codec.
     Parameters(Parameters),
-    /// A file or block device.
-    Path {
-        /// Its absolute path.
-        path: PathBuf,
-        /// Whether to overwrite other data on it.
-        force: bool,
-    },
+    /// A file or block device, by its absolute path.
+    Path(PathBuf),
     /// No value: the attribute is an action.
     Trigger,
 }

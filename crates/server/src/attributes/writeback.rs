@@ -30,10 +30,13 @@ pub(super) static TABLE: &[Attribute] = &[
         Ok(setup.medium.as_ref().map_or("none".to_string(), |m| m.path.display().to_string()))
     })
     .changed(backing, |t, v| match v {
-        Value::Path { path, force } => t.disk().change_setup(|setup| {
-            setup.medium = Some(Medium::open(&path, force)?);
-            Ok(())
-        }),
+        Value::Path(path) => {
+            let medium = Medium::of(t.named_file(&path)?, &|file| t.reopen(file))?;
+            t.disk().change_setup(|setup| {
+                setup.medium = Some(medium);
+                Ok(())
+            })
+        }
         _ => Ok(()),
     }),
     Attribute::new(
@@ -308,10 +311,13 @@ fn limit_enable(text: &str, syntax: Syntax) -> Result<Value, Invalid> {
     }
 }
 
-fn backing(text: &str, syntax: Syntax) -> Result<Value, Invalid> {
-    let path = PathBuf::from(text.strip_suffix('\n').unwrap_or(text));
-    // The kernel overwrites whatever is there.
-    Ok(Value::Path { path, force: syntax == Syntax::Kernel })
+fn backing(text: &str, _: Syntax) -> Result<Value, Invalid> {
+    Ok(Value::Path(path_of(text)))
+}
+
+/// The path that a text for `backing_dev` names.
+pub(super) fn path_of(text: &str) -> PathBuf {
+    PathBuf::from(text.strip_suffix('\n').unwrap_or(text))
 }
 
 fn mark(text: &str, syntax: Syntax) -> Result<Value, Invalid> {

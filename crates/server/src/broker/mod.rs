@@ -1,23 +1,27 @@
 //! The broker: a process with rights, for a server that is confined.
 //!
 //! A server forks it while it has one thread, before it is confined and before it parses the first foreign byte. The broker
-//! does what needs the user's rights later: it mounts and unmounts, writes files of the user, and starts keepers. Which mount,
-//! which files and which program is fixed when it is forked; a request names an operation and hardly more. So a server that an
+//! does what needs the user's rights later: it mounts and unmounts, attaches and resizes the loop device of a disk, writes files
+//! of the user, and starts keepers. Which mount, which files and which program is fixed when it is forked; a request names an operation and hardly more. So a server that an
 //! attacker has taken over can let it do only what the server would do anyway, to its own mount.
 //!
 //! | module | contents |
 //! |---|---|
 //! | `wire` | the messages between both |
-//! | `process` | the broker's side |
+//! | `process`, `disk` | the broker's side; the part for disks |
+//! | `loop_device` | the server's side for disks |
 //!
-//! The broker parses nothing of an image: of a request it reads a letter, a number, and bytes that it copies to a file. It
+//! The broker parses nothing of an image or a page: of a request it reads a letter, numbers, and bytes that it copies to a file. It
 //! ends when the server does. If it dies, a server that is kept ends too, and the next one has another.
 //!
 //! The name is Chromium's, whose sandboxed processes have a broker for the same purpose.
 
+mod disk;
+mod loop_device;
 mod process;
 mod wire;
 
+pub use disk::DiskDuties;
 use pagefold_control::error::{CliError, Result};
 use pagefold_fuse::{FuseError, OwnedMount};
 use pagefold_sys::SysError;

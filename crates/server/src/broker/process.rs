@@ -1,41 +1,88 @@
 //! The broker's process: one thread that carries out requests, until its server ends.
 
+use super::disk::DiskDuties;
 use super::wire::{self, Answer, Failure, Operation};
 use crate::keeper;
 use crate::mount::lists::ListFile;
 use pagefold_control::config::MountConfig;
 use pagefold_control::error::{CliError, Result};
-use pagefold_control::instance::state::MountState;
+use pagefold_control::instance::state::{MountState, Server};
 use pagefold_control::instance::{InstanceDir, RuntimeDir};
 use pagefold_control::startup::KeptKind;
 use pagefold_fuse::{MOUNT_NAME, OwnedMount, free_directory, mount_by_helper, mount_here};
 use pagefold_sys::fusermount::Mounted;
 use pagefold_sys::mounts::DeviceNumber;
-use pagefold_sys::pidfd::Identity;
+use pagefold_sys::pidfd::{Identity, Process};
 use pagefold_sys::privileges;
-use pagefold_sys::{detach, fork, fusedev, rundir};
+use pagefold_sys::{detach, fork, fusedev, harden, rundir};
+use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::Duration;
 
-/// The duties of a broker for the server of a mount, fixed when it is forked.
+/// The duties of a broker, fixed when it is forked.
 pub struct Duties {
     dir: InstanceDir,
-    state: MountState,
-    config: Box<MountConfig>,
+    object: Object,
     /// The request to start, JSON, for keepers; empty without one.
     start: Vec<u8>,
+}
+
+/// The object that a broker has duties for.
+enum Object {
+    Mount(MountDuties),
+    Disk(DiskDuties),
+}
+
+struct MountDuties {
+    state: MountState,
+    config: Box<MountConfig>,
+    /// Opened by the first request that needs it.
+    list: Option<ListFile>,
 }
 
 impl Duties {
     /// Those of the request `start` (`config`, and JSON). `state` is in the state file.
     pub fn new(dir: &InstanceDir, config: &MountConfig, state: MountState, start: &[u8]) -> Self {
-        Duties { dir: dir.clone(), state, config: Box::new(config.clone()), start: start.to_vec() }
+        let object = Object::Mount(MountDuties { state, config: Box::new(config.clone()), list: None });
+        Duties { dir: dir.clone(), object, start: start.to_vec() }
+    }
+
+    /// Those for the server of a disk.
+    pub fn of_disk(dir: &InstanceDir, disk: DiskDuties, start: &[u8]) -> Self {
+        Duties { dir: dir.clone(), object: Object::Disk(disk), start: start.to_vec() }
     }
 
     /// The mount point.
     pub fn mount_point(&self) -> &Path {
-        &self.state.mount_point
+        match &self.object {
+            Object::Mount(mount) => &mount.state.mount_point,
+            Object::Disk(disk) => disk.mount_point(),
+        }
+    }
+
+    /// Whether nothing but its files is left of the instance when its server has ended.
+    fn ends_with_its_files(&self) -> bool {
+        match &self.object {
+            Object::Mount(_) => true,
+            Object::Disk(disk) => disk.ends_with_its_files(),
+        }
+    }
+
+    fn kind(&self) -> KeptKind {
+        match &self.object {
+            Object::Mount(_) => KeptKind::Image,
+            Object::Disk(disk) => disk.kind(),
+        }
+    }
+
+    /// The mount of a former server, which this broker unmounts. That of a disk is unmounted by commands.
+    fn former_mount(&self) -> Option<Box<dyn OwnedMount>> {
+        let Object::Mount(MountDuties { state, .. }) = &self.object else { return None };
+        let (major, minor) = state.device?;
+        let (path, device) = (state.mount_point.clone(), DeviceNumber { major, minor });
+        Some(Box::new(Mounted::taken_over(path, device, rundir::effective_uid() != 0)))
     }
 }
 
@@ -56,14 +103,14 @@ pub fn start(duties: Duties, stream: UnixStream) -> Result<()> {
             }
         }
         let Some(stream) = fds.pop().map(UnixStream::from) else { return 1 };
-        let former = duties.state.device.map(|(major, minor)| {
-            let (path, device) = (duties.state.mount_point.clone(), DeviceNumber { major, minor });
-            let mounted = Mounted::taken_over(path, device, rundir::effective_uid() != 0);
-            Box::new(mounted) as Box<dyn OwnedMount>
-        });
+        if duties.kind().is_for_swap() {
+            // Its pages may be on the disk, while no server serves that.
+            let _ = harden::lock_memory_again();
+        }
         let name = duties.dir.name().as_str().to_string();
-        let start_keeper = keeper::starter(name, KeptKind::Image, duties.start.clone());
-        let process = BrokerProcess { duties, server, mounted: former, list: None, start_keeper };
+        let start_keeper = keeper::starter(name, duties.kind(), duties.start.clone());
+        let mounted = duties.former_mount();
+        let process = BrokerProcess { duties, server, mounted, start_keeper };
         u8::from(process.run(&stream).is_err())
     })?;
     Ok(())
@@ -74,8 +121,6 @@ struct BrokerProcess {
     /// The server, which has forked this process.
     server: Option<Identity>,
     mounted: Option<Box<dyn OwnedMount>>,
-    /// Opened by the first request that needs it.
-    list: Option<ListFile>,
     start_keeper: keeper::StartKeeper,
 }
 
@@ -109,7 +154,7 @@ impl BrokerProcess {
             bytes.map_err(|_| CliError::failed("a request without its number"))
         };
         match operation {
-            Operation::Mount => return self.mount(number()?),
+            Operation::Mount => return self.mount(usize::try_from(number()?).unwrap_or(usize::MAX)),
             Operation::OpenChannel => {
                 return Ok(Answer { fd: Some(fusedev::open()?.into()), ..Answer::default() });
             }
@@ -124,30 +169,92 @@ impl BrokerProcess {
             }
             Operation::CheckList => self.list()?.check()?,
             Operation::WriteList => self.list()?.write(&payload)?,
-            Operation::RemoveFiles => {
+            Operation::RemoveFiles if !self.duties.ends_with_its_files() => {
+                return Err(CliError::failed("commands clean up after this server").into());
+            }
+            Operation::RemoveFiles if self.duties.dir.exists() => {
                 let runtime = RuntimeDir::containing(&self.duties.dir)?;
                 let _locked = runtime.lock()?;
                 self.duties.dir.remove()?;
+            }
+            Operation::RemoveFiles => {}
+            Operation::Attach
+            | Operation::LoopStatus
+            | Operation::BeginResize
+            | Operation::FinishResize
+            | Operation::Detach
+            | Operation::Reopen
+            | Operation::RecordSize
+            | Operation::MarkEnded => {
+                let Duties { dir, object: Object::Disk(disk), .. } = &mut self.duties else {
+                    return Err(CliError::failed("this is the broker of a mount").into());
+                };
+                let mounted = self.mounted.as_ref().map(|mounted| mounted.device());
+                return disk.carry_out(dir, mounted, operation, Answer { payload, fd });
             }
         }
         Ok(Answer::default())
     }
 
     fn list(&mut self) -> Result<&ListFile> {
-        let config = self.duties.config.record.as_ref();
-        let config = config.ok_or_else(|| CliError::failed("no list is recorded"))?;
-        match &mut self.list {
+        let none = || CliError::failed("no list is recorded");
+        let Object::Mount(MountDuties { config, list, .. }) = &mut self.duties.object else {
+            return Err(none());
+        };
+        let config = config.record.as_ref().ok_or_else(none)?;
+        match list {
             Some(list) => Ok(list),
             list => Ok(list.insert(ListFile::open(config)?)),
         }
     }
 
-    fn mount(&mut self, read_bytes: u64) -> std::result::Result<Answer, Failure> {
-        let Duties { state, config, .. } = &self.duties;
+    fn mount(&mut self, read_bytes: usize) -> std::result::Result<Answer, Failure> {
         if self.mounted.is_some() {
-            return Err(Failure::Taken { path: state.mount_point.clone() });
+            return Err(Failure::Taken { path: self.duties.mount_point().to_path_buf() });
         }
-        let read_bytes = usize::try_from(read_bytes).unwrap_or(usize::MAX);
+        let (channel, mounted) = match &self.duties.object {
+            Object::Mount(mount) => mount.mount(read_bytes)?,
+            Object::Disk(disk) => disk.mount(read_bytes)?,
+        };
+        let DeviceNumber { major, minor } = mounted.device();
+        let is_by_helper = mounted.is_by_helper();
+        self.mounted = Some(mounted);
+        if let Duties { dir, object: Object::Mount(MountDuties { state, .. }), .. } = &mut self.duties {
+            state.device = Some((major, minor));
+            // Without it, the next server would not know which mount is its own.
+            dir.write_state(state)?;
+        }
+        let payload = serde_json::to_vec(&(major, minor, is_by_helper));
+        let payload = payload.map_err(|e| CliError::failed(e.to_string()))?;
+        Ok(Answer { payload, fd: Some(channel.into()) })
+    }
+
+    fn take_turn(&mut self, former: Option<OwnedFd>) -> Result<()> {
+        let server = self.server.clone().map(Into::into);
+        let Duties { dir, object, .. } = &mut self.duties;
+        if let Some(former) = former {
+            let recorded = match &*object {
+                Object::Mount(mount) => mount.state.server.as_ref(),
+                Object::Disk(disk) => disk.server(),
+            };
+            end_former(recorded, former.into())?;
+        }
+        match object {
+            Object::Mount(MountDuties { state, .. }) => {
+                state.server = server;
+                dir.write_state(state)
+            }
+            Object::Disk(disk) => {
+                disk.take_turn(dir, server);
+                Ok(())
+            }
+        }
+    }
+}
+
+impl MountDuties {
+    fn mount(&self, read_bytes: usize) -> std::result::Result<(File, Box<dyn OwnedMount>), Failure> {
+        let MountDuties { state, config, .. } = self;
         let request = fusedev::Request {
             source: state.image.as_os_str(),
             read_only: true,
@@ -159,26 +266,20 @@ impl BrokerProcess {
             ..fusedev::Request::private(MOUNT_NAME, read_bytes)
         };
         let path = free_directory(&state.mount_point)?;
-        let (channel, mounted) = match rundir::effective_uid() {
+        Ok(match rundir::effective_uid() {
             0 => mount_here(path, &request)?,
             _ => mount_by_helper(path, &request)?,
-        };
-        let DeviceNumber { major, minor } = mounted.device();
-        self.duties.state.device = Some((major, minor));
-        let is_by_helper = mounted.is_by_helper();
-        self.mounted = Some(mounted);
-        // Without it, the next server would not know which mount is its own.
-        self.duties.dir.write_state(&self.duties.state)?;
-        let payload = serde_json::to_vec(&(major, minor, is_by_helper));
-        let payload = payload.map_err(|e| CliError::failed(e.to_string()))?;
-        Ok(Answer { payload, fd: Some(channel.into()) })
+        })
     }
+}
 
-    fn take_turn(&mut self, former: Option<OwnedFd>) -> Result<()> {
-        keeper::end_former(former)?;
-        self.duties.state.server = self.server.clone().map(Into::into);
-        self.duties.dir.write_state(&self.duties.state)
-    }
+/// Ends the former server, and waits for that. A server could hand over the descriptor of any process: so the process that the
+/// state file names is killed, and the one that was handed over only waited for.
+fn end_former(recorded: Option<&Server>, former: Process) -> Result<()> {
+    let recorded = recorded.map(|server| Process::open(&server.into())).transpose()?.flatten();
+    recorded.map_or(Ok(()), |process| process.kill())?;
+    former.wait(Duration::MAX)?;
+    Ok(())
 }
 
 fn nothing_mounted() -> CliError {

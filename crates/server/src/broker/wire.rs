@@ -4,9 +4,11 @@
 //! length of the payload (`u32`, little-endian), then the payload. A descriptor is attached to the header (SCM_RIGHTS). The
 //! server waits for the answer to each request. The broker takes the server for hostile, and answers with JSON.
 
+use pagefold_block::loop_export::{ExportError, Unavailable};
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_fuse::FuseError;
 use pagefold_image::startup::list::LIST_BYTES_MAX;
+use pagefold_sys::blockuse::BlockUse;
 use pagefold_sys::fusermount::HelperError;
 use pagefold_sys::handover::{self, HEADER_BYTES};
 use pagefold_sys::{SysError, ready};
@@ -31,7 +33,7 @@ pub enum Operation {
     SetReadAhead = b'A',
     /// Unmount.
     Unmount = b'U',
-    /// End the former server, whose descriptor is attached if it lives, and record this one in the state file.
+    /// End the former server, whose descriptor is attached if it lives, and which the state file names; record this one there.
     TakeTurn = b'T',
     /// Start a keeper, with the attached socket as its standard input.
     StartKeeper = b'K',
@@ -41,6 +43,80 @@ pub enum Operation {
     WriteList = b'L',
     /// Remove the files of the instance.
     RemoveFiles = b'R',
+    /// Attach a loop device to the file of the mount. Payload: [`AttachRequest`]; answer: [`Attached`].
+    Attach = b'l',
+    /// The state of the loop device. Answer: [`LoopStatus`].
+    LoopStatus = b'i',
+    /// Begin a change of the size of the loop device. Payload: whether to refuse one that is in use, `u64`.
+    BeginResize = b'b',
+    /// End that change. Payload: the size, bytes, `u64`.
+    FinishResize = b'f',
+    /// Detach the loop device. Payload: whether only one that is not in use, `u64`.
+    Detach = b'd',
+    /// Open the attached file anew, which is the answer.
+    Reopen = b'o',
+    /// Record the size of the disk in the state file. Payload: bytes, `u64`.
+    RecordSize = b's',
+    /// Record that the device was closed in an orderly way.
+    MarkEnded = b'e',
+}
+
+/// The properties of a loop device to attach.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct AttachRequest {
+    pub read_ahead_kib: u64,
+    pub io_kib: u64,
+}
+
+/// A loop device that was attached.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Attached {
+    pub path: PathBuf,
+    /// The device and inode number of its file.
+    pub identity: (u64, u64),
+}
+
+/// The state of a loop device.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct LoopStatus {
+    pub is_attached: bool,
+    /// Absent if it cannot be read.
+    pub len_bytes: Option<u64>,
+    pub claims: Vec<Claim>,
+}
+
+/// A [`BlockUse`].
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Claim {
+    Mounted(PathBuf),
+    Swap(u64),
+    Holder(String),
+    Claimed,
+    Open(u32, String),
+}
+
+impl From<BlockUse> for Claim {
+    fn from(of: BlockUse) -> Self {
+        match of {
+            BlockUse::Mounted { mount_point } => Claim::Mounted(mount_point),
+            BlockUse::Swap { used_bytes } => Claim::Swap(used_bytes),
+            BlockUse::Holder { name } => Claim::Holder(name),
+            BlockUse::Claimed => Claim::Claimed,
+            BlockUse::Open { pid, command } => Claim::Open(pid, command),
+        }
+    }
+}
+
+impl From<Claim> for BlockUse {
+    fn from(claim: Claim) -> Self {
+        match claim {
+            Claim::Mounted(mount_point) => BlockUse::Mounted { mount_point },
+            Claim::Swap(used_bytes) => BlockUse::Swap { used_bytes },
+            Claim::Holder(name) => BlockUse::Holder { name },
+            Claim::Claimed => BlockUse::Claimed,
+            Claim::Open(pid, command) => BlockUse::Open { pid, command },
+        }
+    }
 }
 
 impl Operation {
@@ -56,6 +132,14 @@ impl Operation {
             CheckList,
             WriteList,
             RemoveFiles,
+            Attach,
+            LoopStatus,
+            BeginResize,
+            FinishResize,
+            Detach,
+            Reopen,
+            RecordSize,
+            MarkEnded,
         ];
         all.into_iter().find(|operation| *operation as u8 == letter)
     }
@@ -90,6 +174,12 @@ pub enum Failure {
     Missing { what: String, errno: i32 },
     /// `fusermount3` failed.
     Refused { reason: String },
+    /// A loop device is in use.
+    InUse { device: PathBuf, claims: Vec<Claim> },
+    /// There is no loop device, or this process may not use one.
+    NoLoop { what: String, errno: i32 },
+    /// The loop driver does no direct I/O.
+    NoDirectIo,
     /// Another system call failed.
     System { what: String, errno: i32 },
     /// Something else failed.
@@ -199,7 +289,40 @@ impl From<Failure> for FuseError {
             Failure::Mount { what, errno } => FuseError::Mount(SysError { what, errno }),
             Failure::System { what, errno } => FuseError::System(SysError { what, errno }),
             Failure::Other(e) => FuseError::Session(e.message),
+            failure @ (Failure::InUse { .. } | Failure::NoLoop { .. } | Failure::NoDirectIo) => {
+                FuseError::System(failure.into())
+            }
             failure => FuseError::Helper { path: PathBuf::new(), source: failure.into() },
+        }
+    }
+}
+
+impl From<ExportError> for Failure {
+    fn from(error: ExportError) -> Self {
+        match error {
+            ExportError::InUse { device, uses } => {
+                Failure::InUse { device, claims: uses.into_iter().map(Into::into).collect() }
+            }
+            ExportError::Unavailable(Unavailable::Loop(SysError { what, errno })) => {
+                Failure::NoLoop { what, errno }
+            }
+            ExportError::Unavailable(Unavailable::DirectIo) => Failure::NoDirectIo,
+            ExportError::System(e) => e.into(),
+            other => Failure::Other(CliError::failed(other.to_string())),
+        }
+    }
+}
+
+impl From<Failure> for ExportError {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::InUse { device, claims } => {
+                ExportError::InUse { device, uses: claims.into_iter().map(Into::into).collect() }
+            }
+            Failure::NoLoop { what, errno } => Unavailable::Loop(SysError { what, errno }).into(),
+            Failure::NoDirectIo => Unavailable::DirectIo.into(),
+            Failure::Other(e) => ExportError::Session(e.message),
+            failure => ExportError::System(failure.into()),
         }
     }
 }
@@ -220,7 +343,10 @@ impl From<Failure> for SysError {
             Failure::Open { what, errno }
             | Failure::Mount { what, errno }
             | Failure::Missing { what, errno }
+            | Failure::NoLoop { what, errno }
             | Failure::System { what, errno } => SysError { what, errno },
+            Failure::InUse { device, .. } => SysError::new(device.display().to_string(), libc::EBUSY),
+            Failure::NoDirectIo => SysError::new(Unavailable::DirectIo.to_string(), libc::EOPNOTSUPP),
             Failure::Taken { path } => SysError::new(path.display().to_string(), libc::EBUSY),
             Failure::Refused { reason } => SysError::new(reason, libc::EIO),
             Failure::Other(e) => SysError::new(e.message, libc::EIO),
@@ -235,6 +361,7 @@ impl From<Failure> for CliError {
             Failure::Taken { path } => {
                 CliError::new(Exit::Busy, format!("'{}' is a mount point already", path.display()))
             }
+            failure @ Failure::InUse { .. } => ExportError::from(failure).into(),
             failure => SysError::from(failure).into(),
         }
     }

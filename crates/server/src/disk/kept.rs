@@ -3,7 +3,7 @@
 //! Dictionaries are not in the JSON but in a file in memory, one after the other, so that keepers stay small. The descriptors
 //! are, in this order: the memory of the pages, that file if there is one, the backing if there is one.
 
-use super::{Disk, PRIORITY_COUNT, RunningDisk, Setup, medium};
+use super::{Disk, PRIORITY_COUNT, Reopen, RunningDisk, Setup, medium};
 use crate::keeper::malformed;
 use pagefold_control::config::{BackingConfig, CodecConfig, RecompressAfter};
 use pagefold_control::error::{CliError, Result};
@@ -126,7 +126,7 @@ impl DiskRecord {
     }
 
     /// The state, with the descriptors that [`DiskRecord::of`] has returned; takes these from `fds`. Touches no page.
-    pub fn with_fds(self, fds: &mut impl Iterator<Item = OwnedFd>) -> Result<KeptDisk> {
+    pub fn with_fds(self, fds: &mut impl Iterator<Item = OwnedFd>, reopen: Reopen<'_>) -> Result<KeptDisk> {
         let mut next = |what: &str| fds.next().ok_or_else(|| malformed(&format!("the {what} is missing")));
         let memory = SharedMemory::from_fd(next("memory of the pages")?, self.is_unswappable);
         let mut codecs = self.codecs;
@@ -138,7 +138,7 @@ impl DiskRecord {
         let medium = match self.backing {
             Some(backing) => {
                 let config = backing.config(self.compressed_writeback);
-                medium(Some(&config), Some(next("backing")?.into()))?
+                medium(Some(&config), Some(next("backing")?.into()), reopen)?
             }
             None => None,
         };
@@ -287,7 +287,7 @@ mod tests {
         assert!(fds.len() == 2 && !text.contains("words"));
         let copies = || fds.iter().map(|fd| fd.try_clone().unwrap()).collect::<Vec<_>>();
         let unpack = |text: &str, fds: Vec<OwnedFd>| {
-            serde_json::from_str::<DiskRecord>(text).unwrap().with_fds(&mut fds.into_iter())
+            serde_json::from_str::<DiskRecord>(text).unwrap().with_fds(&mut fds.into_iter(), &|_| None)
         };
         let kept = unpack(&text, copies()).unwrap();
         assert_eq!((kept.size_bytes, kept.created_unix_s), (1 << 20, disk.created_unix_s()));

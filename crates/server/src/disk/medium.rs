@@ -1,7 +1,7 @@
 //! The medium that a disk writes back to.
 //!
-//! The command has opened the file or device with the user's rights and passed it to the server. The server opens a path
-//! only for the attribute `backing_dev`: its clients run as the same user, or as root.
+//! The command has opened the file or device with the user's rights and passed it to the server, when the disk was created or
+//! with the change of `backing_dev`. The server opens no paths.
 
 use pagefold_backing::layer::{DelayLayer, DelayOptions, SystemClock};
 use pagefold_backing::{Backing, FileBacking, FileOptions};
@@ -20,6 +20,9 @@ use std::time::Duration;
 /// How long a server waits for requests of the former one.
 const FORMER_IO_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// Opens a file anew, so that this server has an open file that the next one can wait for; `None` if that is impossible.
+pub type Reopen<'a> = &'a dyn Fn(&File) -> Option<File>;
+
 /// The medium of a disk, with the settings of writeback.
 #[derive(Clone)]
 pub struct Medium {
@@ -27,6 +30,8 @@ pub struct Medium {
     pub backing: Arc<dyn Backing>,
     /// Its file, for the next server.
     pub file: Arc<File>,
+    /// The same, opened anew for this server; `None` if that was impossible.
+    pub alone: Option<Arc<File>>,
     /// The delay that is added to every request, microseconds.
     pub delay_us: u64,
     /// Its path, for reports.
@@ -41,43 +46,52 @@ pub struct Medium {
     pub daily_bytes: u64,
 }
 
+/// Opens a file or block device that exists, as zram's `backing_dev` does, and returns it with its path. Files are an extension:
+/// zram takes block devices only. With `force`, other data on a device is overwritten; that in a file never is.
+///
+/// For commands: the path means what they may open.
+pub fn open_named(path: &Path, force: bool) -> Result<(File, PathBuf)> {
+    if !path.is_absolute() {
+        return Err(not_absolute(path));
+    }
+    if is_name_of_shell(path) {
+        let message = format!(
+            "backing_dev: '{}' is a name that only the shell has; a disk in memory is no backing (EINVAL)",
+            path.display()
+        );
+        return Err(CliError::usage(message).with_errno(libc::EINVAL));
+    }
+    // The kernel takes no files, so a mistake costs no file there, and must cost none here.
+    let force = force && std::fs::metadata(path).is_ok_and(|meta| !meta.is_file());
+    let options = OpenOptions { size_bytes: None, min_bytes: PAGE_SIZE as u64, magic: MAGIC, force };
+    let opened = open_backing(path, &options).map_err(|e| open_failure(path, &e))?;
+    Ok((opened.file, opened.path))
+}
+
 impl Medium {
-    /// Opens a file or block device that exists, as zram's `backing_dev` does. Files are an extension: zram takes block
-    /// devices only. With `force`, other data on a device is overwritten; that in a file never is.
-    pub fn open(path: &Path, force: bool) -> Result<Self> {
-        if !path.is_absolute() {
-            return Err(not_absolute(path));
-        }
-        if is_name_of_shell(path) {
-            let message = format!(
-                "backing_dev: '{}' is a name that only the shell has; a disk in memory is no backing (EINVAL)",
-                path.display()
-            );
-            return Err(CliError::usage(message).with_errno(libc::EINVAL));
-        }
-        // The kernel takes no files, so a mistake costs no file there, and must cost none here.
-        let force = force && std::fs::metadata(path).is_ok_and(|meta| !meta.is_file());
-        let options = OpenOptions { size_bytes: None, min_bytes: PAGE_SIZE as u64, magic: MAGIC, force };
-        let opened = open_backing(path, &options).map_err(|e| open_failure(path, &e))?;
-        let (backing, file) = file_backing(opened.file, path)?;
+    /// The medium on what [`open_named`] has returned.
+    pub fn of((file, path): (File, PathBuf), reopen: Reopen<'_>) -> Result<Self> {
+        let (backing, file) = file_backing(file, &path)?;
         Ok(Medium {
             backing: Arc::new(backing),
+            alone: reopen(&file).map(Arc::new),
             file,
             delay_us: 0,
-            path: opened.path,
+            path,
             created: None,
             layout: LayoutKind::Log,
             rate_bytes_per_s: 0,
             daily_bytes: 0,
         })
     }
-}
 
-impl Medium {
     /// The medium for the store of a disk that outlives its server: it waits for the requests of the former server, and
     /// the next one for those of this.
     pub fn backing_alone(&self) -> Result<Arc<dyn Backing>> {
-        let backing = FileBacking::new_alone(&self.file, FileOptions::default(), FORMER_IO_TIMEOUT);
+        let alone = self.alone.as_ref().map(|file| file.try_clone()).transpose();
+        let alone = alone.map_err(|e| using(&self.path, &e))?;
+        let options = FileOptions::default();
+        let backing = FileBacking::reopened_alone(&self.file, alone, options, FORMER_IO_TIMEOUT);
         Ok(delayed(backing.map_err(|e| using(&self.path, &e))?, self.delay_us))
     }
 }
@@ -127,7 +141,11 @@ fn open_failure(path: &Path, e: &OpenError) -> CliError {
 }
 
 /// Makes the medium from the configuration and the open file; `None` if the disk has no backing.
-pub fn medium(config: Option<&BackingConfig>, file: Option<File>) -> Result<Option<Medium>> {
+pub fn medium(
+    config: Option<&BackingConfig>,
+    file: Option<File>,
+    reopen: Reopen<'_>,
+) -> Result<Option<Medium>> {
     let (config, file) = match (config, file) {
         (None, None) => return Ok(None),
         (Some(config), Some(file)) => (config, file),
@@ -136,6 +154,7 @@ pub fn medium(config: Option<&BackingConfig>, file: Option<File>) -> Result<Opti
     let (backing, file) = file_backing(file, &config.path)?;
     Ok(Some(Medium {
         backing: delayed(backing, config.delay_us),
+        alone: reopen(&file).map(Arc::new),
         file,
         delay_us: config.delay_us,
         path: config.path.clone(),

@@ -26,7 +26,7 @@ pub use codec::{
     check as check_codec, default_level, help as codec_help, list as codec_list, plain as plain_codec,
 };
 pub use kept::{DiskRecord, KeptDisk};
-pub use medium::{Medium, medium};
+pub use medium::{Medium, Reopen, medium, open_named};
 pub use passes::Passes;
 pub use running::{RunningDisk, RunningOptions, SIZE_MAX_BYTES, too_large};
 pub use selection::{AGE_MAX_S, of as selection_of, recompress_request};
@@ -84,8 +84,7 @@ impl Disk {
         medium: Option<Medium>,
         memory: Option<SharedMemory>,
     ) -> Result<Self> {
-        let created_unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
-        let disk = Disk::without_size(name, created_unix_s, config, Setup::new(config, medium), memory);
+        let disk = Disk::without_size(name, now_unix_s(), config, Setup::new(config, medium), memory);
         if config.size_bytes > 0 {
             disk.lock().set_running(Some(Arc::new(disk.new_running(config.size_bytes)?)));
         }
@@ -110,6 +109,11 @@ impl Disk {
             }
         }
         Ok(disk)
+    }
+
+    /// The same disk, created at this time, seconds since 1970.
+    pub fn created_at(self, created_unix_s: u64) -> Self {
+        Disk { created_unix_s, ..self }
     }
 
     fn without_size(
@@ -259,6 +263,11 @@ impl DiskLock<'_> {
         // This may free a store, which takes a while.
         drop(old);
     }
+}
+
+/// The present time, seconds since 1970.
+pub fn now_unix_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
 }
 
 /// The warning for a device with sectors of 4096 bytes whose contents were made for 512.

@@ -4,7 +4,7 @@
 //! fields.
 
 use super::server::Server;
-use crate::disk::{DiskRecord, KeptDisk, RunningDisk};
+use crate::disk::{DiskRecord, KeptDisk, Reopen, RunningDisk};
 use crate::export::{Kept, TakenOver};
 use crate::keeper::{Handover, State, Unpacked, duplicate, malformed};
 use pagefold_control::error::Result;
@@ -60,7 +60,7 @@ impl Keeping {
 }
 
 /// The state of a former server of a disk.
-pub struct KeptServer {
+pub(super) struct KeptServer {
     pub(super) lock: OwnedFd,
     pub(super) folder: OwnedFd,
     pub(super) control: UnixListener,
@@ -74,11 +74,11 @@ pub struct KeptServer {
 
 impl KeptServer {
     /// Unpacks it.
-    pub fn of(state: State) -> Result<Self> {
+    pub fn of(state: State, reopen: Reopen<'_>) -> Result<Self> {
         let Unpacked { lock, folder, mount, control, command, own, own_fds, packed } =
             Unpacked::<Record>::of(state)?;
         let mut fds = own_fds.into_iter();
-        let disk = own.disk.with_fds(&mut fds)?;
+        let disk = own.disk.with_fds(&mut fds, reopen)?;
         let listener = fds.by_ref().take(usize::from(own.has_listener)).next();
         if fds.next().is_some() || listener.is_some() != own.has_listener {
             return Err(malformed("the number of descriptors is wrong"));

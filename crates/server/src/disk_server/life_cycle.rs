@@ -26,7 +26,7 @@ pub fn initialise(server: &Server, size_bytes: u64) -> Result<()> {
         .hand_over_with(Some(&live), &lock)
         .and_then(|()| server.export.resize(Users::Ignore, put_in))
         .and_then(|()| server.passes.start_threads(&live))
-        .and_then(|()| server.dir.write_state(&server.state()));
+        .and_then(|()| server.record_size());
     if done.is_err() {
         // The first error says more, and the export may not be able to change the size.
         let take_out = &mut || {
@@ -59,7 +59,7 @@ pub fn reset(server: &Server) -> Result<()> {
     if let Err(e) = server.disk.empty_memory() {
         log::warning(format_args!("the memory of the former contents is returned later: {e}"));
     }
-    if let Err(e) = server.dir.write_state(&server.state()) {
+    if let Err(e) = server.record_size() {
         log::warning(format_args!("{e}; the next command sees the former size of this disk"));
     }
     Ok(())

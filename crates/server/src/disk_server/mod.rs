@@ -3,18 +3,18 @@
 //! The order of the set-up is important:
 //!
 //! 1. While there is one thread: no core dumps, private files, no new privileges, signals blocked, and memory locked if
-//!    the disk may be used as swap.
-//! 2. The store, made in a thread without capabilities, so that its threads have none.
-//! 3. The export, which drops the capabilities before it starts threads.
-//! 4. The state file, the control socket, and the reply to the command that all is ready.
+//!    the disk may be used as swap. Then, with the user's rights, the files, the sockets and the state file, and the broker
+//!    (`crate::broker`), a process that keeps these rights for what is done later.
+//! 2. The process is confined. From then on no thread has a right that serving does not need.
+//! 3. The store and the export, which the broker mounts and attaches. The first foreign bytes are parsed.
+//! 4. The control socket, and the reply to the command that all is ready.
 //!
-//! From then on no thread has a privilege that serving does not need, not even that to unmount. The mount and loop
-//! device of a loop export are cleaned up by the command that removes the disk. So is a backing file that was created
-//! for the disk: the server has only its descriptor.
+//! The mount and loop device of a loop export are cleaned up by the command that removes the disk. So is a backing file that was
+//! created for the disk: the server has only its descriptor.
 //!
 //! A disk that outlives its server has its pages in shared memory, which its keeper holds too, with the rest of the state that
-//! the next server needs (`kept`). That one takes the disk over (`take_over`) in place of steps 2 and 3, without
-//! capabilities.
+//! the next server needs (`kept`). That one takes the disk over (`take_over`) in place of step 3. It knows only the request of the
+//! first server and the state file until it is confined: its predecessor has parsed foreign bytes.
 //!
 //! The main thread waits for a signal, for a request to remove the disk, or for the end of a command in the foreground
 //! ([`wait_for_end`]). It logs an end of the export that nobody requested (`end_watch`), and serves on, so that commands
@@ -29,34 +29,38 @@ mod server;
 mod take_over;
 
 use crate::attributes::{self, AttributeTarget};
+use crate::broker::{Broker, DiskDuties, Duties};
+use crate::confinement::{self, Kind};
 use crate::disk::{self, Disk};
-use crate::export::{self, Opening, PreparedForSwap};
+use crate::export::{self, Opening};
 use crate::keeper::{self, FAILED, KeeperLink};
 use crate::socket::{ControlSocket, RequestHandler};
 use crate::startup::StartupChannel;
 use crate::{errors, log, panics};
 use end_watch::EndWatch;
 use kept::Keeping;
-pub use kept::KeptServer;
 use pagefold_control::config::DiskConfig;
 use pagefold_control::error::{CliError, Result};
 use pagefold_control::export_kind::ExportKind;
-use pagefold_control::instance::{InstanceDir, RuntimeDir};
+use pagefold_control::instance::InstanceDir;
+use pagefold_control::instance::state::State;
+use pagefold_control::named_files::NamedFiles;
 use pagefold_control::protocol::{Request, Response};
+use pagefold_control::report::ConfinementReport;
 use pagefold_control::report::recompress::RecompressPassReport;
 use pagefold_control::report::writeback::{PassProgress, PassReport};
 use pagefold_control::startup::{ENDED, Ready};
 use pagefold_store::recompress::RecompressRequest;
 use pagefold_store::writeback::{Selection, WritebackError};
-use pagefold_sys::privileges::CapabilitySet;
 use pagefold_sys::sharedmem::SharedMemory;
 use pagefold_sys::signal::Termination;
-use pagefold_sys::{privileges, ready};
-use server::{Parts, Server, state, wake_pair};
+use pagefold_sys::{iolock, pidfd, privileges, ready};
+use server::{Parts, Server, wake_pair};
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -71,7 +75,7 @@ pub enum Origin<'a> {
     /// It makes the disk.
     New(New<'a>),
     /// A former server has made it.
-    TakenOver(Box<KeptServer>),
+    TakenOver(keeper::State),
 }
 
 /// The things that a command gives to the server of a new disk.
@@ -98,9 +102,9 @@ pub fn run(
     let signals = Termination::listen()?;
     let Served { server, wake_receiver } = match origin {
         Origin::New(new) => serve_new(config, dir, new, keeper)?,
-        Origin::TakenOver(kept) => take_over::take_over(config, dir, *kept, keeper)?,
+        Origin::TakenOver(state) => take_over::take_over(config, dir, state, keeper)?,
     };
-    log::info(format_args!("serving {} as {}", dir.name(), server.state().device()));
+    log::info(format_args!("serving {} as {}", dir.name(), server.device()));
     let waited = wait_for_end(&server, &signals, &wake_receiver);
     if let (Err(e), Some(_)) = (&waited, &server.keeping) {
         log::error(format_args!("{e}"));
@@ -115,7 +119,7 @@ pub fn run(
     server.disarm();
     waited?;
     log::info(format_args!("ending"));
-    remove_dir(&server, dir)?;
+    remove_dir(&server)?;
     if let Some(mut command) = server.command() {
         // It may have gone.
         let _ = command.write_all(&[ENDED, b"\n"].concat());
@@ -144,7 +148,7 @@ fn serve_new(
     }
     panics::end_process();
     let confirmed = new.channel.ready(&Ready {
-        device: server.state().device(),
+        device: server.device(),
         export: server.export.kind().facts().name.to_string(),
         swap_warning: server.swap_warning.clone(),
         warnings: server.warnings.clone(),
@@ -164,26 +168,32 @@ fn set_up(
     backing: Option<File>,
     keeper: &mut Option<KeeperLink>,
 ) -> Result<(Arc<Server>, UnixStream)> {
-    privileges::drop_capabilities_except(privileges::SET_UP)?;
-    let PreparedForSwap { keep, warning } = match config.export.facts().is_for_swap {
-        true => export::prepare_for_swap(),
-        false => PreparedForSwap { keep: CapabilitySet::empty(), warning: None },
-    };
+    privileges::drop_capabilities_except(privileges::SET_UP.union(keeper::KEPT_BY_ROOT))?;
+    let is_for_swap = config.export.facts().is_for_swap;
+    let warning = is_for_swap.then(export::prepare_for_swap).flatten();
     let is_kept = keeper.is_some() && !config.uncompressed;
     let (memory, swappable) = is_kept.then(|| memory(config.export)).transpose()?.unzip();
-    let make_disk = || {
-        log::start()?;
-        Disk::new(dir.name().clone(), config, disk::medium(config.backing.as_ref(), backing)?, memory)
+    let medium = disk::medium(config.backing.as_ref(), backing, &|file| iolock::reopen(file).ok())?;
+    let control = ControlSocket::bind(&dir.control_path())?;
+    let folder = File::open(dir.path()).map_err(|e| CliError::io("opening the instance", &e))?;
+    let prepared = export::prepare(config, dir)?;
+    let state = State {
+        name: dir.name().clone(),
+        server: pidfd::Identity::of_self().map(Into::into),
+        size_bytes: config.size_bytes,
+        created_unix_s: disk::now_unix_s(),
+        export: export::planned_state(&prepared, dir),
+        backing: config.created_backing(),
     };
-    let disk = without_capabilities(keep, make_disk)?;
-    let created = config.created_backing();
-    dir.write_state(&state(&disk, export::planned_state(config.export, dir), created.clone()))?;
-    let export = export::open(&Opening { config, disk: &disk, dir, keep, is_kept })?;
+    dir.write_state(&state)?;
+    let created_unix_s = state.created_unix_s;
+    let Confined { broker, confinement } = confine(config, dir, state, keeper)?;
+    log::start()?;
+    let disk = Disk::new(dir.name().clone(), config, medium, memory)?.created_at(created_unix_s);
+    let export = export::open(&Opening { config, disk: &disk, dir, broker: &broker, is_kept }, prepared)?;
     if let Some(rings) = export.rings() {
         disk.take_for_export(rings.buffer_bytes)?;
     }
-    let control = ControlSocket::bind(&dir.control_path())?;
-    let folder = File::open(dir.path()).map_err(|e| CliError::io("opening the instance", &e))?;
     let not_kept = match is_kept {
         true => export.not_kept(),
         false if config.uncompressed => Some("its pages are in plain memory (--uncompressed)".to_string()),
@@ -195,7 +205,9 @@ fn set_up(
         .transpose()?;
     let warnings = export.warnings();
     let swap_warning = warning.or(swappable.flatten());
-    let parts = Parts { disk, export, swap_warning, warnings, created };
+    let has_created = config.created_backing().is_some();
+    let broker = Some(broker);
+    let parts = Parts { disk, export, broker, confinement, swap_warning, warnings, has_created };
     let (wake_sender, wake_receiver) = wake_pair()?;
     let command = new.channel.foreground_socket()?;
     let server = Server::new(dir, parts, keeping, not_kept, command, wake_sender);
@@ -204,6 +216,31 @@ fn set_up(
     }
     server.disk.running().map_or(Ok(()), |live| server.passes.start_threads(&live))?;
     Ok((server.begin(control, keeper)?, wake_receiver))
+}
+
+/// A server that is confined.
+struct Confined {
+    broker: Arc<Broker>,
+    confinement: ConfinementReport,
+}
+
+/// Forks the broker, and confines this process. `state` is in the state file.
+fn confine(
+    config: &DiskConfig,
+    dir: &InstanceDir,
+    state: State,
+    keeper: &mut Option<KeeperLink>,
+) -> Result<Confined> {
+    let duties = DiskDuties::new(dir, config, state)?;
+    let start = keeper.as_ref().map_or(&[][..], KeeperLink::start);
+    let broker = Broker::start(Duties::of_disk(dir, duties, start))?;
+    if let Some(keeper) = keeper {
+        let broker = broker.clone();
+        keeper.start_keepers_by(move |link| broker.start_keeper(link.as_fd()));
+    }
+    let is_kept = keeper.is_some() && !config.uncompressed;
+    let rings = export::may_use_rings(config, is_kept);
+    Ok(Confined { broker, confinement: confinement::confine(Kind::Disk { rings })? })
 }
 
 /// The memory of a disk that outlives its server, and the reason that swapping to it is not safe, if it is not.
@@ -222,20 +259,6 @@ fn memory(export: ExportKind) -> Result<(SharedMemory, Option<String>)> {
     }
 }
 
-/// Runs `make` in a thread that has dropped its capabilities except `keep`, so that threads started by it have no
-/// others. The calling thread keeps its capabilities: it still has to mount.
-fn without_capabilities<T: Send>(keep: CapabilitySet, make: impl FnOnce() -> Result<T> + Send) -> Result<T> {
-    let reduced = || {
-        privileges::drop_capabilities_except(keep)?;
-        make()
-    };
-    std::thread::scope(|s| {
-        let thread = std::thread::Builder::new().name("set-up".into()).spawn_scoped(s, reduced);
-        let thread = thread.map_err(|e| CliError::io("starting a thread to set up the disk", &e))?;
-        thread.join().unwrap_or_else(|_| Err(CliError::failed("setting up the disk: a thread panicked")))
-    })
-}
-
 /// Waits until the device is closed: by a request, by a signal, or because the command in the foreground has exited. In
 /// the last two cases NBD clients are disconnected; a loop device that is in use is served on. Meanwhile it replaces a dead
 /// keeper.
@@ -243,15 +266,17 @@ fn wait_for_end(server: &Server, signals: &Termination, wake_receiver: &UnixStre
     let mut foreground = server.command();
     let mut keeper_end = server.keeper_end();
     let mut export_end = EndWatch::new(&*server.export, server.dir.name());
+    let mut broker = server.broker.as_ref();
     loop {
         // Descriptors that are absent are replaced by one that is polled anyway.
         let command = foreground.as_ref().map_or(wake_receiver.as_fd(), |socket| socket.as_fd());
         let export = export_end.first_end().unwrap_or(wake_receiver.as_fd());
         let keeper = keeper_end.as_ref().map_or(wake_receiver.as_fd(), |fd| fd.as_fd());
-        let fds = [signals.as_fd(), wake_receiver.as_fd(), command, export, keeper];
+        let broker_end = broker.map_or(wake_receiver.as_fd(), |broker| broker.as_fd());
+        let fds = [signals.as_fd(), wake_receiver.as_fd(), command, export, keeper, broker_end];
         let limit = server.writeback_limit().map(|_| LIMIT_INTERVAL);
         let interval = export_end.interval().into_iter().chain(limit).min();
-        let [signalled, removed, exited, _, keeper_ended] = ready::wait(fds, interval)?;
+        let [signalled, removed, exited, _, keeper_ended, broker_ended] = ready::wait(fds, interval)?;
         if removed {
             return Ok(());
         }
@@ -265,6 +290,16 @@ fn wait_for_end(server: &Server, signals: &Termination, wake_receiver: &UnixStre
             return Err(CliError::failed(end.reason));
         }
         export_end.check();
+        // An answer to a thread that asks the broker wakes this one too.
+        let has_ended = |broker: &Arc<Broker>| ready::is_at_end(broker.as_fd()).unwrap_or(true);
+        if broker_ended && broker.is_some_and(has_ended) {
+            broker = None;
+            let why = "the broker of this server has died";
+            match server.keeping {
+                Some(_) if !keeper_ended => return Err(CliError::failed(why)),
+                _ => log::warning(format_args!("{why}: the device can be neither resized nor closed")),
+            }
+        }
         if keeper_ended {
             // An answer to a thread that hands over wakes this one too.
             if !keeper::replace_dead(&mut server.lock_keeper()) {
@@ -293,18 +328,19 @@ fn wait_for_end(server: &Server, signals: &Termination, wake_receiver: &UnixStre
 
 /// Removes the folder of the instance, if nothing else has to be cleaned up. Otherwise, or if this fails, the command
 /// that removes the disk removes the folder, or the next command does.
-fn remove_dir(server: &Server, dir: &InstanceDir) -> Result<()> {
-    if server.export.kind().facts().outlives_server || server.created.is_some() || !dir.exists() {
-        return Ok(());
+fn remove_dir(server: &Server) -> Result<()> {
+    match &server.broker {
+        Some(broker) if !server.export.kind().facts().outlives_server && !server.has_created => {
+            broker.remove_files()
+        }
+        _ => Ok(()),
     }
-    let runtime = RuntimeDir::containing(dir)?;
-    let _locked = runtime.lock()?;
-    dir.remove()
 }
 
 /// A server handling one request, and the way to report progress to the client.
 struct RequestContext<'a> {
     server: &'a Server,
+    files: NamedFiles,
     report_progress: &'a mut dyn FnMut(&PassProgress) -> bool,
 }
 
@@ -326,6 +362,14 @@ impl RequestContext<'_> {
 impl AttributeTarget for RequestContext<'_> {
     fn disk(&self) -> &Disk {
         &self.server.disk
+    }
+
+    fn named_file(&self, path: &Path) -> Result<(File, PathBuf)> {
+        self.files.find(path)
+    }
+
+    fn reopen(&self, file: &File) -> Option<File> {
+        self.server.broker.as_ref().and_then(|broker| broker.reopen(file))
     }
 
     fn initialise(&mut self, size_bytes: u64) -> Result<()> {
@@ -353,18 +397,28 @@ impl AttributeTarget for RequestContext<'_> {
 }
 
 impl RequestHandler for Server {
-    fn handle(&self, request: Request, report_progress: &mut dyn FnMut(&PassProgress) -> bool) -> Response {
-        let mut context = RequestContext { server: self, report_progress };
+    fn handle(
+        &self,
+        mut request: Request,
+        fds: Vec<OwnedFd>,
+        report_progress: &mut dyn FnMut(&PassProgress) -> bool,
+    ) -> Response {
+        let files = match &mut request {
+            Request::Set { files, .. } | Request::Write { files, .. } => std::mem::take(files),
+            _ => Vec::new(),
+        };
+        let files = NamedFiles::received(files, fds);
+        let mut context = RequestContext { server: self, files, report_progress };
         let result = match request {
             Request::Show {} => Ok(Response::Report(Box::new(report::report(self)))),
             Request::Get { attribute } => {
                 attributes::find(&attribute).and_then(|a| a.show(&self.disk)).map(Response::Value)
             }
-            Request::Set { changes } => {
+            Request::Set { changes, .. } => {
                 let changed = context.set(&changes);
                 changed.and(self.hand_over()).map(|()| Response::Done)
             }
-            Request::Write { attribute, text } => {
+            Request::Write { attribute, text, .. } => {
                 let written = attributes::write(&mut context, &attribute, &text);
                 let written = written.and(self.hand_over());
                 // The writer of a file gets the error number only.

@@ -50,7 +50,7 @@ pub fn report(server: &Server) -> Report {
         name: disk.name().to_string(),
         export: export.kind().facts().name.to_string(),
         transport: export.transport().map(str::to_string),
-        device: server.state().device(),
+        device: server.device(),
         state: match &failure {
             Some(_) => WriteState::ExportEnded,
             None => live.map_or(WriteState::NoSize, |live| live.refusals.state()),
@@ -89,6 +89,7 @@ pub fn report(server: &Server) -> Report {
         recompression: live.and_then(recompress_report::status),
         server: ServerReport::of_this_process(),
         keeper: KeeperReport::new(&server.dir, server.not_kept.as_deref()),
+        confinement: server.confinement.clone(),
         io: io.collect(),
         events: EventsReport {
             failed_reads: stats.io.failed_reads,

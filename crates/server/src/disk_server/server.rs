@@ -1,6 +1,7 @@
 //! [`Server`]: what the threads of a disk's server share.
 
 use super::kept::Keeping;
+use crate::broker::Broker;
 use crate::disk::{self, Disk, DiskLock, Passes, RunningDisk};
 use crate::export::Export;
 use crate::keeper::{ExitOnFailure, KeeperLink};
@@ -8,8 +9,7 @@ use crate::log;
 use crate::socket::ControlSocket;
 use pagefold_control::error::{CliError, Result};
 use pagefold_control::instance::InstanceDir;
-use pagefold_control::instance::state::{BackingFile, ExportState, State};
-use pagefold_sys::pidfd;
+use pagefold_control::report::ConfinementReport;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,8 +26,11 @@ pub(super) struct Server {
     pub(super) swap_warning: Option<String>,
     /// Other warnings for the administrator.
     pub(super) warnings: Vec<String>,
-    /// The backing file that is removed with the disk.
-    pub(super) created: Option<BackingFile>,
+    /// The process with rights; `None` only in tests.
+    pub(super) broker: Option<Arc<Broker>>,
+    pub(super) confinement: ConfinementReport,
+    /// Whether a backing file is removed with the disk.
+    pub(super) has_created: bool,
     /// Set when the device was closed on request.
     pub(super) removed: AtomicBool,
     pub(super) passes: Passes,
@@ -50,25 +53,15 @@ pub(super) fn wake_pair() -> Result<(UnixStream, UnixStream)> {
     UnixStream::pair().map_err(|e| CliError::io("creating a pair of sockets", &e))
 }
 
-/// The state for the state file.
-pub(super) fn state(disk: &Disk, export: Option<ExportState>, backing: Option<BackingFile>) -> State {
-    State {
-        name: disk.name().clone(),
-        server: pidfd::Identity::of_self().map(Into::into),
-        size_bytes: disk.size_bytes(),
-        created_unix_s: disk.created_unix_s(),
-        export,
-        backing,
-    }
-}
-
 /// The parts of a server that are made or taken over.
 pub(super) struct Parts {
     pub(super) disk: Disk,
     pub(super) export: Box<dyn Export>,
     pub(super) swap_warning: Option<String>,
     pub(super) warnings: Vec<String>,
-    pub(super) created: Option<BackingFile>,
+    pub(super) broker: Option<Arc<Broker>>,
+    pub(super) confinement: ConfinementReport,
+    pub(super) has_created: bool,
 }
 
 impl Server {
@@ -81,7 +74,7 @@ impl Server {
         command: Option<UnixStream>,
         wake_sender: UnixStream,
     ) -> Self {
-        let Parts { disk, export, swap_warning, warnings, created } = parts;
+        let Parts { disk, export, swap_warning, warnings, broker, confinement, has_created } = parts;
         Server {
             guard: Mutex::default(),
             dir: dir.clone(),
@@ -89,7 +82,9 @@ impl Server {
             export,
             swap_warning,
             warnings,
-            created,
+            broker,
+            confinement,
+            has_created,
             removed: AtomicBool::new(false),
             passes: Passes::default(),
             wake_sender,
@@ -101,9 +96,9 @@ impl Server {
         }
     }
 
-    /// Writes the state file, and lets commands connect.
+    /// Records the size, and lets commands connect.
     pub(super) fn begin(self, control: ControlSocket, keeper: &mut Option<KeeperLink>) -> Result<Arc<Self>> {
-        let begun = self.dir.write_state(&self.state());
+        let begun = self.record_size();
         let is_taken_over = self.guard.lock().unwrap_or_else(PoisonError::into_inner).is_some();
         match begun {
             // Its users matter more than commands, which may not find it.
@@ -116,9 +111,14 @@ impl Server {
         Ok(server)
     }
 
-    /// The state for the state file, with that of the open export.
-    pub(super) fn state(&self) -> State {
-        state(&self.disk, Some(self.export.state()), self.created.clone())
+    /// Device path or NBD URI; empty if somebody has detached the loop device.
+    pub(super) fn device(&self) -> String {
+        self.export.state().device()
+    }
+
+    /// Records the size of the disk in the state file.
+    pub(super) fn record_size(&self) -> Result<()> {
+        self.broker.as_ref().map_or(Ok(()), |broker| broker.record_size(self.disk.size_bytes()))
     }
 
     /// Lets the process end without being followed by another.
@@ -195,12 +195,8 @@ impl Server {
         self.export.close(force)?;
         // From now on the death of this process is the end of the disk.
         self.lock_keeper().iter().for_each(KeeperLink::report_end);
-        match self.dir.mark_ended() {
-            Err(e) if self.dir.exists() => {
-                log::warning(format_args!("{e}; the next command takes this server for one that died"));
-            }
-            // Without the folder, no command finds the disk.
-            _ => {}
+        if let Some(Err(e)) = self.broker.as_ref().map(|broker| broker.mark_ended()) {
+            log::warning(format_args!("{e}; the next command takes this server for one that died"));
         }
         Ok(())
     }

@@ -4,9 +4,9 @@
 //! its turn on, this process alone has the disk. An error then exits without closing the device, and the keeper tries again,
 //! with a new server.
 
-use super::Served;
 use super::kept::{Keeping, KeptServer};
-use super::server::{Parts, Server, state, wake_pair};
+use super::server::{Parts, Server, wake_pair};
+use super::{Confined, Served, confine};
 use crate::disk::{self, Disk, Passes};
 use crate::export::{self, Prepared};
 use crate::keeper::{self, ExitOnFailure, FAILED, KeeperLink};
@@ -22,16 +22,16 @@ use std::sync::Mutex;
 pub(super) fn take_over(
     config: &DiskConfig,
     dir: &InstanceDir,
-    kept: KeptServer,
+    state: keeper::State,
     keeper: &mut Option<KeeperLink>,
 ) -> Result<Served> {
-    match wait_for_turn(config, kept, keeper) {
+    match wait_for_turn(config, dir, state, keeper) {
         Err(failure) => {
             // The former server serves on, or the keeper tries again.
             keeper.take().iter().for_each(|keeper| keeper.report_failure(&failure.message));
             Err(failure)
         }
-        Ok((kept, prepared)) => Ok(serve(config, dir, kept, prepared, keeper).unwrap_or_else(|failure| {
+        Ok(begun) => Ok(serve(config, dir, begun, keeper).unwrap_or_else(|failure| {
             log::error(format_args!("{failure}"));
             log::finish();
             std::process::exit(FAILED)
@@ -39,51 +39,64 @@ pub(super) fn take_over(
     }
 }
 
+/// A server that has the disk for itself.
+struct Begun {
+    kept: KeptServer,
+    prepared: Prepared,
+    confined: Confined,
+}
+
 /// Prepares all that needs neither the memory nor the device, and waits until no other process uses these.
 fn wait_for_turn(
     config: &DiskConfig,
-    mut kept: KeptServer,
+    dir: &InstanceDir,
+    state: keeper::State,
     keeper: &mut Option<KeeperLink>,
-) -> Result<(KeptServer, Prepared)> {
+) -> Result<Begun> {
+    let is_for_swap = config.export.facts().is_for_swap;
+    let unsafe_swap = is_for_swap.then(export::prepare_again_for_swap).flatten();
+    let prepared = export::prepare_again(config)?;
+    let recorded = dir.read_state();
+    let recorded = recorded.ok_or_else(|| CliError::failed("the state file cannot be read"))?;
+    let export = recorded.export.clone();
+    let export = export.ok_or_else(|| CliError::failed("the state file has no export"))?;
+    let confined = confine(config, dir, recorded, keeper)?;
     log::start()?;
+    let mut kept = KeptServer::of(state, &|file| confined.broker.reopen(file))?;
+    // That of the state file, which a former server could not write.
+    kept.export.state = export;
+    kept.swap_warning = kept.swap_warning.or(unsafe_swap);
     disk::check_codecs(&kept.disk.setup)?;
     disk::check_memory(&kept.disk.setup, kept.disk.size_bytes, &kept.disk.memory)?;
-    let prepared = export::prepare(config)?;
-    if config.export.facts().is_for_swap {
-        kept.swap_warning = export::prepare_again_for_swap(kept.swap_warning);
-    }
     let link = keeper.as_mut().ok_or_else(|| CliError::failed("there is no keeper"))?;
-    keeper::end_former(link.wait_for_turn()?)?;
-    Ok((kept, prepared))
+    confined.broker.take_turn(link.wait_for_turn()?)?;
+    Ok(Begun { kept, prepared, confined })
 }
 
 fn serve(
     config: &DiskConfig,
     dir: &InstanceDir,
-    kept: KeptServer,
-    prepared: Prepared,
+    begun: Begun,
     keeper: &mut Option<KeeperLink>,
 ) -> Result<Served> {
+    let Begun { kept, prepared, confined: Confined { broker, confinement } } = begun;
     let KeptServer { lock, folder, control, command, disk, export, swap_warning, warnings, packed } = kept;
     panics::end_process();
     if let Some(keeper) = keeper {
         keeper.note_taken_over(packed);
     }
     let disk = Disk::recovered(dir.name().clone(), config, disk)?;
-    let created = config.created_backing();
-    if let Err(e) = dir.write_state(&state(&disk, Some(export.state.clone()), created.clone())) {
-        // The users of the disk matter more than commands.
-        log::warning(format_args!("{e}"));
-    }
     let control = ControlSocket::taken_over(control)?;
     let keeping = Keeping::new(lock.as_fd(), folder.as_fd(), control.as_fd())?;
     let (wake_sender, wake_receiver) = wake_pair()?;
     // Before the first request: a write at the limit of memory is refused if nobody writes back.
     let passes = Passes::default();
     disk.running().map_or(Ok(()), |live| passes.start_threads(&live))?;
-    let export = export::take_over(config, &disk, dir, export, prepared)?;
+    let export = export::take_over(config, &disk, &broker, export, prepared)?;
     // Nothing fails between this and the guard.
-    let parts = Parts { disk, export, swap_warning, warnings, created };
+    let has_created = config.created_backing().is_some();
+    let broker = Some(broker);
+    let parts = Parts { disk, export, broker, confinement, swap_warning, warnings, has_created };
     let server = Server::new(dir, parts, Some(keeping), None, command, wake_sender);
     let server = Server { guard: Mutex::new(Some(ExitOnFailure)), passes, ..server };
     if let Err(e) = server.export.complete_resize() {

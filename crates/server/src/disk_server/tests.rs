@@ -84,15 +84,20 @@ fn server(users: &Arc<AtomicUsize>) -> (Server, tempfile::TempDir) {
         export: Box::new(NoExport { users: users.clone(), gate: None, end: Default::default() }),
         swap_warning: None,
         warnings: Vec::new(),
-        created: None,
+        broker: None,
+        confinement: Default::default(),
+        has_created: false,
     };
     let server = Server::new(&dir, parts, None, None, None, wake_pair().unwrap().0);
     (server, folder)
 }
 
 fn write(server: &Server, attribute: &str, text: &str) -> Result<()> {
-    let request = Request::Write { attribute: attribute.into(), text: text.into() };
-    match server.handle(request, &mut |_| true) {
+    let opened = attributes::open_files([(attribute, text)], attributes::Syntax::Kernel);
+    let fds = opened.fds().iter().map(|fd| fd.try_clone_to_owned().unwrap()).collect();
+    let files = opened.named();
+    let request = Request::Write { attribute: attribute.into(), text: text.into(), files };
+    match server.handle(request, fds, &mut |_| true) {
         Response::Done => Ok(()),
         Response::Refused(e) => Err(e),
         other => panic!("{other:?}"),
@@ -186,7 +191,9 @@ fn disturb(server: &Server, random: &mut Random) {
         ("writeback", Err(e)) => assert_eq!(e.errno, Some(libc::ENODEV), "{e}"),
         (_, done) => done.unwrap(),
     }
-    let Response::Report(report) = server.handle(Request::Show {}, &mut |_| true) else { panic!() };
+    let Response::Report(report) = server.handle(Request::Show {}, Vec::new(), &mut |_| true) else {
+        panic!()
+    };
     assert_eq!(report.attributes["initstate"], "1");
 }
 
@@ -252,7 +259,7 @@ fn a_disk_in_use_is_not_reset_and_one_that_gets_no_size_can_try_again() {
     assert!(server.disk.running().is_none());
     write(&server, "algorithm_params", "level=7").unwrap();
     write(&server, "disksize", "1M").unwrap();
-    assert_eq!(server.dir.read_state().map(|s| s.size_bytes), Some(1 << 20));
+    assert_eq!(server.disk.size_bytes(), 1 << 20);
     server.disk.device().write_at(0, &[7; 8192]).unwrap();
     users.store(1, Ordering::Relaxed);
     assert_eq!(write(&server, "reset", "1").unwrap_err().exit, Exit::Busy);
@@ -261,7 +268,7 @@ fn a_disk_in_use_is_not_reset_and_one_that_gets_no_size_can_try_again() {
     assert_eq!(byte, [7]);
     users.store(0, Ordering::Relaxed);
     write(&server, "reset", "1").unwrap();
-    assert_eq!(server.dir.read_state().map(|s| s.size_bytes), Some(0));
+    assert_eq!(server.disk.size_bytes(), 0);
     // A disk without a size can be reset too: its settings are lost.
     write(&server, "comp_algorithm", "zstd").unwrap();
     write(&server, "reset", "1").unwrap();
@@ -281,9 +288,10 @@ fn reports_and_attributes_do_not_wait_for_a_change_of_the_size() {
             s.spawn(|| write(server, attribute, text).unwrap());
             gate.wait();
             s.spawn(move || {
-                server.handle(Request::Show {}, &mut |_| true);
+                server.handle(Request::Show {}, Vec::new(), &mut |_| true);
                 for attribute in attributes::all() {
-                    server.handle(Request::Get { attribute: attribute.name.into() }, &mut |_| true);
+                    server
+                        .handle(Request::Get { attribute: attribute.name.into() }, Vec::new(), &mut |_| true);
                 }
                 // The test may have given up waiting.
                 let _ = answered.send(());

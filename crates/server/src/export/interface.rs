@@ -1,5 +1,6 @@
 //! [`Export`], which all kinds of exports implement, and the parts that one is made of.
 
+use crate::broker::Broker;
 use crate::disk::Disk;
 use pagefold_block::loop_export::Users;
 use pagefold_control::config::DiskConfig;
@@ -9,8 +10,8 @@ use pagefold_control::instance::InstanceDir;
 use pagefold_control::instance::state::ExportState;
 use pagefold_control::report::disk::{ClientsReport, RingsReport};
 use pagefold_fuse::{KeptMount, SessionEnd};
-use pagefold_sys::privileges::CapabilitySet;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 /// The parts of an export that outlive its server. `M` and `L` are the FUSE mount and the socket that listens, if it has them.
 pub struct KeptParts<M, L> {
@@ -109,8 +110,8 @@ pub struct Opening<'a> {
     pub disk: &'a Disk,
     /// The folder of the disk.
     pub dir: &'a InstanceDir,
-    /// The capabilities that the server keeps.
-    pub keep: CapabilitySet,
+    /// The broker of the server.
+    pub broker: &'a Arc<Broker>,
     /// Whether another server is to take the export over when this one has died.
     pub is_kept: bool,
 }

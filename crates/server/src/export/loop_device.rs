@@ -1,30 +1,27 @@
 //! The loop export: a FUSE file system with one file, and a loop device attached to it.
 //!
-//! The server cannot unmount: it dropped the capability before it began to serve. Commands unmount after it has exited
-//! (`pagefold_control::instance::loop_device`).
+//! The broker of the server mounts, attaches and resizes. Neither unmounts: the right to that is dropped before the disk serves.
+//! Commands unmount after the server has exited (`pagefold_control::instance::loop_device`).
 
 use super::interface::{Export, Kept, Opening, TakenOver};
+use crate::broker::{Broker, ByBroker};
 use crate::disk::Disk;
 use crate::log;
 use pagefold_block::loop_export::{KeptLoop, LoopExport, LoopOptions, RING_BYTES_MAX, Users};
 use pagefold_control::config::{DiskConfig, FuseUring};
 use pagefold_control::error::{CliError, Result};
 use pagefold_control::export_kind::ExportKind;
-use pagefold_control::instance::InstanceDir;
 use pagefold_control::instance::loop_device::describe_use;
 use pagefold_control::instance::state::{ExportState, LoopBackingFile};
 use pagefold_control::report::disk::RingsReport;
 use pagefold_fuse::SessionEnd;
 use pagefold_store::MemLimit;
-use pagefold_sys::blockuse;
 use pagefold_sys::fusering;
 use pagefold_sys::harden;
 use pagefold_sys::loopdev::LoopIdentity;
-use pagefold_sys::privileges::CapabilitySet;
-use std::fs::DirBuilder;
 use std::os::fd::BorrowedFd;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Threads that serve a disk with a backing. A thread that reads a written-back page waits for the medium; the others
 /// serve pages in memory meanwhile.
@@ -44,15 +41,10 @@ pub struct Loop {
 }
 
 impl Loop {
-    /// Mounts, drops all capabilities except `keep`, starts to serve, and attaches the loop device.
+    /// Lets the broker mount, starts to serve, and lets the broker attach the loop device.
     pub(super) fn open(opening: &Opening<'_>) -> Result<Self> {
-        let Opening { config, disk, dir, keep, is_kept } = *opening;
+        let Opening { config, disk, dir, broker, is_kept } = *opening;
         let uring = config.fuse_uring;
-        let mount_point = dir.mount_path();
-        DirBuilder::new()
-            .mode(0o700)
-            .create(&mount_point)
-            .map_err(|e| CliError::io(format!("creating '{}'", mount_point.display()), &e))?;
         let usual = LoopOptions::default();
         // A disk without a size can get a backing.
         let may_have_backing = disk.running().is_none() || disk.setup().medium.is_some();
@@ -70,14 +62,13 @@ impl Loop {
             uring: uses_rings,
             ring_bytes: ring_bytes(crate::disk::memory_limit(&disk.setup())),
             sector_bytes: config.sector_size.bytes(),
-            keep_capabilities: Some(keep),
             is_kept,
             ..usual
         };
-        let export = LoopExport::start(disk.device(), &mount_point, options)?;
+        let export = LoopExport::start_by(disk.device(), &ByBroker(broker.clone()), options)?;
         Ok(Loop {
             export,
-            mount_point,
+            mount_point: dir.mount_path(),
             sector_bytes: options.sector_bytes,
             wants_rings: uring == FuseUring::On || uses_rings && fusering::is_enabled(),
         })
@@ -87,21 +78,19 @@ impl Loop {
     pub(super) fn take_over(
         config: &DiskConfig,
         disk: &Disk,
-        dir: &InstanceDir,
+        broker: &Arc<Broker>,
         taken: TakenOver,
     ) -> Result<Self> {
         let ExportState::Loop { device: Some(path), backing: Some(backing), mount_point } = taken.state
         else {
             return Err(CliError::failed("the former server handed over no loop device"));
         };
-        let mount = taken.mount;
-        let mount = mount.ok_or_else(|| CliError::failed("the former server handed over no mount"))?;
-        let LoopBackingFile { device: lo_device, inode } = backing;
-        let identity = LoopIdentity { lo_device, lo_inode: inode };
-        let resolved = dir.path().canonicalize();
-        let folder = resolved.map_err(|e| CliError::io("resolving the folder of the disk", &e))?;
-        let at = folder.join(mount_point.file_name().unwrap_or_default());
-        let export = LoopExport::take_over(disk.device(), at, KeptLoop { mount, inode, path, identity })?;
+        let kept = taken.mount;
+        let kept = kept.ok_or_else(|| CliError::failed("the former server handed over no mount"))?;
+        let LoopBackingFile { device: lo_device, inode: lo_inode } = backing;
+        let attached = broker.former_loop(path, LoopIdentity { lo_device, lo_inode });
+        let mounted = broker.former_mount(kept.device, kept.is_by_helper);
+        let export = LoopExport::take_over(disk.device(), KeptLoop { mounted, kept, attached })?;
         let sector_bytes = config.sector_size.bytes();
         Ok(Loop { export, mount_point, sector_bytes, wants_rings: config.fuse_uring == FuseUring::On })
     }
@@ -165,11 +154,7 @@ impl Export for Loop {
     }
 
     fn users(&self) -> Vec<String> {
-        if !self.export.is_attached() {
-            return Vec::new();
-        }
-        let claims = blockuse::claims(self.export.device_path()).unwrap_or_default();
-        claims.iter().map(describe_use).collect()
+        self.export.claims().iter().map(describe_use).collect()
     }
 
     fn resize(&self, users: Users, change: &mut dyn FnMut() -> Result<()>) -> Result<()> {
@@ -185,25 +170,28 @@ impl Export for Loop {
     }
 }
 
-/// Locks the memory of a server that takes such a disk over; it has inherited the rest. Returns the reason that swapping to the
-/// disk is not safe, if it is not. `before` is that of the former server.
-pub fn prepare_again_for_swap(before: Option<String>) -> Option<String> {
-    let locked = harden::lock_memory_again();
-    before.or_else(|| locked.err().map(|e| format!("swapping to this disk is not safe here: {e}")))
+/// Whether a server with this configuration may use io_uring, for requests or for I/O to a backing. A disk that gets a backing
+/// only after a reset does its I/O without.
+pub fn may_use_rings(config: &DiskConfig, is_kept: bool) -> bool {
+    let for_requests = match config.fuse_uring {
+        FuseUring::On => true,
+        FuseUring::Auto => !is_kept,
+        FuseUring::Off => false,
+    };
+    for_requests && config.export.facts().uses_fuse || config.backing.is_some() || config.size_bytes == 0
 }
 
-/// The result of [`prepare_for_swap`].
-pub struct PreparedForSwap {
-    /// The capabilities to keep.
-    pub keep: CapabilitySet,
-    /// The reason that swapping to the disk is not safe, if it is not.
-    pub warning: Option<String>,
+/// Locks the memory of a server that takes such a disk over; it has inherited the rest. Returns the reason that swapping to the
+/// disk is not safe, if it is not.
+pub fn prepare_again_for_swap() -> Option<String> {
+    let locked = harden::lock_memory_again();
+    locked.err().map(|e| format!("swapping to this disk is not safe here: {e}"))
 }
 
 /// Prepares the process for a disk that may be used as swap: locks its memory, makes it an I/O flusher, and protects it
-/// from the OOM killer. The caller has started no other threads yet. The warning names the refused steps, and is also
-/// logged.
-pub fn prepare_for_swap() -> PreparedForSwap {
+/// from the OOM killer. The caller has started no other threads yet, and a change of its user does not undo it. Returns the
+/// reason that swapping to the disk is not safe, if it is not, with the refused steps, and logs it.
+pub fn prepare_for_swap() -> Option<String> {
     let report = harden::for_swap();
     let refused: Vec<_> = report.refused().iter().map(|e| e.to_string()).collect();
     let warning = match refused.as_slice() {
@@ -213,10 +201,5 @@ pub fn prepare_for_swap() -> PreparedForSwap {
     if let Some(warning) = &warning {
         log::warning(format_args!("{warning}"));
     }
-    // New mappings are locked too. If RLIMIT_MEMLOCK could not be raised, the server needs this capability to map more.
-    let keep = match (&report.lock_limit, &report.memory_locked) {
-        (Err(_), Ok(())) => CapabilitySet::IPC_LOCK,
-        _ => CapabilitySet::empty(),
-    };
-    PreparedForSwap { keep, warning }
+    warning
 }

@@ -8,66 +8,81 @@ mod loop_device;
 mod nbd;
 
 pub use interface::{Export, Kept, Opening, TakenOver};
-pub use loop_device::{PreparedForSwap, prepare_again_for_swap, prepare_for_swap};
+pub use loop_device::{may_use_rings, prepare_again_for_swap, prepare_for_swap};
+use nbd::Bound;
 pub use pagefold_block::loop_export::Users;
 
+use crate::broker::Broker;
 use crate::disk::Disk;
+use pagefold_block::loop_export::check_facilities;
 use pagefold_block::nbd::TlsConfig;
 use pagefold_control::config::DiskConfig;
-use pagefold_control::error::{CliError, Result};
+use pagefold_control::error::Result;
 use pagefold_control::export_kind::ExportKind;
 use pagefold_control::instance::InstanceDir;
 use pagefold_control::instance::state::ExportState;
+use std::sync::Arc;
 
-/// Opens the export that the configuration chooses. The calling thread drops its capabilities except `keep` before it
-/// starts threads, which inherit them.
-pub fn open(opening: &Opening<'_>) -> Result<Box<dyn Export>> {
-    Ok(match opening.config.export {
-        ExportKind::Loop => Box::new(loop_device::Loop::open(opening)?),
-        ExportKind::Nbd => Box::new(nbd::Nbd::open(opening)?),
+/// Opens the export that the configuration chooses. The server is confined.
+pub fn open(opening: &Opening<'_>, prepared: Prepared) -> Result<Box<dyn Export>> {
+    Ok(match prepared {
+        Prepared::Loop => Box::new(loop_device::Loop::open(opening)?),
+        Prepared::Nbd { tls, bound } => Box::new(nbd::Nbd::open(opening.disk, tls, bound)?),
     })
 }
 
-/// Takes an export over whose server has died. The calling thread has no capabilities. After a failure the export is as it was.
+/// Takes an export over whose server has died. The server is confined. After a failure the export is as it was.
 pub fn take_over(
     config: &DiskConfig,
     disk: &Disk,
-    dir: &InstanceDir,
+    broker: &Arc<Broker>,
     taken: TakenOver,
     prepared: Prepared,
 ) -> Result<Box<dyn Export>> {
-    Ok(match (config.export, prepared) {
-        (ExportKind::Loop, Prepared::Loop) => {
-            Box::new(loop_device::Loop::take_over(config, disk, dir, taken)?)
-        }
-        (ExportKind::Nbd, Prepared::Nbd { tls }) => Box::new(nbd::Nbd::take_over(disk, taken, tls)?),
-        _ => return Err(CliError::failed("the export that was prepared is another")),
+    Ok(match prepared {
+        Prepared::Loop => Box::new(loop_device::Loop::take_over(config, disk, broker, taken)?),
+        Prepared::Nbd { tls, .. } => Box::new(nbd::Nbd::take_over(disk, taken, tls)?),
     })
 }
 
-/// The things that a server opens before it takes an export over.
+/// The things that a server opens before it is confined.
 pub enum Prepared {
     /// There are none.
     Loop,
-    /// The files of TLS.
-    Nbd { tls: Option<TlsConfig> },
+    /// The files of TLS, and the socket of a new disk.
+    Nbd { tls: Option<TlsConfig>, bound: Option<Bound> },
 }
 
-/// Opens these things, so that an error leaves the former server.
-pub fn prepare(config: &DiskConfig) -> Result<Prepared> {
+/// Opens these things for a new disk.
+pub fn prepare(config: &DiskConfig, dir: &InstanceDir) -> Result<Prepared> {
+    let prepared = prepare_again(config)?;
+    Ok(match prepared {
+        Prepared::Loop => {
+            check_facilities()?;
+            Prepared::Loop
+        }
+        Prepared::Nbd { tls, .. } => {
+            let bound = Some(nbd::bind(config.listen.as_ref(), tls.is_some(), dir)?);
+            Prepared::Nbd { tls, bound }
+        }
+    })
+}
+
+/// Opens these things for a server that takes an export over, so that an error leaves the former server.
+pub fn prepare_again(config: &DiskConfig) -> Result<Prepared> {
     Ok(match config.export {
         ExportKind::Loop => Prepared::Loop,
-        ExportKind::Nbd => Prepared::Nbd { tls: nbd::tls(config.listen.as_ref())? },
+        ExportKind::Nbd => Prepared::Nbd { tls: nbd::tls(config.listen.as_ref())?, bound: None },
     })
 }
 
 /// The state to record before an export of this kind is opened, so that commands can clean up if the server is killed
 /// meanwhile.
-pub fn planned_state(kind: ExportKind, dir: &InstanceDir) -> Option<ExportState> {
-    match kind {
-        ExportKind::Loop => {
+pub fn planned_state(prepared: &Prepared, dir: &InstanceDir) -> Option<ExportState> {
+    match prepared {
+        Prepared::Loop => {
             Some(ExportState::Loop { device: None, backing: None, mount_point: dir.mount_path() })
         }
-        ExportKind::Nbd => None,
+        Prepared::Nbd { bound, .. } => bound.as_ref().map(Bound::state),
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! The socket that listens outlives the server. Connections end with it, and clients connect anew.
 
-use super::interface::{Export, Kept, Opening, TakenOver};
+use super::interface::{Export, Kept, TakenOver};
 use crate::disk::Disk;
 use crate::errors::of_nbd;
 use crate::keeper::duplicate;
@@ -12,9 +12,9 @@ use pagefold_block::nbd::{self, Limits, Server, TlsConfig, UnixSocket, uri};
 use pagefold_control::config::{Listen, Tls};
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::export_kind::ExportKind;
+use pagefold_control::instance::InstanceDir;
 use pagefold_control::instance::state::ExportState;
 use pagefold_control::report::disk::ClientsReport;
-use pagefold_sys::privileges;
 use std::net::TcpListener;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
@@ -28,24 +28,38 @@ pub struct Nbd {
     listener: OwnedFd,
 }
 
+/// A socket that listens.
+pub struct Bound {
+    listener: OwnedFd,
+    uri: String,
+}
+
+impl Bound {
+    /// The state of its export.
+    pub(super) fn state(&self) -> ExportState {
+        ExportState::Nbd { uri: self.uri.clone() }
+    }
+}
+
+/// Binds the socket of a new disk.
+pub(super) fn bind(listen: Option<&Listen>, has_tls: bool, dir: &InstanceDir) -> Result<Bound> {
+    let name = dir.name().as_str();
+    let Some(listen) = listen else {
+        // The server may not remove the file: its broker, or a command, removes it with the folder.
+        let listener = UnixSocket::bind(&dir.nbd_path()).map_err(of_nbd)?.into_listener();
+        return Ok(Bound { listener, uri: uri::unix(name, &dir.nbd_path()) });
+    };
+    let failed = |e| CliError::io(format!("listening on {}", listen.address), &e);
+    let listener = TcpListener::bind(listen.address).map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    Ok(Bound { listener: listener.into(), uri: uri::tcp(name, address, has_tls) })
+}
+
 impl Nbd {
-    /// Binds the socket, drops all capabilities, and starts to serve.
-    pub(super) fn open(opening: &Opening<'_>) -> Result<Self> {
-        let Opening { config, disk, dir, .. } = *opening;
-        let name = disk.name().as_str();
-        // It starts its threads when it begins to serve, without capabilities.
-        let server = server(disk)?;
-        let (uri, listener) = match &config.listen {
-            None => {
-                let socket = UnixSocket::bind(&dir.nbd_path()).map_err(of_nbd)?;
-                let listener = duplicate(socket.as_fd())?;
-                privileges::drop_capabilities()?;
-                server.serve_unix(socket).map_err(of_nbd)?;
-                (uri::unix(name, &dir.nbd_path()), listener)
-            }
-            Some(listen) => serve_tcp(&server, listen, name)?,
-        };
-        Ok(Nbd { server, uri, listener })
+    /// Serves on a socket that was bound.
+    pub(super) fn open(disk: &Disk, tls: Option<TlsConfig>, bound: Option<Bound>) -> Result<Self> {
+        let Bound { listener, uri } = bound.ok_or_else(|| CliError::failed("no NBD socket was bound"))?;
+        Self::serve(disk, tls, listener, uri)
     }
 
     /// Serves the clients of a socket whose server has died. They have to connect anew.
@@ -53,6 +67,10 @@ impl Nbd {
         let (ExportState::Nbd { uri }, Some(listener)) = (taken.state, taken.listener) else {
             return Err(CliError::failed("the former server handed over no socket that listens"));
         };
+        Self::serve(disk, tls, listener, uri)
+    }
+
+    fn serve(disk: &Disk, tls: Option<TlsConfig>, listener: OwnedFd, uri: String) -> Result<Self> {
         let server = server(disk)?;
         let socket = duplicate(listener.as_fd())?;
         if uri.starts_with("nbd+unix:") {
@@ -80,18 +98,6 @@ pub(super) fn tls(listen: Option<&Listen>) -> Result<Option<TlsConfig>> {
     let files = listen.and_then(|listen| listen.tls.as_ref());
     let read = |tls: &Tls| TlsConfig::from_pem_files(&tls.client_ca, &tls.cert, &tls.key).map_err(of_nbd);
     files.map(read).transpose()
-}
-
-fn serve_tcp(server: &Server, listen: &Listen, name: &str) -> Result<(String, OwnedFd)> {
-    let failed = |e| CliError::io(format!("listening on {}", listen.address), &e);
-    let listener = TcpListener::bind(listen.address).map_err(failed)?;
-    let address = listener.local_addr().map_err(failed)?;
-    let tls = tls(Some(listen))?;
-    let other = duplicate(listener.as_fd())?;
-    privileges::drop_capabilities()?;
-    let has_tls = tls.is_some();
-    server.serve_tcp(listener, tls).map_err(of_nbd)?;
-    Ok((uri::tcp(name, address, has_tls), other))
 }
 
 impl Export for Nbd {

@@ -23,7 +23,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 /// The capabilities of the keeper of root's mount, and of the brokers of its servers: to mount and unmount, to end servers,
-/// which are other users', and to let servers become those users.
+/// which are other users', and to let servers become those users. Those of a disk do without the first as soon as it serves.
 pub const KEPT_BY_ROOT: CapabilitySet = CapabilitySet::SYS_ADMIN
     .union(CapabilitySet::KILL)
     .union(CapabilitySet::SETUID)
@@ -431,7 +431,8 @@ impl Keeper {
         }
         let keep = match self.kind {
             KeptKind::Image => KEPT_BY_ROOT,
-            KeptKind::Disk(_) => CapabilitySet::empty(),
+            // The brokers of later servers mount nothing.
+            KeptKind::Disk(_) => KEPT_BY_ROOT.difference(CapabilitySet::SYS_ADMIN),
         };
         let _ = privileges::set_no_new_privs();
         let _ = privileges::drop_capabilities_except(keep);

@@ -23,6 +23,4 @@ mod successor;
 pub use handover::{Handover, Unpacked, duplicate, malformed};
 pub use holder::{KEPT_BY_ROOT, adopt, keep};
 pub use link::State;
-pub use successor::{
-    Beginning, ExitOnFailure, FAILED, KeeperLink, StartKeeper, end_former, replace_dead, starter,
-};
+pub use successor::{Beginning, ExitOnFailure, FAILED, KeeperLink, StartKeeper, replace_dead, starter};

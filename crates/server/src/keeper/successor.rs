@@ -3,7 +3,6 @@
 use super::link::{Link, Message, State};
 use pagefold_control::error::{CliError, Result};
 use pagefold_control::startup::{ADOPT, KeptKind, SERVE, StartRequest};
-use pagefold_sys::pidfd::Process;
 use pagefold_sys::ready;
 use pagefold_sys::respawn::Started;
 use rustix::process::{Signal, set_parent_process_death_signal};
@@ -147,7 +146,7 @@ impl KeeperLink {
     }
 
     /// Reports that this server can serve, and waits until it may. Returns the former server, if it lives: the caller ends it
-    /// with [`end_former`], so that nothing depends on the life of the keeper.
+    /// through its broker, so that nothing depends on the life of the keeper.
     ///
     /// If the keeper dies meanwhile and no former server lives, this one goes on.
     pub fn wait_for_turn(&self) -> Result<Option<OwnedFd>> {
@@ -207,15 +206,6 @@ impl KeeperLink {
             false => Err(CliError::failed("the keeper does not answer; perhaps it is stopped")),
         }
     }
-}
-
-/// Ends a former server that lives.
-pub fn end_former(former: Option<OwnedFd>) -> Result<()> {
-    if let Some(former) = former.map(Process::from) {
-        former.kill()?;
-        former.wait(Duration::MAX)?;
-    }
-    Ok(())
 }
 
 /// Starts keepers as children of the calling process, with the rights of the calling thread, for servers that `start`, JSON,

@@ -523,7 +523,12 @@ impl Served {
 
 /// Answers the requests of commands for the report; refuses others.
 impl RequestHandler for MountSession {
-    fn handle(&self, request: Request, _: &mut dyn FnMut(&PassProgress) -> bool) -> Response {
+    fn handle(
+        &self,
+        request: Request,
+        _: Vec<OwnedFd>,
+        _: &mut dyn FnMut(&PassProgress) -> bool,
+    ) -> Response {
         match request {
             Request::Show {} => Response::Mount(Box::new(report::report(self))),
             _ => {

@@ -93,8 +93,10 @@ const RINGS: &[libc::c_long] = &numbers! { SYS_io_uring_setup SYS_io_uring_enter
 /// BLKSSZGET. They ask terminals and block devices, and set flags of descriptors.
 const IOCTLS: [u64; 8] = [0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451, 0x8008_1272, 0x1268];
 
-/// The operations of prctl(2) that a process applies to itself: names of threads and memory, the signal of the parent's death.
-const PRCTLS: [i32; 6] = [
+/// The operations of prctl(2) that a process applies to itself: names of threads and memory, timers, the signal of the parent's
+/// death.
+const PRCTLS: [i32; 7] = [
+    libc::PR_SET_TIMERSLACK,
     libc::PR_SET_NAME,
     libc::PR_GET_NAME,
     libc::PR_SET_VMA,

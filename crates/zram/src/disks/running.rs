@@ -9,6 +9,7 @@ use pagefold_control::instance::loop_device::refuse_if_open;
 use pagefold_control::instance::{InstanceDir, InstanceName, NewInstance, RuntimeDir};
 use pagefold_control::removal;
 use pagefold_control::startup::{self, Attachment, PassedFds};
+use pagefold_server::attributes::{self, Syntax};
 use pagefold_sys::signal::Termination;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -171,7 +172,9 @@ impl Disks for RunningDisks {
     }
 
     fn write(&self, number: u32, attribute: &str, text: &str) -> std::result::Result<(), Errno> {
-        let written = self.connect(number).and_then(|mut client| client.write_attribute(attribute, text));
+        let files = attributes::open_files([(attribute, text)], Syntax::Kernel);
+        let written =
+            self.connect(number).and_then(|mut client| client.write_attribute(attribute, text, &files));
         self.errno(format_args!("writing {text:?} to '{attribute}' of zram{number}"), written)
     }
 
