@@ -5,6 +5,7 @@
 //! - musl: the program that `PAGEFOLD_MUSL` names. It is static, and the gate builds it.
 
 use crate::image_mount::{MountSandbox, contents, read_all};
+use crate::image_remote::{PATH, serving};
 use pagefold_testkit::skipped;
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -58,7 +59,7 @@ impl Program {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// Prints, checks and mounts the image behind the wall.
+    /// Prints, checks, extracts, builds and mounts images, one of them on a server, and uses disks: all behind the wall.
     fn works(&self, sandbox: &MountSandbox) {
         let is_confined = |json: &str| {
             let report: serde_json::Value = serde_json::from_str(json).unwrap();
@@ -68,6 +69,22 @@ impl Program {
         let image = sandbox.image.display();
         assert_eq!(self.run(sandbox, &format!("image cat {image} /long")).into_bytes(), contents());
         self.run(sandbox, &format!("image check --strict {image}"));
+        let on_server = serving(&sandbox.image);
+        let url = on_server.url(PATH);
+        assert_eq!(self.run(sandbox, &format!("image cat {url} /long")).into_bytes(), contents());
+        let [tree, archive, built] = ["extracted", "archive", "built"].map(|name| sandbox.inner.path(name));
+        self.run(sandbox, &format!("image extract {url} {}", tree.display()));
+        assert_eq!(fs::read(tree.join("long")).unwrap(), contents());
+        self.run(sandbox, &format!("image tar {image} -o {}", archive.display()));
+        self.run(sandbox, &format!("image build {} {}", archive.display(), built.display()));
+        for export in ["loop", "nbd"] {
+            self.run(sandbox, &format!("disk create --name {export} --size 16M --export {export}"));
+            let shown = || self.run(sandbox, &format!("disk show --json {export}"));
+            is_confined(&shown());
+            self.run(sandbox, &format!("disk restart {export}"));
+            is_confined(&shown());
+            self.run(sandbox, &format!("disk remove {export}"));
+        }
         self.run(sandbox, &sandbox.words("mount", ""));
         read_all(&sandbox.at);
         is_confined(&self.run(sandbox, &sandbox.words("stats", "--json")));

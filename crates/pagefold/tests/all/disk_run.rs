@@ -62,7 +62,11 @@ fn a_command_that_removes_the_disk_or_kills_its_server_is_no_hang() {
     assert_eq!(s.left(), Vec::<String>::new());
     let pid = "sed -n 's/.*\"pid\": *\\([0-9]*\\).*/\\1/p'";
     let keeper = s.runtime().join("x/keeper");
-    let kill = format!("kill -9 $({pid} {}) $({program} disk show x --json | {pid})", keeper.display());
+    // A server that is stopped starts no other keeper.
+    let kill = format!(
+        "p=$({program} disk show x --json | {pid}); kill -STOP $p; kill -9 $({pid} {}) $p",
+        keeper.display()
+    );
     run(&s, "-q --export nbd --name x", &kill).fails(125, "the server died");
     let ran = run(&s, "-q --export nbd --name x", &format!("{kill}; exit 9"));
     ran.fails(9, "the server died");
