@@ -8,7 +8,8 @@
 use libfuzzer_sys::fuzz_target;
 use pagefold_fuzz::media;
 use pagefold_image::{Image, Options as ReadOptions};
-use pagefold_image_build::source::tar::{TarOptions, Whiteouts, scan};
+use pagefold_image_build::source::Whiteouts;
+use pagefold_image_build::source::tar::{TarOptions, scan};
 use pagefold_image_build::{Compression, InodeId, Options, Target, Tree, build};
 use pagefold_image_check::{CheckOptions, check};
 use std::ops::ControlFlow;
@@ -24,7 +25,11 @@ fuzz_target!(|data: &[u8]| {
     if flags & 1 != 0 {
         correct_checksums(&mut archive);
     }
-    let whiteouts = if flags & 2 != 0 { Whiteouts::Overlay } else { Whiteouts::Files };
+    let whiteouts = match flags >> 1 & 3 {
+        0 => Whiteouts::Files,
+        1 => Whiteouts::Overlay,
+        _ => Whiteouts::OverlayUser,
+    };
     let options = TarOptions { whiteouts, metadata_bytes_max: 16 << 20, ..TarOptions::default() };
     let Ok(scanned) = scan(media::file(&archive), Path::new("archive"), &options) else { return };
     build_small(&scanned.tree);
