@@ -56,15 +56,31 @@ pub fn fork_with(keep: Vec<OwnedFd>, run: impl FnOnce(Vec<OwnedFd>) -> u8) -> Re
         numbers.sort_unstable();
         let mut first = 3;
         for number in numbers.into_iter().chain([u32::MAX]) {
-            if first < number {
-                // SAFETY: the call accesses no memory. The values that own these descriptors are those of the parent's
-                // functions, which this process never returns to.
-                unsafe { libc::syscall(libc::SYS_close_range, first, number - 1, 0) };
+            if first < number && !close_all(first, number - 1) {
+                return PANICKED;
             }
             first = first.max(number.saturating_add(1));
         }
         run(keep)
     })
+}
+
+/// Closes the descriptors with these numbers in a child process. Returns false if they are not known.
+fn close_all(first: u32, last: u32) -> bool {
+    // SAFETY: the calls access no memory. The values that own these descriptors are those of the parent's functions, which
+    // this process never returns to.
+    if unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) } == 0 {
+        return true;
+    }
+    // Before Linux 5.9, or in a container that refuses the call.
+    let Ok(listed) = std::fs::read_dir("/proc/self/fd") else { return false };
+    let numbers = listed.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let numbers: Vec<i32> = numbers.collect();
+    for number in numbers.into_iter().filter(|number| (first..=last).contains(&number.unsigned_abs())) {
+        // SAFETY: as above.
+        unsafe { libc::close(number) };
+    }
+    true
 }
 
 /// Lets the kernel kill the calling process when the thread that has started it ends. Changes of user or capabilities undo

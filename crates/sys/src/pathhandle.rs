@@ -6,7 +6,7 @@
 //! inode.
 //!
 //! Old kernels set modes and attributes of such descriptors by the paths of `/proc/self/fd` only. In a process whose root is
-//! another one, these are in the working directory ([`find_descriptors_in_working_directory`]).
+//! another one, these are in the working directory (`find_descriptors_in_working_directory`).
 //!
 //! This module does not make files: `Folder` in the module `beneath` does, and returns their handles.
 

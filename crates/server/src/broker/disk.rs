@@ -53,6 +53,11 @@ impl DiskDuties {
         KeptKind::Disk(self.export)
     }
 
+    /// Whether its pages are a file of a mount.
+    pub(super) fn has_mount(&self) -> bool {
+        self.export.facts().uses_fuse
+    }
+
     pub(super) fn server(&self) -> Option<&Server> {
         self.state.server.as_ref()
     }
@@ -66,6 +71,9 @@ impl DiskDuties {
         &self,
         read_bytes: usize,
     ) -> std::result::Result<(File, Box<dyn OwnedMount>), Failure> {
+        if !self.has_mount() {
+            return Err(CliError::failed("this disk has no mount").into());
+        }
         let path = &self.mount_point;
         let made = DirBuilder::new().mode(0o700).create(path);
         made.map_err(|e| CliError::io(format!("creating '{}'", path.display()), &e))?;

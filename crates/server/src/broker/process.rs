@@ -13,13 +13,12 @@ use pagefold_fuse::{MOUNT_NAME, OwnedMount, free_directory, mount_by_helper, mou
 use pagefold_sys::fusermount::Mounted;
 use pagefold_sys::mounts::DeviceNumber;
 use pagefold_sys::pidfd::{Identity, Process};
-use pagefold_sys::privileges;
-use pagefold_sys::{detach, fork, fusedev, harden, rundir};
+use pagefold_sys::privileges::{self, CapabilitySet};
+use pagefold_sys::{detach, fork, fusedev, harden, ready, rundir};
 use std::fs::File;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
 
 /// The duties of a broker, fixed when it is forked.
 pub struct Duties {
@@ -70,6 +69,16 @@ impl Duties {
         }
     }
 
+    /// The capabilities of a broker of root.
+    fn capabilities(&self) -> CapabilitySet {
+        match &self.object {
+            Object::Disk(disk) if !disk.has_mount() => {
+                keeper::KEPT_BY_ROOT.difference(CapabilitySet::SYS_ADMIN)
+            }
+            _ => keeper::KEPT_BY_ROOT,
+        }
+    }
+
     fn kind(&self) -> KeptKind {
         match &self.object {
             Object::Mount(_) => KeptKind::Image,
@@ -97,12 +106,13 @@ pub fn start(duties: Duties, stream: UnixStream) -> Result<()> {
             // Other users mount with the set-user-id program fusermount3, which must gain privileges.
             let reduced = privileges::set_no_new_privs()
                 .and_then(|()| privileges::forbid_dumps())
-                .and_then(|()| privileges::drop_capabilities_except(keeper::KEPT_BY_ROOT));
+                .and_then(|()| privileges::drop_capabilities_except(duties.capabilities()));
             if reduced.is_err() {
                 return 1;
             }
         }
         let Some(stream) = fds.pop().map(UnixStream::from) else { return 1 };
+        let Ok(end) = stream.try_clone() else { return 1 };
         if duties.kind().is_for_swap() {
             // Its pages may be on the disk, while no server serves that.
             let _ = harden::lock_memory_again();
@@ -110,7 +120,7 @@ pub fn start(duties: Duties, stream: UnixStream) -> Result<()> {
         let name = duties.dir.name().as_str().to_string();
         let start_keeper = keeper::starter(name, duties.kind(), duties.start.clone());
         let mounted = duties.former_mount();
-        let process = BrokerProcess { duties, server, mounted, start_keeper };
+        let process = BrokerProcess { duties, server, mounted, end, start_keeper };
         u8::from(process.run(&stream).is_err())
     })?;
     Ok(())
@@ -121,6 +131,8 @@ struct BrokerProcess {
     /// The server, which has forked this process.
     server: Option<Identity>,
     mounted: Option<Box<dyn OwnedMount>>,
+    /// A duplicate of the connection, to be polled.
+    end: UnixStream,
     start_keeper: keeper::StartKeeper,
 }
 
@@ -237,7 +249,7 @@ impl BrokerProcess {
                 Object::Mount(mount) => mount.state.server.as_ref(),
                 Object::Disk(disk) => disk.server(),
             };
-            end_former(recorded, former.into())?;
+            end_former(recorded, former.into(), &self.end)?;
         }
         match object {
             Object::Mount(MountDuties { state, .. }) => {
@@ -275,11 +287,14 @@ impl MountDuties {
 
 /// Ends the former server, and waits for that. A server could hand over the descriptor of any process: so the process that the
 /// state file names is killed, and the one that was handed over only waited for.
-fn end_former(recorded: Option<&Server>, former: Process) -> Result<()> {
+/// `end` is readable at the end of the server that asks for it.
+fn end_former(recorded: Option<&Server>, former: Process, end: &UnixStream) -> Result<()> {
     let recorded = recorded.map(|server| Process::open(&server.into())).transpose()?.flatten();
     recorded.map_or(Ok(()), |process| process.kill())?;
-    former.wait(Duration::MAX)?;
-    Ok(())
+    match ready::wait([former.as_fd(), end.as_fd()], None)? {
+        [true, _] => Ok(()),
+        _ => Err(CliError::failed("the server has ended while it took its turn")),
+    }
 }
 
 fn nothing_mounted() -> CliError {

@@ -88,7 +88,7 @@ pub struct LoopStatus {
 /// A [`BlockUse`].
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Claim {
-    Mounted(PathBuf),
+    Mounted(#[serde(with = "pagefold_control::path")] PathBuf),
     Swap(u64),
     Holder(String),
     Claimed,
@@ -175,7 +175,11 @@ pub enum Failure {
     /// `fusermount3` failed.
     Refused { reason: String },
     /// A loop device is in use.
-    InUse { device: PathBuf, claims: Vec<Claim> },
+    InUse {
+        #[serde(with = "pagefold_control::path")]
+        device: PathBuf,
+        claims: Vec<Claim>,
+    },
     /// There is no loop device, or this process may not use one.
     NoLoop { what: String, errno: i32 },
     /// The loop driver does no direct I/O.
@@ -236,8 +240,11 @@ pub fn answer(stream: &UnixStream, result: std::result::Result<Answer, Failure>)
     match result {
         Ok(answer) => send(stream, DONE, answer.fd.as_ref().map(AsFd::as_fd).as_slice(), &answer.payload),
         Err(failure) => {
-            let text = serde_json::to_vec(&failure).map_err(|e| CliError::failed(e.to_string()))?;
-            send(stream, FAILED, &[], &text)
+            // An answer that cannot be encoded must not end the broker.
+            let text = serde_json::to_vec(&failure).or_else(|e| {
+                serde_json::to_vec(&Failure::Other(CliError::failed(format!("answering: {e}"))))
+            });
+            send(stream, FAILED, &[], &text.map_err(|e| CliError::failed(e.to_string()))?)
         }
     }
 }

@@ -54,10 +54,14 @@ const SET_ID: u64 = 0o6000;
 /// The flags of clone(2) for namespaces, which a process with CAP_SYS_ADMIN could make for a thread.
 const NAMESPACES: u64 = 0x7E02_0000;
 
+/// Commands of fcntl(2) that let the kernel send any signal to any process that this one may signal: F_SETOWN, F_SETSIG and
+/// F_SETOWN_EX.
+const FCNTLS_OF_SIGNALS: [i32; 3] = [8, 10, 15];
+
 /// Calls that are allowed with any arguments: landlock confines those that take paths.
 const ALLOWED: &[libc::c_long] = &numbers! {
     SYS_read SYS_write SYS_readv SYS_writev SYS_pread64 SYS_pwrite64 SYS_preadv SYS_pwritev SYS_preadv2 SYS_pwritev2
-    SYS_lseek SYS_close SYS_close_range SYS_fstat SYS_newfstatat SYS_statx SYS_statfs SYS_fstatfs SYS_fcntl SYS_dup
+    SYS_lseek SYS_close SYS_close_range SYS_fstat SYS_newfstatat SYS_statx SYS_statfs SYS_fstatfs SYS_dup
     SYS_dup3 SYS_pipe2 SYS_eventfd2 SYS_epoll_create1 SYS_epoll_ctl SYS_epoll_pwait SYS_ppoll SYS_pselect6
     SYS_openat SYS_openat2 SYS_readlinkat SYS_faccessat SYS_faccessat2 SYS_getdents64 SYS_getcwd SYS_umask SYS_flock
     SYS_fsync SYS_fdatasync SYS_sync_file_range SYS_fallocate SYS_ftruncate SYS_fadvise64 SYS_readahead
@@ -147,7 +151,8 @@ fn allowed(wall: &Wall) -> Result<Rules, BackendError> {
     rules.insert(libc::SYS_tgkill, vec![rule(0, SeccompCmpOp::Eq, this)?]);
     let of_this = [0, this].map(|pid| rule(0, SeccompCmpOp::Eq, pid));
     rules.insert(libc::SYS_prlimit64, of_this.into_iter().collect::<Result<_, _>>()?);
-    rules.insert(libc::SYS_socketpair, equal_to(0, [libc::AF_UNIX.unsigned_abs().into()])?);
+    rules.insert(libc::SYS_socketpair, stream_pairs()?);
+    rules.insert(libc::SYS_fcntl, all_but(1, FCNTLS_OF_SIGNALS)?);
     rules.insert(libc::SYS_prctl, equal_to(0, PRCTLS.map(|number| number.unsigned_abs().into()))?);
     let mut ioctls = equal_to(1, IOCTLS)?;
     ioctls.extend(equal_to(1, wall.ioctls.iter().copied())?);
@@ -173,6 +178,26 @@ fn create_files(creates: &Creates, rules: &mut Rules) -> Result<(), BackendError
         rules.insert(libc::SYS_mknodat, kinds.into_iter().collect::<Result<_, _>>()?);
     }
     Ok(())
+}
+
+/// Rules for pairs of connected sockets. A socket for datagrams can send to any address, also descriptors.
+fn stream_pairs() -> Result<Vec<SeccompRule>, BackendError> {
+    const TYPE: u64 = 0xF;
+    let of_family = SeccompCmpOp::Eq;
+    let conditions = [(0, of_family, libc::AF_UNIX), (1, SeccompCmpOp::MaskedEq(TYPE), libc::SOCK_STREAM)];
+    let conditions = conditions.map(|(argument, is, value)| {
+        SeccompCondition::new(argument, SeccompCmpArgLen::Dword, is, value.unsigned_abs().into())
+    });
+    Ok(vec![SeccompRule::new(conditions.into_iter().collect::<Result<_, _>>()?)?])
+}
+
+/// Rules for an argument that is none of `values`.
+fn all_but<const N: usize>(argument: u8, values: [i32; N]) -> Result<Vec<SeccompRule>, BackendError> {
+    let conditions = values.map(|value| {
+        let value = value.unsigned_abs().into();
+        SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, value)
+    });
+    Ok(vec![SeccompRule::new(conditions.into_iter().collect::<Result<_, _>>()?)?])
 }
 
 /// Rules for an argument that is one of `values`.

@@ -6,6 +6,7 @@
 
 use super::set_ids;
 use crate::entropy;
+use crate::privileges::CapabilitySet;
 use std::ops::Range;
 
 /// The unassigned ranges of users, the best first.
@@ -22,6 +23,10 @@ pub(super) fn become_nobody() -> Result<u32, String> {
         .map_err(|e| failed(format!("/proc/self/uid_map: {e}")))?;
     let range = RANGES.into_iter().find(|range| maps_all(&users, range) && maps_all(&groups, range));
     let range = range.ok_or_else(|| failed("this user namespace has no unassigned users".into()))?;
+    let capabilities = rustix::thread::capabilities(None).map_err(|e| failed(e.to_string()))?;
+    if !capabilities.effective.contains(CapabilitySet::KILL) {
+        return Err(failed("without CAP_KILL nobody could end this process".into()));
+    }
     let random = entropy::random_u64().map_err(|e| failed(e.to_string()))?;
     let id = range.start + random % (range.end - range.start);
     let id = u32::try_from(id).map_err(|e| failed(e.to_string()))?;

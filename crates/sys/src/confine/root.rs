@@ -9,7 +9,7 @@
 //! former; the calls that mount or change the root are deadly then. Reference: open_tree(2), mount_setattr(2), chroot(2).
 
 use crate::{SysError, failed, pathhandle};
-use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, open};
+use rustix::fs::{CWD, FileType, Mode, OFlags, StatVfsMountFlags, fstat, open};
 use rustix::mount::{OpenTreeFlags, open_tree};
 use rustix::path::Arg;
 use rustix::pipe::pipe;
@@ -23,6 +23,8 @@ static IS_ENTERED: AtomicBool = AtomicBool::new(false);
 
 /// `MOUNT_ATTR_NOSUID`, `NODEV`, `NOEXEC` and `NOSYMFOLLOW`.
 const IS_TARGET: u64 = 0x2 | 0x4 | 0x8 | 0x20_0000;
+/// `MOUNT_ATTR_NODEV`.
+const NO_DEVICES: u64 = 0x4;
 /// `MOUNT_ATTR_RDONLY`.
 const READ_ONLY: u64 = 0x1;
 
@@ -50,7 +52,13 @@ fn try_enter(folder: &Path) -> Result<(), SysError> {
     // Before the views of this function, which are directories, are opened.
     restrict_descriptors()?;
     let view = view_of(CWD, folder, OpenTreeFlags::AT_RECURSIVE)?;
-    set_attributes(&view, IS_TARGET)?;
+    let is_read_only = rustix::fs::fstatvfs(&view).map_err(failed("looking at a mount"))?.f_flag;
+    let is_read_only = is_read_only.contains(StatVfsMountFlags::RDONLY);
+    // Nothing is extracted to mounts below the directory, and one of procfs would be a way out.
+    set_attributes(&view, libc::AT_RECURSIVE, IS_TARGET | READ_ONLY, 0)?;
+    if !is_read_only {
+        set_attributes(&view, 0, 0, READ_ONLY)?;
+    }
     let descriptors = view_of(CWD, "/proc/self/fd", OpenTreeFlags::empty())?;
     let opened = |path| open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
     let before = opened(c".").map_err(failed("opening the working directory"))?;
@@ -76,16 +84,16 @@ fn view_of(at: BorrowedFd<'_>, path: impl Arg, flags: OpenTreeFlags) -> Result<O
     open_tree(at, path, flags).map_err(failed("copying a mount"))
 }
 
-/// Sets attributes of all mounts of a view.
-fn set_attributes(view: &OwnedFd, set: u64) -> Result<(), SysError> {
-    let attributes = MountAttr { set, clear: 0, propagation: 0, userns_fd: 0 };
+/// Sets and clears attributes of the first mount of a view, or of all with AT_RECURSIVE.
+fn set_attributes(view: &OwnedFd, flags: i32, set: u64, clear: u64) -> Result<(), SysError> {
+    let attributes = MountAttr { set, clear, propagation: 0, userns_fd: 0 };
     // SAFETY: the path is a literal, and the structure lives during the call, which only reads it.
     let set = unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,
             view.as_raw_fd(),
             c"".as_ptr(),
-            libc::AT_EMPTY_PATH | libc::AT_RECURSIVE,
+            libc::AT_EMPTY_PATH | flags,
             &raw const attributes,
             size_of::<MountAttr>(),
         )
@@ -134,9 +142,11 @@ fn restrict_descriptors() -> Result<(), SysError> {
 /// Opens a file again, in a read-only view; `None` if that is impossible.
 fn opened_read_only(fd: BorrowedFd<'_>, flags: OFlags) -> Option<OwnedFd> {
     let view = view_of(fd, "", OpenTreeFlags::AT_EMPTY_PATH).ok()?;
-    set_attributes(&view, READ_ONLY).ok()?;
+    set_attributes(&view, 0, READ_ONLY, 0).ok()?;
     let path = format!("/proc/self/fd/{}", view.as_raw_fd());
     let opened = open(path, flags | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).ok();
+    // A read-only mount does not keep a device from being opened for writing.
+    set_attributes(&view, 0, NO_DEVICES, 0).ok()?;
     std::mem::forget(view);
     opened
 }
