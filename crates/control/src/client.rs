@@ -1,9 +1,9 @@
 //! The commands' side of the control socket: one connection to the server of a disk or a mounted image.
 //!
-//! All calls block in the thread of the command, with a timeout for every wait. A broken connection is
-//! [`Exit::NotFound`]: the server has gone, and callers clean up after it. A timeout is [`Exit::Failed`].
+//! All calls block in the thread of the command, with a deadline for every message, however slowly its bytes arrive. A
+//! broken connection is [`Exit::NotFound`]: the server has gone, and callers clean up after it. A timeout is [`Exit::Failed`].
 
-use super::protocol::{self, MAX_RESPONSE, Pages, RecompressPass, Request, Response};
+use super::protocol::{self, DeadlineReader, MAX_RESPONSE, Pages, RecompressPass, Request, Response};
 use super::report::disk::{ClassReport, Report};
 use super::report::mount::MountReport;
 use super::report::recompress::RecompressPassReport;
@@ -282,9 +282,9 @@ impl Client {
     /// Whether the server sends a line, or closes the connection, within `timeout` after a request.
     fn sends_a_line(&self, timeout: Duration) -> Result<bool> {
         use std::io::ErrorKind::InvalidData;
-        let sent = self.send_line(&protocol::line(&Request::Show {})?, timeout);
-        let received =
-            sent.and_then(|()| protocol::read_line(&mut BufReader::new(&self.stream), MAX_RESPONSE));
+        let sent = self.send_line(&protocol::line(&Request::Show {})?);
+        let mut reader = DeadlineReader::buffered(&self.stream, Instant::now() + timeout);
+        let received = sent.and_then(|()| protocol::read_line(&mut reader, MAX_RESPONSE));
         match received {
             Ok(_) => Ok(true),
             Err(e) if is_timeout(e.kind()) => Ok(false),
@@ -316,7 +316,7 @@ impl Client {
                 return Err(self.no_response(&std::io::ErrorKind::TimedOut.into(), timeout));
             }
         }
-        self.receive(&mut BufReader::new(&self.stream), timeout)
+        self.receive(&mut DeadlineReader::buffered(&self.stream, deadline), timeout)
     }
 
     /// Sends a request that takes long, and calls `report_progress` until the response comes. `timeout` is for each
@@ -339,7 +339,7 @@ impl Client {
         files: &NamedFiles,
         report_progress: &mut dyn FnMut(&PassProgress),
     ) -> Result<Response> {
-        let sent = self.send_line_with(&protocol::line(request)?, &files.fds(), SET_TIMEOUT);
+        let sent = self.send_line_with(&protocol::line(request)?, &files.fds());
         sent.map_err(|e| self.no_response(&e, SET_TIMEOUT))?;
         self.receive_with_progress(SET_TIMEOUT, None, report_progress)
     }
@@ -350,9 +350,10 @@ impl Client {
         signals: Option<&Termination>,
         report_progress: &mut dyn FnMut(&PassProgress),
     ) -> Result<Response> {
-        let mut reader = BufReader::new(&self.stream);
+        let mut reader = DeadlineReader::buffered(&self.stream, Instant::now());
         let mut interrupted = false;
         loop {
+            reader.get_mut().deadline = Instant::now() + timeout;
             let other = signals.map_or(self.stream.as_fd(), |s| s.as_fd());
             let waited =
                 reader.buffer().is_empty().then(|| ready::wait([self.stream.as_fd(), other], Some(timeout)));
@@ -379,16 +380,15 @@ impl Client {
 
     fn send(&self, request: &Request, timeout: Duration) -> Result<()> {
         let line = protocol::line(request)?;
-        self.send_line(&line, timeout).map_err(|e| self.no_response(&e, timeout))
+        self.send_line(&line).map_err(|e| self.no_response(&e, timeout))
     }
 
-    fn send_line(&self, line: &[u8], timeout: Duration) -> std::io::Result<()> {
-        self.send_line_with(line, &[], timeout)
+    fn send_line(&self, line: &[u8]) -> std::io::Result<()> {
+        self.send_line_with(line, &[])
     }
 
-    fn send_line_with(&self, line: &[u8], fds: &[BorrowedFd<'_>], timeout: Duration) -> std::io::Result<()> {
+    fn send_line_with(&self, line: &[u8], fds: &[BorrowedFd<'_>]) -> std::io::Result<()> {
         self.stream.set_write_timeout(Some(TIMEOUT))?;
-        self.stream.set_read_timeout(Some(timeout))?;
         let sent = handover::send_with_fds(&self.stream, line, fds);
         match sent.and_then(|sent| (&self.stream).write_all(&line[sent.min(line.len())..])) {
             // A server with too many clients refuses before it reads the request: its response is there to be read.
@@ -397,7 +397,8 @@ impl Client {
         }
     }
 
-    fn receive(&self, reader: &mut BufReader<&UnixStream>, timeout: Duration) -> Result<Response> {
+    /// Receives a response until the deadline of the reader, which is `timeout` after the request or the last message.
+    fn receive(&self, reader: &mut BufReader<DeadlineReader<'_>>, timeout: Duration) -> Result<Response> {
         let failed = |e| self.no_response(&e, timeout);
         let line = protocol::read_line(reader, MAX_RESPONSE).map_err(failed)?;
         let line = line.ok_or_else(|| disconnected(&self.title))?;

@@ -11,8 +11,9 @@ use super::report::writeback::{PassProgress, PassReport};
 use crate::error::{CliError, Result};
 use crate::named_files::NamedFile;
 use serde::{Deserialize, Serialize};
-use std::io::{BufRead, Read};
-use std::time::Duration;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
 
 /// Longest request line, bytes.
 pub const MAX_REQUEST: u64 = 16 << 10;
@@ -162,6 +163,36 @@ pub fn read_line(reader: &mut impl BufRead, most: u64) -> std::io::Result<Option
             format!("a line of more than {most} bytes"),
         )),
         Some(_) => Err(std::io::Error::new(std::io::ErrorKind::UnexpectedEof, "the line was cut off")),
+    }
+}
+
+/// The time until `deadline`; the error [`std::io::ErrorKind::TimedOut`] if it has passed.
+pub fn time_left(deadline: Instant) -> std::io::Result<Duration> {
+    match deadline.saturating_duration_since(Instant::now()) {
+        Duration::ZERO => Err(std::io::ErrorKind::TimedOut.into()),
+        left => Ok(left),
+    }
+}
+
+/// A stream whose reads time out at one deadline, however slowly the bytes of a message arrive.
+pub struct DeadlineReader<'s> {
+    /// The connected socket.
+    pub stream: &'s UnixStream,
+    /// The deadline of the message that is being read.
+    pub deadline: Instant,
+}
+
+impl<'s> DeadlineReader<'s> {
+    /// A buffered reader of `stream` until `deadline`.
+    pub fn buffered(stream: &'s UnixStream, deadline: Instant) -> BufReader<Self> {
+        BufReader::new(DeadlineReader { stream, deadline })
+    }
+}
+
+impl Read for DeadlineReader<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
+        self.stream.set_read_timeout(Some(time_left(self.deadline)?))?;
+        self.stream.read(buf)
     }
 }
 

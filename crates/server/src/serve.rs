@@ -35,7 +35,12 @@ pub fn serve_from_stdin() -> Result<u8> {
     let kind = std::env::args().nth(4).as_deref().and_then(KeptKind::named);
     match (std::env::args().nth(3).as_deref(), kind) {
         (Some(KEEP), Some(kind)) => keeper::keep(&name, kind, stream),
-        (Some(ADOPT), Some(kind)) => keeper::adopt(&name, kind, stream),
+        (Some(ADOPT), Some(kind)) => {
+            let pid = std::env::args().nth(5).and_then(|pid| pid.parse().ok());
+            let start_ticks = std::env::args().nth(6).and_then(|ticks| ticks.parse().ok());
+            let server = pid.zip(start_ticks).ok_or_else(not_started_by_command)?;
+            keeper::adopt(&name, kind, stream, server.0, server.1)
+        }
         (Some(KEPT), Some(kind)) => match KeeperLink::begin(&name, kind, stream)? {
             (keeper, Beginning::New(command)) => serve_new(command, Some(keeper)),
             (keeper, Beginning::TakeOver { start, state }) => Ok(take_over(&start, keeper, state) as u8),

@@ -8,7 +8,7 @@
 
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::named_files::FILES_MAX;
-use pagefold_control::protocol::{self, MAX_REQUEST, Request, Response, SERVER_TIMEOUT};
+use pagefold_control::protocol::{self, MAX_REQUEST, Request, Response, SERVER_TIMEOUT, time_left};
 use pagefold_control::report::writeback::PassProgress;
 use pagefold_sys::{handover, ready};
 use std::io::{BufReader, Read, Write};
@@ -118,7 +118,7 @@ fn admit(stream: UnixStream, clients: &Arc<AtomicUsize>, handler: &Arc<impl Requ
 
 /// Serves the requests of one client until it disconnects, or the deadline of a request has passed.
 fn serve_client(stream: &UnixStream, handler: &impl RequestHandler) -> std::io::Result<()> {
-    let mut reader = BufReader::new(DeadlineReader { stream, deadline: Instant::now(), fds: Vec::new() });
+    let mut reader = BufReader::new(RequestReader { stream, deadline: Instant::now(), fds: Vec::new() });
     loop {
         // Each response that a client has received is a sign of life: a long list takes many requests.
         let deadline = Instant::now() + SERVER_TIMEOUT;
@@ -158,22 +158,15 @@ fn send(mut stream: &UnixStream, response: &Response, deadline: Instant) -> std:
     stream.write_all(&line)
 }
 
-fn time_left(deadline: Instant) -> std::io::Result<Duration> {
-    match deadline.saturating_duration_since(Instant::now()) {
-        Duration::ZERO => Err(std::io::ErrorKind::TimedOut.into()),
-        left => Ok(left),
-    }
-}
-
-/// A stream whose reads time out at one deadline, however slowly the bytes of a request arrive.
-struct DeadlineReader<'s> {
+/// As [`protocol::DeadlineReader`], and receives descriptors.
+struct RequestReader<'s> {
     stream: &'s UnixStream,
     deadline: Instant,
     /// The descriptors that were attached to the bytes so far.
     fds: Vec<OwnedFd>,
 }
 
-impl Read for DeadlineReader<'_> {
+impl Read for RequestReader<'_> {
     fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
         self.stream.set_read_timeout(Some(time_left(self.deadline)?))?;
         let read = handover::recv_with_fds(self.stream, buf, &mut self.fds)?;

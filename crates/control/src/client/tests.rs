@@ -39,6 +39,29 @@ fn silence_is_no_answer() {
 }
 
 #[test]
+fn a_response_that_drips_is_none() {
+    let (_folder, dir) = instance();
+    let listener = UnixListener::bind(dir.control_path()).unwrap();
+    let server = std::thread::spawn(move || {
+        for _ in 0..2 {
+            let (mut stream, _) = listener.accept().unwrap();
+            // Ends, so that a client that waits for the line fails the test.
+            let _ = (0..1000).try_for_each(|_| {
+                std::thread::sleep(Duration::from_millis(10));
+                stream.write_all(b" ")
+            });
+            let _ = stream.write_all(b"\"done\"\n");
+        }
+    });
+    assert!(!Client::open(&dir).unwrap().sends_a_line(Duration::from_millis(200)).unwrap());
+    let mut client = Client::open(&dir).unwrap();
+    let e = client.request(&Request::Remove { force: true }, Duration::from_millis(200)).unwrap_err();
+    assert!(e.exit == Exit::Failed && e.to_string().contains("no response within"), "{e}");
+    drop(client);
+    server.join().unwrap();
+}
+
+#[test]
 fn a_failure_to_connect_is_not_taken_for_silence() {
     let (_folder, dir) = instance();
     std::os::unix::fs::symlink("control.sock", dir.control_path()).unwrap();

@@ -51,6 +51,7 @@ mod image_tools;
 #[path = "../../../image/tests/support/mod.rs"]
 mod images;
 mod json;
+mod keeper;
 mod odd_paths;
 mod output;
 #[path = "../support/mod.rs"]

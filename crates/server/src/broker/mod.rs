@@ -65,7 +65,7 @@ impl Broker {
     }
 
     /// Starts a keeper, with `link` as its connection to this server. Ends the keeper that this broker has started before, if
-    /// it lives.
+    /// it lives. Fails if another one lives.
     pub fn start_keeper(&self, link: BorrowedFd<'_>) -> Result<()> {
         Ok(self.request(Operation::StartKeeper, Some(link), &[]).map(drop)?)
     }

@@ -118,7 +118,8 @@ pub fn start(duties: Duties, stream: UnixStream) -> Result<()> {
             let _ = harden::lock_memory_again();
         }
         let name = duties.dir.name().as_str().to_string();
-        let start_keeper = keeper::starter(name, duties.kind(), duties.start.clone());
+        let (start, dir) = (duties.start.clone(), duties.dir.clone());
+        let start_keeper = keeper::starter(name, duties.kind(), start, server.clone(), Some(dir));
         let mounted = duties.former_mount();
         let process = BrokerProcess { duties, server, mounted, end, start_keeper };
         u8::from(process.run(&stream).is_err())

@@ -3,6 +3,9 @@
 //! A server is started in the same way whether it is the first, replaces a dead one, or replaces a living one: it
 //! prepares, reports that, and waits. Then the keeper lets it serve, and both kill the living one, if there is one. Until
 //! then that one serves, so that a program that cannot take over harms nothing.
+//!
+//! A server may have been taken over. So its messages name neither the process that is killed nor the folder that is written
+//! to: the first is a child, or the server that the broker names, and the second is that of the request to start.
 
 use super::link::{Link, Message, State};
 use super::status::{Status, log};
@@ -11,15 +14,18 @@ use pagefold_control::instance::keeper::{
     HELD_WITHIN, PREPARE_TIMEOUT, PROGRAM, RESTART_SIGNAL, RESTARTS_MAX, ServerEnd,
 };
 use pagefold_control::startup::{KEPT, KeptKind, SERVE};
+use pagefold_sys::pidfd::{Identity, Process};
 use pagefold_sys::privileges::{self, CapabilitySet};
 use pagefold_sys::respawn::{self, End, Program, Started};
 use pagefold_sys::signal::Termination;
 use pagefold_sys::{detach, harden, ready, rundir};
 use rustix::fs::{AtFlags, Mode, OFlags};
+use serde::Deserialize;
 use std::fs::File;
 use std::io::{Cursor, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// The capabilities of the keeper of root's mount, and of the brokers of its servers: to mount and unmount, to end servers,
@@ -28,8 +34,7 @@ pub const KEPT_BY_ROOT: CapabilitySet = CapabilitySet::SYS_ADMIN
     .union(CapabilitySet::KILL)
     .union(CapabilitySet::SETUID)
     .union(CapabilitySet::SETGID);
-/// The place of the instance's folder, and of a channel of FUSE if there is one, among the descriptors of a state.
-const FOLDER: usize = 1;
+/// The place of a channel of FUSE, if there is one, among the descriptors of a state.
 const CHANNEL: usize = 2;
 /// The pause before another attempt to start a server.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
@@ -60,6 +65,8 @@ struct Keeper {
     signals: Termination,
     /// The request to start, from the first server before it parsed foreign bytes. It is not replaced.
     start: Vec<u8>,
+    /// The folder of the instance, which that request names.
+    folder: Option<OwnedFd>,
     state: Option<State>,
     serving: Option<Server>,
     candidate: Option<Candidate>,
@@ -100,25 +107,21 @@ pub fn keep(name: &str, kind: KeptKind, command: UnixStream) -> Result<u8> {
     Ok(keeper.run())
 }
 
-/// Keeps the instance `name` of a server that has lost its keeper, at the other end of `stream`. Standard output is a file with
-/// the request to start, of the process that has started this one.
-pub fn adopt(name: &str, kind: KeptKind, stream: UnixStream) -> Result<u8> {
+/// Keeps the instance `name` of the server `pid` that has lost its keeper, at the other end of `stream`. The process that has
+/// started this one names it, with its start time, and has written the request to start to the file that is standard output.
+pub fn adopt(name: &str, kind: KeptKind, stream: UnixStream, pid: i32, start_ticks: u64) -> Result<u8> {
+    let identity = Identity::of(pid).filter(|identity| identity.start_ticks == start_ticks);
+    let process = identity.map(|identity| Process::open(&identity)).transpose()?.flatten();
+    let process = process.ok_or_else(|| CliError::failed("the server has ended"))?;
     let mut keeper = Keeper::new(name, kind)?;
     let mut start = Vec::new();
     File::from(detach::take_stdout()?)
         .read_to_end(&mut start)
         .map_err(|e| CliError::io("reading the request", &e))?;
     let link = Link::over(stream)?;
-    let (mut fds, mut payload) = (Vec::new(), Vec::new());
-    let message = link.receive(&mut fds, &mut payload)?;
-    let pid = <[u8; 4]>::try_from(payload.as_slice()).map(i32::from_le_bytes);
-    let started = match (message, pid, fds.pop()) {
-        (Some(Message::Server), Ok(pid), Some(fd)) => Some(Started { pid, process: fd.into() }),
-        _ => None,
-    };
-    let started = started.ok_or_else(|| CliError::failed("a server did not say which process it is"))?;
-    keeper.start = start;
-    keeper.serving = Some(Server { started, link, arriving: Vec::new(), payload });
+    keeper.take_start(start);
+    let started = Started { pid, process };
+    keeper.serving = Some(Server { started, link, arriving: Vec::new(), payload: Vec::new() });
     keeper.has_served = true;
     Ok(keeper.run())
 }
@@ -153,6 +156,23 @@ impl Server {
     }
 }
 
+/// The part of a request to start that the keeper reads.
+#[derive(Deserialize)]
+struct Place {
+    #[serde(with = "pagefold_control::path")]
+    dir: PathBuf,
+}
+
+impl Place {
+    /// Opens the folder of the instance.
+    fn open(start: &[u8]) -> Result<OwnedFd> {
+        let place: Self = serde_json::from_slice(start).map_err(|e| CliError::failed(e.to_string()))?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let opened = rustix::fs::open(&place.dir, flags, Mode::empty());
+        opened.map_err(|e| CliError::io(format!("opening '{}'", place.dir.display()), &e.into()))
+    }
+}
+
 /// Whether the keeper goes on; the exit code otherwise.
 type Step = std::result::Result<(), u8>;
 
@@ -170,6 +190,7 @@ impl Keeper {
             program: respawn::open_program("/proc/self/exe".as_ref())?,
             signals: Termination::listen_also(&[RESTART_SIGNAL])?,
             start: Vec::new(),
+            folder: None,
             state: None,
             serving: None,
             candidate: None,
@@ -284,7 +305,7 @@ impl Keeper {
     }
 
     fn requested_program(&self) -> Result<File> {
-        let folder = self.state.as_ref().and_then(|state| state.fds.get(FOLDER));
+        let folder = self.folder.as_ref();
         let folder = folder.ok_or_else(|| CliError::failed("the folder of the instance is missing"))?;
         let failed = |e: rustix::io::Errno| {
             CliError::failed(format!("opening the program: {}", std::io::Error::from(e)))
@@ -369,7 +390,7 @@ impl Keeper {
             Some(Message::Start) => {
                 let start = std::mem::take(&mut server.payload);
                 if self.start.is_empty() {
-                    self.start = start;
+                    self.take_start(start);
                 }
                 Ok(())
             }
@@ -400,13 +421,18 @@ impl Keeper {
         }
     }
 
+    /// Holds the request to start from now on, which no server sent that had parsed foreign bytes.
+    fn take_start(&mut self, start: Vec<u8>) {
+        let folder =
+            Place::open(&start).inspect_err(|e| log(format_args!("the folder of the instance: {e}")));
+        (self.folder, self.start) = (folder.ok(), start);
+    }
+
     /// Holds the state from now on, in place of a former one of the same server.
     fn take_state(&mut self, state: State) -> Step {
         if self.state.replace(state).is_none() {
             self.drop_privileges();
-            if let Some(folder) = self.state.as_ref().and_then(|state| state.fds.get(FOLDER)) {
-                self.status.continue_from(folder);
-            }
+            self.folder.iter().for_each(|folder| self.status.continue_from(folder));
             // Before the server goes on: commands find the keeper as soon as the device is ready.
             self.write_status();
         }
@@ -517,9 +543,7 @@ impl Keeper {
     }
 
     fn write_status(&self) {
-        if let Some(folder) = self.state.as_ref().and_then(|state| state.fds.get(FOLDER)) {
-            self.status.write(folder);
-        }
+        self.folder.iter().for_each(|folder| self.status.write(folder));
     }
 }
 

@@ -34,14 +34,12 @@ pub enum Message {
     Serving = b'R',
     Failed = b'E',
     Done = b'D',
-    Server = b'S',
 }
 
 impl Message {
     fn of(byte: u8) -> Option<Self> {
         use Message::*;
-        let all =
-            [New, Start, Descriptors, State, Accepted, Prepared, Go, Alone, Serving, Failed, Done, Server];
+        let all = [New, Start, Descriptors, State, Accepted, Prepared, Go, Alone, Serving, Failed, Done];
         all.into_iter().find(|message| *message as u8 == byte)
     }
 }

@@ -11,7 +11,8 @@
 //! | `link` | the messages between both |
 //! | `handover` | the state that servers hand over: its descriptors, and the part of its JSON that all have |
 //!
-//! The keeper parses nothing that a server sends: to it, what a server hands over is a number of descriptors and bytes.
+//! The keeper parses nothing that a server sends after the first foreign byte: to it, what a server hands over is a number of
+//! descriptors and bytes. It reads the folder of the instance from the request to start, which comes before.
 //! After the start of the first server it allocates no memory, except when a server hands over anew. It has one thread.
 
 mod handover;

@@ -93,7 +93,7 @@ impl Status {
         if serde_json::to_writer(&mut text, &state).is_err() {
             return;
         }
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let Ok(file) = rustix::fs::openat(dir, STATE_NEW, flags, Mode::RUSR | Mode::WUSR) else { return };
         let len = text.position() as usize;
         if rustix::io::write(&file, &text.get_ref()[..len]) == Ok(len) {

@@ -2,9 +2,10 @@
 
 use super::link::{Link, Message, State};
 use pagefold_control::error::{CliError, Result};
+use pagefold_control::instance::InstanceDir;
 use pagefold_control::startup::{ADOPT, KeptKind, SERVE, StartRequest};
+use pagefold_sys::pidfd::Identity;
 use pagefold_sys::ready;
-use pagefold_sys::respawn::Started;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use std::fs::File;
 use std::io::{Seek, Write};
@@ -19,6 +20,8 @@ use std::time::Duration;
 pub const FAILED: i32 = 101;
 /// How long a new keeper may take to begin.
 const ACCEPT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a keeper may take to end that has closed its connection.
+const END_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A guard of a disk or a mount that outlives this process: an error or a panic before its end exits without closing it, and
 /// the keeper starts another server.
@@ -84,7 +87,7 @@ impl KeeperLink {
                 _ => return Err(unexpected()),
             }
         };
-        let start_keeper = starter(name.into(), kind, start.clone());
+        let start_keeper = starter(name.into(), kind, start.clone(), Identity::of_self(), None);
         let link = KeeperLink {
             link,
             name: name.into(),
@@ -100,7 +103,8 @@ impl KeeperLink {
     /// Reports the request to start, before the first foreign byte is parsed: next servers trust it.
     pub fn report_start(&mut self, start: &StartRequest) -> Result<()> {
         self.start = serde_json::to_vec(start).map_err(|e| CliError::failed(e.to_string()))?;
-        self.start_keeper = starter(self.name.clone(), self.kind, self.start.clone());
+        self.start_keeper =
+            starter(self.name.clone(), self.kind, self.start.clone(), Identity::of_self(), None);
         self.link.send(Message::Start, &[], &self.start)
     }
 
@@ -191,8 +195,6 @@ impl KeeperLink {
         let (link, theirs) = Link::pair()?;
         // This process keeps no end of the keeper's socket, so that it notices the end of the keeper.
         (self.start_keeper)(theirs)?;
-        let this = Started::this()?;
-        link.send(Message::Server, &[this.process.as_fd()], &this.pid.to_le_bytes())?;
         link.send_state(state)?;
         self.link = link;
         self.expect_soon(Message::Accepted).map(|_| true)
@@ -208,9 +210,16 @@ impl KeeperLink {
     }
 }
 
-/// Starts keepers as children of the calling process, with the rights of the calling thread, for servers that `start`, JSON,
-/// has started. Ends the keeper that was started before, if it lives.
-pub fn starter(name: String, kind: KeptKind, start: Vec<u8>) -> StartKeeper {
+/// Starts keepers as children of the calling process, with the rights of the calling thread, for `server`, which `start`, JSON,
+/// has started. Ends the keeper that was started before, if it lives. With `dir`, fails if there is yet another keeper: the
+/// server, which asks for a new one, may have been taken over.
+pub fn starter(
+    name: String,
+    kind: KeptKind,
+    start: Vec<u8>,
+    server: Option<Identity>,
+    dir: Option<InstanceDir>,
+) -> StartKeeper {
     let before = Mutex::new(None::<Child>);
     Box::new(move |link| {
         let mut before = before.lock().unwrap_or_else(PoisonError::into_inner);
@@ -218,11 +227,19 @@ pub fn starter(name: String, kind: KeptKind, start: Vec<u8>) -> StartKeeper {
             let _ = former.kill();
             let _ = former.wait();
         }
+        if let Some(keeper) = dir.as_ref().map(InstanceDir::keeper_process).transpose()?.flatten()
+            && !keeper.wait(END_TIMEOUT)?
+        {
+            return Err(CliError::failed("the keeper lives"));
+        }
+        let Identity { pid, start_ticks, .. } =
+            server.as_ref().ok_or_else(|| CliError::failed("the identity of the server is not known"))?;
         let failed = |e| CliError::io("starting a keeper", &e);
         let mut request = memory_file(&start).map_err(failed)?;
         request.rewind().map_err(failed)?;
         let mut command = Command::new("/proc/self/exe");
         command.arg0("pagefold").args([SERVE, &name, ADOPT, kind.name()]);
+        command.args([pid.to_string(), start_ticks.to_string()]);
         *before = Some(command.stdin(link).stdout(request).spawn().map_err(failed)?);
         Ok(())
     })
@@ -265,4 +282,32 @@ impl AsFd for KeeperLink {
 
 fn unexpected() -> CliError {
     CliError::failed("the keeper of this server has died, or sent an unexpected message")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pagefold_control::instance::keeper::{KeeperState, STATE};
+    use std::borrow::Cow;
+
+    #[test]
+    fn no_keeper_is_started_while_another_lives() {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = InstanceDir::at(folder.path().join("x")).unwrap();
+        dir.create().unwrap();
+        let this = Identity::of_self().unwrap();
+        let state = KeeperState {
+            keeper: Cow::Owned(this.clone().into()),
+            restarts: 0,
+            died_unix_s: None,
+            end: None,
+            is_held: false,
+            requests: 0,
+            failure: None,
+        };
+        std::fs::write(dir.path().join(STATE), serde_json::to_vec(&state).unwrap()).unwrap();
+        let start = starter("x".into(), KeptKind::Image, Vec::new(), Some(this), Some(dir));
+        let (_link, theirs) = Link::pair().unwrap();
+        assert!(start(theirs).unwrap_err().to_string().contains("the keeper lives"));
+    }
 }
