@@ -150,6 +150,13 @@ impl Folder {
         made.map_err(failed("making the hard link"))
     }
 
+    /// Checks that there is a file of this name, of any type.
+    pub fn check_has(&self, name: &[u8]) -> Result<(), SysError> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let opened = fs::openat(&self.0, one_name(name, "opening")?, flags, Mode::empty());
+        opened.map(drop).map_err(failed("opening the file"))
+    }
+
     /// Removes a file that is not a directory. A missing file is no error.
     pub fn remove(&self, name: &[u8]) -> Result<(), SysError> {
         match fs::unlinkat(&self.0, one_name(name, MAKING)?, AtFlags::empty()) {
