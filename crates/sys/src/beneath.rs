@@ -264,7 +264,8 @@ fn allow_changes(folder: &OwnedFd) -> Result<(), SysError> {
     let stat = fs::fstat(folder).map_err(failed("looking at the directory"))?;
     let is_owner = stat.st_uid == rustix::process::geteuid().as_raw();
     if is_owner && stat.st_mode & 0o700 != 0o700 {
-        let mode = Mode::from_raw_mode(stat.st_mode & 0o7777 | 0o700);
+        // Set-ID bits go: a filter of system calls may refuse modes with them.
+        let mode = Mode::from_raw_mode(stat.st_mode & 0o1777 | 0o700);
         // Of a descriptor that is not open for reading, fchmod(2) cannot change the mode.
         fs::chmodat(fs::CWD, descriptor_path(folder), mode, AtFlags::empty())
             .map_err(failed("making the directory writable"))?;
