@@ -184,6 +184,9 @@ impl Folder {
             Ok(()) | Err(Errno::NOENT) => return Ok(()),
             Err(Errno::NOTDIR) => return Err(refusal),
             Err(Errno::NOTEMPTY | Errno::EXIST) if depth > 0 => {}
+            Err(e @ Errno::BUSY) => {
+                return Err(failed("removing the existing directory, on which a file system is mounted")(e));
+            }
             Err(e) => return Err(failed(WHAT)(e)),
         }
         let folder = self.open_for_change(name)?;

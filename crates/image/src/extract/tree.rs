@@ -350,6 +350,13 @@ impl Visitor for TreeWriter<'_> {
                 }
                 self.stack.push(dir);
             }
+            Err(error) if error.errno == libc::EXDEV => {
+                let what = format!(
+                    "{error}: extraction enters no mounts below the directory; unmount it, or run 'pagefold image tar \
+                     IMAGE | tar -x -C DIRECTORY'"
+                );
+                self.report_error(visit.path, FileError::outside(what));
+            }
             Err(error) => self.report_error(visit.path, error),
         }
         let entered = self.stack.last().is_some_and(|top| !Arc::ptr_eq(top, &parent));
