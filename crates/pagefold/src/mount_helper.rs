@@ -58,8 +58,8 @@ const PASSED_OVER: &[&[u8]] = &[
     b"loop",
     b"default_permissions",
 ];
-/// The beginnings of options for other programs, such as `x-systemd.automount`.
-const PASSED_OVER_PREFIXES: [&[u8]; 5] = [b"x-", b"X-", b"comment=", b"fsname=", b"subtype="];
+/// The beginnings of options for other programs, such as `x-systemd.automount`, and of the name of the user who mounts.
+const PASSED_OVER_PREFIXES: [&[u8]; 6] = [b"x-", b"X-", b"comment=", b"fsname=", b"subtype=", b"user="];
 
 /// The thing to do.
 pub enum Wanted {
@@ -182,6 +182,10 @@ impl Helper {
             }
             (Some(false), Some(_)) => Err(CliError::usage(format!("the mount option {long} has no value"))),
             (None, _) if self.is_sloppy => Ok(()),
+            (None, None) if option == b"noexec" => Err(CliError::usage(
+                "the mount option 'noexec' is not possible: programs in an image can be run; mount(8) adds it to 'user' and \
+                 'users': write 'user,exec' or 'users,exec'",
+            )),
             (None, _) => Err(CliError::usage(format!(
                 "unknown mount option '{}': those of 'pagefold image mount' can be used, such as allow_other and \
                  memory=64M",
@@ -220,6 +224,7 @@ mod tests {
             ),
             ("mount.fuse.pagefold a m -n -o rw", "pagefold image mount -q -- a m"),
             ("pagefold a m -o rw,dev,suid", "pagefold image mount -q -- a m"),
+            ("mount.pagefold a m -o ro,nosuid,nodev,user=joe", "pagefold image mount -q -- a m"),
             (
                 "pagefold oci://r/n:t m -ono_readahead",
                 "pagefold image mount -q --no-readahead -- oci://r/n:t m",
@@ -241,7 +246,7 @@ mod tests {
     #[test]
     fn options_without_a_meaning_here_are_errors() {
         for (options, says) in [
-            ("noexec", "unknown mount option 'noexec'"),
+            ("noexec,nosuid,nodev,user=joe", "write 'user,exec'"),
             ("context=x", "unknown mount option 'context=x'"),
             ("foreground", "unknown"),
             ("memory", "memory=..."),

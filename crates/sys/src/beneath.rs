@@ -150,6 +150,13 @@ impl Folder {
         made.map_err(failed("making the hard link"))
     }
 
+    /// Checks that there is a file of this name, of any type.
+    pub fn check_has(&self, name: &[u8]) -> Result<(), SysError> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let opened = fs::openat(&self.0, one_name(name, "opening")?, flags, Mode::empty());
+        opened.map(drop).map_err(failed("opening the file"))
+    }
+
     /// Removes a file that is not a directory. A missing file is no error.
     pub fn remove(&self, name: &[u8]) -> Result<(), SysError> {
         match fs::unlinkat(&self.0, one_name(name, MAKING)?, AtFlags::empty()) {
@@ -177,6 +184,9 @@ impl Folder {
             Ok(()) | Err(Errno::NOENT) => return Ok(()),
             Err(Errno::NOTDIR) => return Err(refusal),
             Err(Errno::NOTEMPTY | Errno::EXIST) if depth > 0 => {}
+            Err(e @ Errno::BUSY) => {
+                return Err(failed("removing the existing directory, on which a file system is mounted")(e));
+            }
             Err(e) => return Err(failed(WHAT)(e)),
         }
         let folder = self.open_for_change(name)?;
@@ -257,7 +267,8 @@ fn allow_changes(folder: &OwnedFd) -> Result<(), SysError> {
     let stat = fs::fstat(folder).map_err(failed("looking at the directory"))?;
     let is_owner = stat.st_uid == rustix::process::geteuid().as_raw();
     if is_owner && stat.st_mode & 0o700 != 0o700 {
-        let mode = Mode::from_raw_mode(stat.st_mode & 0o7777 | 0o700);
+        // Set-ID bits go: a filter of system calls may refuse modes with them.
+        let mode = Mode::from_raw_mode(stat.st_mode & 0o1777 | 0o700);
         // Of a descriptor that is not open for reading, fchmod(2) cannot change the mode.
         fs::chmodat(fs::CWD, descriptor_path(folder), mode, AtFlags::empty())
             .map_err(failed("making the directory writable"))?;

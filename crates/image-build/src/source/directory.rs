@@ -22,8 +22,8 @@ use pagefold_image::read::inode::{DeviceNumber, Timestamp};
 use pagefold_sys::SysError;
 use pagefold_sys::beneath::Folder;
 use pagefold_sys::source_tree::{self, SourceFile, SourceStat};
-use read_errors::ReadErrors;
 pub use read_errors::Unreadables;
+use read_errors::{ReadErrors, is_of_machine};
 use root::Root;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -211,6 +211,9 @@ impl Scan<'_, '_> {
                 if self.root.read_errors.are_noted()
                     && let Err(error) = self.root.folder.open_source(path)
                 {
+                    if is_of_machine(&error) {
+                        return Err(error);
+                    }
                     let (path, reason) = (self.root.shown(path), error.to_string());
                     self.scanned.unreadable.add(UnreadableFile { path, reason });
                     return Ok(None);
@@ -226,7 +229,7 @@ impl Scan<'_, '_> {
         let mut unreadable = Vec::new();
         let xattrs = match file.xattrs(|name, error| unreadable.push((name.to_vec(), error))) {
             // It is a fault of this machine, and each file would have it.
-            Err(error) if error.errno == libc::ENOENT => return Err(error),
+            Err(error) if error.errno == libc::ENOENT || is_of_machine(&error) => return Err(error),
             Err(error) => {
                 unreadable.push((Vec::new(), error));
                 Vec::new()
@@ -234,6 +237,9 @@ impl Scan<'_, '_> {
             Ok(xattrs) => xattrs,
         };
         for (name, error) in unreadable {
+            if is_of_machine(&error) {
+                return Err(error);
+            }
             if !name.is_empty() && prefixes::split(&name).is_none() {
                 self.scanned.dropped_xattrs += 1;
                 continue;
@@ -275,7 +281,7 @@ impl Scan<'_, '_> {
     /// Notes what could not be read, with `effect` before the reason, or fails.
     fn unreadable(&mut self, path: &[u8], error: SysError, effect: &str) -> Result<()> {
         let shown = self.root.shown(path);
-        match self.root.read_errors.are_noted() {
+        match self.root.read_errors.are_noted() && !is_of_machine(&error) {
             true => {
                 let reason = format!("{effect}{error}");
                 self.scanned.unreadable.add(UnreadableFile { path: shown, reason });

@@ -36,10 +36,11 @@ pub enum Whiteouts {
     #[default]
     Files,
     /// They become what overlayfs understands: the character device 0:0 with the name that is removed, and of
-    /// `.wh..wh..opq` the attribute `trusted.overlay.opaque` of the directory.
+    /// `.wh..wh..opq` the attribute `trusted.overlay.opaque` of the directory. Attributes `user.overlay.*` of the source are
+    /// renamed to `trusted.overlay.*`.
     Overlay,
     /// The same for mounts with the option `userxattr`, which read attributes `user.overlay.*` in place of
-    /// `trusted.overlay.*`. Those of the source are renamed.
+    /// `trusted.overlay.*`. Those of the source are renamed too.
     OverlayUser,
 }
 
@@ -49,6 +50,14 @@ impl Whiteouts {
         match self {
             Whiteouts::Files | Whiteouts::Overlay => TRUSTED,
             Whiteouts::OverlayUser => USER,
+        }
+    }
+
+    /// Where the attributes of overlayfs begin that are renamed.
+    fn other_prefix(self) -> &'static [u8] {
+        match self {
+            Whiteouts::Files | Whiteouts::Overlay => USER,
+            Whiteouts::OverlayUser => TRUSTED,
         }
     }
 }
@@ -95,16 +104,16 @@ pub(super) fn convert(tree: &mut Tree, whiteouts: Whiteouts) -> Result<()> {
                 continue;
             }
             holds_device |= is_device(tree, child);
-            if whiteouts == Whiteouts::OverlayUser && tree.has_xattrs(child) {
+            if whiteouts != Whiteouts::Files && tree.has_xattrs(child) {
                 renamed.push(child)?;
             }
         }
         for child in renamed.iter() {
-            rename_attributes(tree, child)?;
+            rename_attributes(tree, child, whiteouts)?;
         }
         holds_device |= convert_names(tree, id, &names, whiteouts)?;
-        if id == InodeId::ROOT && whiteouts == Whiteouts::OverlayUser {
-            rename_attributes(tree, id)?;
+        if id == InodeId::ROOT && whiteouts != Whiteouts::Files {
+            rename_attributes(tree, id, whiteouts)?;
         }
         if holds_device {
             mark_origin(tree, id, whiteouts)?;
@@ -174,18 +183,19 @@ fn mark_origin(tree: &mut Tree, id: InodeId, whiteouts: Whiteouts) -> Result<()>
     tree.change(id, |metadata| insert(&mut metadata.xattrs, &wanted, b""))
 }
 
-/// Renames the attributes of overlayfs for mounts with `userxattr`. An attribute that has the new name already stays. Types
-/// of files that cannot have attributes of users lose them, and need none.
-fn rename_attributes(tree: &mut Tree, id: InodeId) -> Result<()> {
-    if !tree.xattrs(id).iter().any(|(name, _)| name.starts_with(TRUSTED)) {
+/// Renames the attributes of overlayfs to those of the chosen kind of mounts. An attribute that has the new name already
+/// stays. Types of files that cannot have attributes of users lose them, and need none.
+fn rename_attributes(tree: &mut Tree, id: InodeId, whiteouts: Whiteouts) -> Result<()> {
+    let (old, new) = (whiteouts.other_prefix(), whiteouts.prefix());
+    if !tree.xattrs(id).iter().any(|(name, _)| name.starts_with(old)) {
         return Ok(());
     }
-    let keeps = matches!(tree.kind(id), FileKind::Directory | FileKind::Regular);
+    let is_allowed = new == TRUSTED || matches!(tree.kind(id), FileKind::Directory | FileKind::Regular);
     tree.change(id, |metadata| {
-        let (trusted, mut xattrs): (Vec<_>, Vec<_>) =
-            metadata.xattrs.drain(..).partition(|(name, _)| name.starts_with(TRUSTED));
-        for (name, value) in trusted.iter().filter(|_| keeps) {
-            let name = [USER, &name[TRUSTED.len()..]].concat();
+        let (renamed, mut xattrs): (Vec<_>, Vec<_>) =
+            metadata.xattrs.drain(..).partition(|(name, _)| name.starts_with(old));
+        for (name, value) in renamed.iter().filter(|_| is_allowed) {
+            let name = [new, &name[old.len()..]].concat();
             if !xattrs.iter().any(|(other, _): &Xattr| **other == *name) {
                 insert(&mut xattrs, &name, value);
             }

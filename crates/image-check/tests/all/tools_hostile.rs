@@ -1,7 +1,8 @@
 //! Malicious images: nothing is created outside the target, every tool ends, and faults are reported.
 
 use crate::support::handmade::{
-    DIRECTORY, FIFO, File, REGULAR, SYMLINK, image, put_xattrs, unused, unused_after, xattr, xattr_area,
+    CHAR_DEVICE, DIRECTORY, FIFO, File, REGULAR, SYMLINK, image, put_xattrs, unused, unused_after, xattr,
+    xattr_area,
 };
 use pagefold_backing::{Backing, MemoryBacking};
 use pagefold_image::extract::{ExtractOptions, ExtractReport, extract};
@@ -379,4 +380,45 @@ fn flipped_bytes_do_not_make_a_tool_panic() {
             let _ = extract(&image, &folder, &[], &options, &AtomicBool::new(false), &|_| ());
         }
     }
+}
+
+/// A file in the target whose name the image has must not get the further names of a file that was not extracted.
+#[test]
+fn no_older_file_gets_names_of_one_that_is_left_out_or_cannot_be_made() {
+    let names_of = |kind| [(".", 0, DIRECTORY), ("..", 0, DIRECTORY), ("a", 1, kind), ("b", 1, kind)];
+    let device = File { mode: 0o020_600, nlink: 2, size: 0, contents: Some(Vec::new()) };
+    let target = tempfile::tempdir().unwrap();
+    std::fs::write(target.path().join("a"), "mine").unwrap();
+    let options = ExtractOptions { overwrite: true, ..ExtractOptions::default() };
+    let bytes = image(&[File::directory(2, &names_of(CHAR_DEVICE)), device]);
+    let report = extracted_with(&open(&bytes), target.path(), options.clone());
+    assert_eq!((report.counts.skipped_devices, report.counts.links), (2, 0), "{report:?}");
+    assert_eq!(report.findings.recorded(), []);
+    assert_eq!(names(target.path()), ["a"]);
+    // The directory has its metadata nevertheless.
+    assert_eq!(target.path().metadata().unwrap().modified().unwrap(), std::time::UNIX_EPOCH);
+
+    // A directory that is too deep to be removed.
+    std::fs::remove_file(target.path().join("a")).unwrap();
+    std::fs::create_dir_all(target.path().join(["a"; 140].join("/"))).unwrap();
+    let file = File { nlink: 2, ..File::regular(b"contents") };
+    let bytes = image(&[File::directory(2, &names_of(REGULAR)), file]);
+    let report = extracted_with(&open(&bytes), target.path(), options);
+    assert!(has_finding(&report.findings, "/a", "removing the existing directory"), "{report:?}");
+    assert!(
+        has_finding(&report.findings, "/b", "another name of '/a', which could not be made"),
+        "{report:?}"
+    );
+    assert_eq!(names(target.path()), ["a"]);
+}
+
+#[test]
+fn a_file_stays_if_the_link_for_its_name_cannot_be_read() {
+    let names_of = [(".", 0, DIRECTORY), ("..", 0, DIRECTORY), ("link", 1, SYMLINK)];
+    let bytes = image(&[File::directory(2, &names_of), File::hole(0o120_777, 1 << 40)]);
+    let target = tempfile::tempdir().unwrap();
+    std::fs::write(target.path().join("link"), "mine").unwrap();
+    let report = extracted(&open(&bytes), target.path(), true);
+    assert_eq!(report.findings.errors(), 1, "{report:?}");
+    assert_eq!(std::fs::read(target.path().join("link")).unwrap(), b"mine");
 }

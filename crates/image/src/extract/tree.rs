@@ -16,7 +16,8 @@ use crate::work::WorkLimit;
 use crate::{Finding, Image, Nid, Node, runs};
 use pagefold_sys::SysError;
 use pagefold_sys::beneath::{Folder, Special};
-use std::collections::HashMap;
+use pagefold_sys::pathhandle::PathHandle;
+use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,6 +32,8 @@ const OPEN_LEVELS: usize = 32;
 
 /// Files with several names that are tracked before the complete ones are dropped from the table.
 const MAX_UNFINISHED: usize = 1024;
+/// Files with several names of which the first could not be made. After so many, further names of all files are errors.
+const MAX_NOT_MADE: usize = 1 << 16;
 /// Limit of directories whose metadata is deferred to the end: each takes memory until then.
 const MAX_DEFERRED: usize = 1 << 14;
 /// Mode bits that the owner of a directory needs for linking a file in it to a name elsewhere: read and search.
@@ -50,6 +53,9 @@ pub(super) struct TreeWriter<'a> {
     deferred: Vec<Arc<PendingDir>>,
     /// Files with several names that may be incomplete.
     unfinished: HashMap<Nid, Arc<Completion>>,
+    /// Files with several names whose first name could not be made: it may be that of an older file, which must not get
+    /// further names.
+    not_made: HashSet<Nid>,
     last_report: Instant,
     worker: Worker<'a>,
     work: &'a WorkLimit,
@@ -74,6 +80,7 @@ impl<'a> TreeWriter<'a> {
             stack: vec![root],
             deferred: Vec::new(),
             unfinished: HashMap::new(),
+            not_made: HashSet::new(),
             last_report: Instant::now(),
             worker: Worker::new(shared, work),
             work,
@@ -175,9 +182,21 @@ impl<'a> TreeWriter<'a> {
         }
     }
 
+    /// Notes the file if its first name was not made.
+    fn note_not_made<T, E>(&mut self, visit: &Visit<'_>, made: Result<T, E>) -> Result<T, E> {
+        let has_several = visit.link == Link::First && visit.node.inode().nlink != 1;
+        if made.is_err() && has_several && self.not_made.len() < MAX_NOT_MADE {
+            self.not_made.insert(visit.node.nid());
+        }
+        made
+    }
+
     fn make_regular(&mut self, dir: &Arc<PendingDir>, visit: &Visit<'_>) -> Result<(), FileError> {
-        let folder = dir.folder()?;
-        self.remove_existing(&folder, visit.name)?;
+        let removed = dir.folder().and_then(|folder| {
+            self.remove_existing(&folder, visit.name)?;
+            Ok(folder)
+        });
+        let folder = self.note_not_made(visit, removed)?;
         let name = visit.name.into();
         let (node, len) = (visit.node.clone(), visit.node.len_bytes());
         if len <= PART_BYTES && node.inode().nlink == 1 {
@@ -185,7 +204,7 @@ impl<'a> TreeWriter<'a> {
             return Ok(());
         }
         let mode = metadata::creation_mode(&node);
-        let file = folder.make_file(visit.name, mode)?;
+        let file = self.note_not_made(visit, folder.make_file(visit.name, mode))?;
         self.shared.counters.files.add(1);
         // The length is set first, so that a hole at the end needs no further step.
         let set = file.set_len(len);
@@ -221,17 +240,27 @@ impl<'a> TreeWriter<'a> {
         if self.shared.stopped() {
             return Ok(());
         }
+        if self.not_made.contains(&visit.node.nid()) || self.not_made.len() >= MAX_NOT_MADE {
+            let shown = first.escape_ascii();
+            return Err(FileError::outside(format!("another name of '{shown}', which could not be made")));
+        }
         let folder = dir.folder()?;
-        self.remove_existing(&folder, visit.name)?;
         let here = visit.path.len().checked_sub(visit.name.len() + 1).map(|end| &visit.path[..end]);
-        let made = match (self.stack.first(), parent) {
-            _ if Some(parent) == here => folder.make_link(visit.name, &folder, old),
+        let from = match (self.stack.first(), parent) {
+            _ if Some(parent) == here => Ok(folder.clone()),
             (Some(root), [b'/', parent @ ..]) => {
-                let from = root.folder().and_then(|root| root.open_folder(parent));
-                from.and_then(|from| folder.make_link(visit.name, &from, old))
+                root.folder().and_then(|root| root.open_folder(parent)).map(Arc::new)
             }
-            (Some(root), _) => root.folder().and_then(|root| folder.make_link(visit.name, &root, old)),
+            (Some(root), _) => root.folder(),
             (None, _) => return Ok(()),
+        };
+        // An older file of this name is removed only if there is one for its place.
+        let made = match from.and_then(|from| from.check_has(old).map(|()| from)) {
+            Ok(from) => {
+                self.remove_existing(&folder, visit.name)?;
+                folder.make_link(visit.name, &from, old)
+            }
+            Err(error) => Err(error),
         };
         match made {
             Ok(()) => self.shared.counters.links.add(1),
@@ -268,24 +297,33 @@ impl<'a> TreeWriter<'a> {
             FileKind::BlockDevice => Some(Special::BlockDevice(device.0, device.1)),
             _ => None,
         };
-        if matches!(special, Some(Special::CharDevice(..) | Special::BlockDevice(..)))
-            && !self.shared.options.privileged
-        {
-            self.shared.counters.skipped_devices.add(1);
-            return Ok(());
-        }
-        let folder = dir.folder()?;
-        self.remove_existing(&folder, visit.name)?;
-        let made = match special {
-            Some(special) => folder.make_special(visit.name, special),
-            None => {
-                let target = node.read_link()?;
-                folder.make_symlink(visit.name, &target)
-            }
-        };
-        let handle = made?;
+        let made = self.make_unopened(dir, visit, special);
+        let handle = self.note_not_made(visit, made)?;
         self.shared.counters.files.add(1);
         metadata::apply_to_unopened(&handle, node, self.shared)
+    }
+
+    /// Makes a special file, or a symbolic link if it is none.
+    fn make_unopened(
+        &self,
+        dir: &PendingDir,
+        visit: &Visit<'_>,
+        special: Option<Special>,
+    ) -> Result<PathHandle, FileError> {
+        let folder = dir.folder()?;
+        // An older file of this name is removed only if the link in its place can be read.
+        let target = if special.is_none() { visit.node.read_link()? } else { Vec::new() };
+        self.remove_existing(&folder, visit.name)?;
+        Ok(match special {
+            Some(special) => folder.make_special(visit.name, special)?,
+            None => folder.make_symlink(visit.name, &target)?,
+        })
+    }
+
+    /// Whether a file is left out under all its names: a device, unless the options allow it.
+    fn is_left_out(&self, node: &Node) -> bool {
+        let is_device = matches!(node.kind(), FileKind::CharDevice | FileKind::BlockDevice);
+        is_device && !self.shared.options.privileged
     }
 }
 
@@ -311,6 +349,13 @@ impl Visitor for TreeWriter<'_> {
                     self.stack[far].close();
                 }
                 self.stack.push(dir);
+            }
+            Err(error) if error.errno == libc::EXDEV => {
+                let what = format!(
+                    "{error}: extraction enters no mounts below the directory; unmount it, or run 'pagefold image tar \
+                     IMAGE | tar -x -C DIRECTORY'"
+                );
+                self.report_error(visit.path, FileError::outside(what));
             }
             Err(error) => self.report_error(visit.path, error),
         }
@@ -338,6 +383,10 @@ impl Visitor for TreeWriter<'_> {
             return ControlFlow::Break(());
         }
         let done = match visit.link {
+            _ if self.is_left_out(visit.node) => {
+                self.shared.counters.skipped_devices.add(1);
+                Ok(())
+            }
             Link::Again(Some(first)) => self.make_link(&dir, visit, first),
             _ => self.make_file(&dir, visit),
         };

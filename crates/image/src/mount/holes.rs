@@ -16,11 +16,14 @@ pub(super) fn seek(node: &Node, offset: u64, wanted: Seek, work: &WorkLimit) -> 
     if offset >= len {
         return Err(Errno(libc::ENXIO));
     }
-    for run in (Runs { node, at: offset, cursor: Cursor::default(), work }) {
-        let Ok(Run { start, stored, .. }) = run else {
-            // Reading says what is wrong.
-            return Ok(if wanted == Seek::Data { offset } else { len });
+    let mut at = offset;
+    for run in (Runs { node, at, cursor: Cursor::default(), work }) {
+        let Ok(Run { start, end, stored }) = run else {
+            // Reading says what is wrong. The data begin after the holes that were passed: a program that got the same position
+            // again and again would never end.
+            return Ok(if wanted == Seek::Data { at } else { len });
         };
+        at = end;
         if (stored == Stored::Nothing) == (wanted == Seek::Hole) {
             return Ok(start);
         }

@@ -1,10 +1,13 @@
 //! Mounts of faulty images.
 
-use crate::support::handmade::{DIRECTORY, File, REGULAR, block_of_names, image, repeated_block};
+use crate::support::handmade::{
+    DIRECTORY, File, REGULAR, block_of_names, image, put_chunks, put_file, repeated_block,
+};
 use pagefold_backing::{Backing, MemoryBacking};
 use pagefold_image::mount::{Mount, MountError, MountOptions};
 use pagefold_image::{Image, Options};
 use pagefold_testkit::skipped;
+use rustix::fs::{SeekFrom, seek};
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -98,4 +101,30 @@ fn an_image_whose_root_is_not_a_directory_is_not_mounted() {
     let refused = mounted(&image(&[File::regular(b"contents")]), at.path());
     assert!(matches!(refused, Err(MountError::Image(_))), "{refused:?}");
     assert_eq!(fs::read_dir(at.path()).unwrap().count(), 0);
+}
+
+/// A program that copies a file asks for its data and its holes in turn, until there are no more.
+#[test]
+fn a_hole_before_a_missing_index_ends_where_the_data_begin() {
+    if !can_mount("a_hole_before_a_missing_index_ends_where_the_data_begin") {
+        return;
+    }
+    const HOLE: u64 = 64 * 4096;
+    const LEN: u64 = HOLE + 2 * 4096;
+    // The inode and its 64 indexes, 320 bytes, end with the third block, and with it the image.
+    const NUMBER: usize = (3 * 4096 - 320) / 64;
+    let names = [(".", 0, DIRECTORY), ("..", 0, DIRECTORY), ("f", NUMBER, REGULAR)];
+    let mut bytes = image(&[File::directory(2, &names)]);
+    bytes.resize(4 * 4096, 0);
+    put_file(&mut bytes, NUMBER, &File::hole(0o100_644, LEN));
+    put_chunks(&mut bytes, NUMBER, &[0xff; 256]);
+    let at = tempfile::tempdir().unwrap();
+    let mut mount = mounted(&bytes, at.path()).unwrap();
+    let file = fs::File::open(at.path().join("f")).unwrap();
+    assert_eq!(seek(&file, SeekFrom::Hole(0)), Ok(0));
+    assert_eq!(seek(&file, SeekFrom::Data(0)), Ok(HOLE));
+    assert_eq!(seek(&file, SeekFrom::Hole(HOLE)), Ok(LEN));
+    assert_eq!(seek(&file, SeekFrom::Data(HOLE + 5)), Ok(HOLE + 5));
+    drop(file);
+    mount.stop().unwrap();
 }

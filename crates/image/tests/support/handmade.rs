@@ -7,6 +7,7 @@ const BLOCK: usize = 4096;
 /// File types in directory entries.
 pub const REGULAR: u8 = 1;
 pub const DIRECTORY: u8 = 2;
+pub const CHAR_DEVICE: u8 = 3;
 pub const FIFO: u8 = 5;
 pub const SYMLINK: u8 = 7;
 
@@ -73,12 +74,8 @@ pub fn image(files: &[File]) -> Vec<u8> {
             }
             None => u32::MAX,
         };
-        let inode = &mut bytes[BLOCK + number * 64..][..64];
-        inode[0] = 1;
-        inode[4..6].copy_from_slice(&file.mode.to_le_bytes());
-        inode[8..16].copy_from_slice(&file.size.to_le_bytes());
-        inode[16..20].copy_from_slice(&start.to_le_bytes());
-        inode[44..48].copy_from_slice(&file.nlink.to_le_bytes());
+        put_file(&mut bytes, number, file);
+        bytes[inode_at(number) + 16..][..4].copy_from_slice(&start.to_le_bytes());
     }
     let blocks = (bytes.len() / BLOCK) as u32;
     let superblock = &mut bytes[1024..1152];
@@ -87,6 +84,15 @@ pub fn image(files: &[File]) -> Vec<u8> {
     superblock[0x24..0x28].copy_from_slice(&blocks.to_le_bytes());
     superblock[0x28..0x2c].copy_from_slice(&1u32.to_le_bytes());
     bytes
+}
+
+/// Writes the inode of a file, without a place of its contents.
+pub fn put_file(bytes: &mut [u8], number: usize, file: &File) {
+    let inode = &mut bytes[inode_at(number)..][..64];
+    inode[0] = 1;
+    inode[4..6].copy_from_slice(&file.mode.to_le_bytes());
+    inode[8..16].copy_from_slice(&file.size.to_le_bytes());
+    inode[44..48].copy_from_slice(&file.nlink.to_le_bytes());
 }
 
 /// A length that no file system can store.

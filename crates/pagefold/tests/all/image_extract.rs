@@ -92,6 +92,10 @@ fn overwrite_replaces_what_stands_in_the_way() {
         extract();
         check();
     }
+    // The sandbox refuses modes with set-ID bits.
+    fs::set_permissions(out.join("ro"), fs::Permissions::from_mode(0o2555)).unwrap();
+    extract();
+    check();
     let in_the_way: [fn(&Path, &Path); 4] = [
         |at, elsewhere| symlink(elsewhere, at.join("ro")).unwrap(),
         |at, _| fs::write(at.join("ro"), "file").unwrap(),
@@ -113,5 +117,53 @@ fn overwrite_replaces_what_stands_in_the_way() {
         }
         extract();
         check();
+    }
+}
+
+#[test]
+fn overwrite_enters_no_mounts() {
+    let s = Sandbox::new();
+    let (tree, out, image) = (s.path("tree"), s.path("out"), s.path("image"));
+    for path in [tree.join("on"), out.join("on"), out.join("in/deep")] {
+        fs::create_dir_all(path).unwrap();
+    }
+    fs::write(tree.join("on/f"), "new").unwrap();
+    fs::write(tree.join("in"), "new").unwrap();
+    fs::write(tree.join("other"), "new").unwrap();
+    s.ok(&format!("image build -q {} {}", tree.display(), image.display()));
+    let mounted = [Mounted::tmpfs(&out.join("on")), Mounted::tmpfs(&out.join("in/deep"))];
+    if mounted.iter().any(Option::is_none) {
+        skipped!("overwrite_enters_no_mounts: needs the right to mount");
+        return;
+    }
+    fs::write(out.join("in/deep/f"), "mine").unwrap();
+    let run = s.run(&format!("image extract --json --overwrite {} {}", image.display(), out.display()));
+    assert_ne!(run.code, 0);
+    let report: serde_json::Value = serde_json::from_str(&run.out).unwrap();
+    let findings = report["findings"].as_array().unwrap();
+    for (path, says) in [("/on", "unmount it, or run"), ("/in", "on which a file system is mounted")] {
+        let is_it = |f: &&serde_json::Value| f["path"] == path && f["what"].as_str().unwrap().contains(says);
+        assert_eq!(findings.iter().filter(is_it).count(), 1, "{path}: {report}");
+    }
+    assert_eq!(fs::read_to_string(out.join("in/deep/f")).unwrap(), "mine");
+    assert_eq!(fs::read_to_string(out.join("other")).unwrap(), "new");
+    assert!(!out.join("on/f").exists());
+}
+
+/// A mount that ends with the test.
+struct Mounted(std::path::PathBuf);
+
+impl Mounted {
+    /// `None` if this machine refuses it.
+    fn tmpfs(at: &Path) -> Option<Self> {
+        let mut mount = std::process::Command::new("mount");
+        let done = mount.args(["-t", "tmpfs", "none"]).arg(at).status();
+        done.is_ok_and(|status| status.success()).then(|| Mounted(at.to_owned()))
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg(&self.0).status();
     }
 }

@@ -1,5 +1,6 @@
 //! The contents of files in a directory, which are those that were there when it was scanned, or an error.
 
+use super::read_errors::is_of_machine;
 use super::root::Root;
 use crate::content::{Content, Contents, RangeReader, Reader, Stored};
 use crate::{BuildError, Result};
@@ -89,7 +90,7 @@ impl Content for SourceContent {
                 return match e.errno {
                     // It was removed, or is a link or a pipe now.
                     libc::ENOENT | libc::ENOTDIR | libc::ELOOP | libc::ESTALE => Err(self.changed()),
-                    _ if self.root.read_errors.are_noted() => {
+                    _ if self.root.read_errors.are_noted() && !is_of_machine(&e) => {
                         self.root.read_errors.add_whole(&self.path, self.len_bytes(), &e);
                         Ok(Box::new(Zeroes))
                     }
@@ -125,7 +126,8 @@ impl SourceContent {
             return file.read_exact_at(buf, at).map_err(|e| self.read_failed(e));
         }
         if errors.has(&self.path) || file.read_exact_at(buf, at).is_err() {
-            errors.read(&self.path, self.len_bytes(), buf, at, |piece, at| file.read_at(piece, at));
+            let read = |piece: &mut [u8], at| file.read_at(piece, at);
+            return errors.read(&self.path, self.len_bytes(), buf, at, read).map_err(|e| self.failed(e));
         }
         Ok(())
     }

@@ -1,8 +1,8 @@
 //! Hard links: names of a directory tree whose inodes have the same device and number.
 //!
 //! File systems that make numbers up (union, network and FUSE file systems) give one to several files. So names are those of
-//! one file only if all else that stat(2) says of them agrees. A file that changed between two of its names fails likewise,
-//! as it would when its contents are read.
+//! one file only if all else that stat(2) says of them agrees, but for the length of symbolic links, which some of these file
+//! systems report as 0. A file that changed between two of its names fails likewise, as it would when its contents are read.
 
 use super::contents::Identity;
 use crate::Result;
@@ -74,7 +74,7 @@ fn difference(tree: &Tree, id: InodeId, nlink: u64, stat: &SourceStat) -> Option
     let metadata = tree.plain_metadata(id);
     let len_bytes = match kind {
         FileKind::Regular => tree.content_bytes(id),
-        FileKind::Symlink => tree.link_target(id).map_or(0, |target| target.len() as u64),
+        // Some FUSE file systems report the length 0 for symbolic links.
         _ => stat.len_bytes,
     };
     let number = DeviceNumber { major: stat.special.0, minor: stat.special.1 };
@@ -165,7 +165,8 @@ mod tests {
         let link = SourceStat { mode: 0o120_777, len_bytes: 4, ..stat() };
         let (tree, links, _) = tree_of(&link, Body::Symlink(Box::from(*b"away")));
         assert_eq!(difference_to(&links, &tree, link), None);
-        assert_eq!(difference_to(&links, &tree, SourceStat { len_bytes: 5, ..link }), Some("length"));
+        // Some file systems do not report the length of a link.
+        assert_eq!(difference_to(&links, &tree, SourceStat { len_bytes: 0, ..link }), None);
         let device = SourceStat { mode: 0o020_600, special: (1, 2), nlink: u64::MAX, ..stat() };
         let (tree, links, _) = tree_of(&device, Body::CharDevice(DeviceNumber { major: 1, minor: 2 }));
         assert_eq!(difference_to(&links, &tree, device), None);

@@ -4,6 +4,7 @@
 //! read, and are noted here; the caller then keeps the image, or leaves the files out and builds it again. A file is read
 //! several times: bytes that could not be read once are zeroes from then on.
 
+use pagefold_sys::SysError;
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
@@ -21,6 +22,11 @@ pub enum Unreadables {
     /// Files whose contents cannot be read stay, with zeroes in place of the bytes that cannot be read. Files that cannot
     /// even be opened are left out.
     Zeroes,
+}
+
+/// Whether an error is a fault of this machine at this time, and says nothing about the file. It ends the build always.
+pub(super) fn is_of_machine(error: &SysError) -> bool {
+    error.is_exhaustion() || error.errno == libc::EINTR
 }
 
 /// Bytes that are read or zeroed together: the kernel reads pages.
@@ -59,7 +65,15 @@ impl FileErrors {
         before.or_else(|| self.ranges.range(at..).next()).map(|(start, end)| *start..*end)
     }
 
-    fn add(&mut self, range: Range<u64>) {
+    /// Adds a range, up to the end. Those that begin in it become part of it, so that no byte counts twice.
+    fn add(&mut self, mut range: Range<u64>) {
+        while let Some((start, end)) =
+            self.ranges.range(range.start + 1..range.end.max(range.start + 1)).next()
+        {
+            let (start, end) = (*start, *end);
+            range.end = range.end.max(end);
+            self.ranges.remove(&start);
+        }
         let last = self.ranges.range_mut(..=range.start).next_back();
         match last.filter(|(_, end)| **end >= range.start) {
             Some((_, end)) => *end = range.end.max(*end),
@@ -99,7 +113,7 @@ impl ReadErrors {
     }
 
     /// Fills `buf` with the bytes of a file of `len_bytes` from `start` on, which `read` returns, and with zeroes in place of
-    /// those that it fails to return.
+    /// those that it fails to return. Fails if the machine is at fault.
     pub fn read(
         &self,
         path: &[u8],
@@ -107,7 +121,7 @@ impl ReadErrors {
         buf: &mut [u8],
         start: u64,
         mut read: impl FnMut(&mut [u8], u64) -> io::Result<usize>,
-    ) {
+    ) -> io::Result<()> {
         let end = start + buf.len() as u64;
         let mut at = start;
         while at < end {
@@ -133,9 +147,11 @@ impl ReadErrors {
                 }
                 Ok(len) => at += len as u64,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if is_of_machine(&SysError::io("reading", &e)) => return Err(e),
                 Err(e) => self.add(path, at..block_end, len_bytes, &e),
             }
         }
+        Ok(())
     }
 
     fn add(&self, path: &[u8], range: Range<u64>, len_bytes: u64, reason: &dyn std::fmt::Display) {
@@ -190,7 +206,7 @@ mod tests {
         for (bad, end) in [(8192..12_288, 17_000), (0..0, LEN)] {
             for (start, len) in [(0, LEN), (9000, 100), (8000, 5000), (16_999, 2), (1, 1)] {
                 let mut buf = vec![9; len as usize];
-                errors.read(b"f", LEN, &mut buf, start, |buf, at| read(buf, at, &bad, end));
+                errors.read(b"f", LEN, &mut buf, start, |buf, at| read(buf, at, &bad, end)).unwrap();
                 assert!(buf == wanted[start as usize..(start + len) as usize], "{start} {len}");
             }
         }
@@ -204,12 +220,33 @@ mod tests {
         let errors = ReadErrors::new(Unreadables::LeaveOut);
         let mut buf = vec![9; LEN as usize];
         let mut calls = 0;
-        errors.read(b"f", LEN, &mut buf, 0, |buf, at| {
+        let read_all = errors.read(b"f", LEN, &mut buf, 0, |buf, at| {
             calls += 1;
             read(buf, at, &(4096..8192), LEN)
         });
+        read_all.unwrap();
         assert!(
             calls == 2 && errors.has(b"f") && !errors.has(b"g") && buf[4096..].iter().all(|byte| *byte == 0)
         );
+    }
+
+    #[test]
+    fn no_byte_counts_twice() {
+        let errors = ReadErrors::new(Unreadables::Zeroes);
+        let read_at = |start: u64, len: usize| {
+            let fails = |_: &mut [u8], _| Err(io::Error::from_raw_os_error(libc::EIO));
+            errors.read(b"f", LEN, &mut vec![9; len], start, fails).unwrap();
+        };
+        for (start, len) in [(6000, 10), (4096, 10), (12_300, 1), (8000, 10_000)] {
+            read_at(start, len);
+        }
+        assert_eq!(errors.noted()[&b"f"[..]].zero_bytes(), LEN - 4096);
+    }
+
+    #[test]
+    fn faults_of_the_machine_are_none_of_the_file() {
+        let errors = ReadErrors::new(Unreadables::LeaveOut);
+        let fails = |_: &mut [u8], _| Err(io::Error::from_raw_os_error(libc::ENOMEM));
+        assert!(errors.read(b"f", LEN, &mut [9; 10], 0, fails).is_err() && !errors.has(b"f"));
     }
 }

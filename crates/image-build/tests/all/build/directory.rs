@@ -10,7 +10,7 @@ use pagefold_image_build::source::directory::{DirectoryOptions, Unreadables, sca
 use pagefold_image_build::{
     BuildError, Compression, Dedupe, Digests, Metadata, Options, Pattern, Target, Tree, VerifyError, verify,
 };
-use pagefold_testkit::skipped;
+use pagefold_testkit::{seccomp, skipped};
 use rustix::fs::makedev;
 use std::fs;
 use std::io::Write;
@@ -261,4 +261,26 @@ fn a_file_that_changed_after_the_scan_is_an_error() {
     fs::remove_file(&path).unwrap();
     assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
     assert!(is_changed(), "it is a pipe");
+}
+
+#[test]
+fn faults_of_the_machine_leave_nothing_out() {
+    let folder = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink("target", folder.path().join("link")).unwrap();
+    for (errno, is_of_machine) in
+        [(libc::EIO, false), (libc::EMFILE, true), (libc::ENFILE, true), (libc::ENOMEM, true)]
+    {
+        let scanned = std::thread::scope(|scope| {
+            let scanning = scope.spawn(|| {
+                seccomp::fail(libc::SYS_readlinkat, errno);
+                let unreadables = Unreadables::LeaveOut;
+                scan(folder.path(), &DirectoryOptions { unreadables, ..DirectoryOptions::default() })
+            });
+            scanning.join().unwrap()
+        });
+        match scanned {
+            Ok(scanned) => assert!(!is_of_machine && scanned.unreadable.count() == 1, "{errno}"),
+            Err(error) => assert!(is_of_machine, "{errno}: {error}"),
+        }
+    }
 }

@@ -381,7 +381,8 @@ fn directories_that_have_whiteouts_already_are_marked() {
         .end();
     for (whiteouts, c) in [
         (Whiteouts::Files, vec![(&b"user.overlay.origin"[..], &b"u"[..])]),
-        (Whiteouts::Overlay, vec![origin, (b"user.overlay.origin", b"u")]),
+        // The attribute is renamed.
+        (Whiteouts::Overlay, vec![(b"trusted.overlay.origin", b"u")]),
     ] {
         let scanned = scan_bytes(&archive, &TarOptions { whiteouts, ..TarOptions::default() }).unwrap();
         let wanted = [("", vec![]), ("a", vec![origin]), ("b", vec![]), ("c", c)];
