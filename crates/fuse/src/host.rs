@@ -335,14 +335,16 @@ fn join(session: &mut Option<SessionThreads>, timeout: Duration) -> Result<(), F
 /// Negotiates the FUSE protocol with the kernel and starts the session threads for `channel`, which is mounted already.
 ///
 /// [`FuseMount::new`] does this for the mount that it makes. Another caller may have mounted in a mount namespace of
-/// which the session threads are no part. The threads end when the file system is unmounted.
+/// which the session threads are no part. The threads end when the file system is unmounted. `open` opens the unconnected
+/// channels of further threads: a confined process cannot.
 pub fn serve(
     file_system: impl FileSystem,
     channel: File,
+    open: &dyn Fn() -> Result<File, SysError>,
     allow_other: bool,
     serving: impl Into<Serving>,
 ) -> Result<SessionThreads, FuseError> {
-    session::start(file_system, channel, &fusedev::open, access(allow_other), serving.into(), None)
+    session::start(file_system, channel, open, access(allow_other), serving.into(), None)
 }
 
 fn access(allow_other: bool) -> Access {

@@ -33,6 +33,8 @@ pub enum Kind {
         /// Whether requests, or I/O to a backing, may use io_uring.
         rings: bool,
     },
+    /// The process that serves the files of zram.
+    Tree,
     /// A command that reads an image or an archive, and prints, or writes to files that are open.
     Printing,
     /// A command that reads an image and creates files.
@@ -48,7 +50,7 @@ pub enum Kind {
 pub fn confine(kind: Kind) -> Result<ConfinementReport> {
     let rings = matches!(kind, Kind::Image { rings: true } | Kind::Disk { rings: true });
     if std::env::var_os(VARIABLE).is_some_and(|value| value == "off") {
-        if let Kind::Image { .. } | Kind::Disk { .. } | Kind::Fetcher { .. } = kind {
+        if let Kind::Image { .. } | Kind::Disk { .. } | Kind::Tree | Kind::Fetcher { .. } = kind {
             privileges::drop_capabilities()?;
             privileges::forbid_dumps()?;
             if owner_uid() == 0 {
@@ -64,8 +66,9 @@ pub fn confine(kind: Kind) -> Result<ConfinementReport> {
         return apply(&Wall { readable, writable, asks_servers: true, ..Wall::default() });
     }
     let injected = injected_panic::file().and_then(|file| file.parent().map(Into::into));
-    let of_disk = match kind {
+    let further = match kind {
         Kind::Disk { .. } => READABLE_BY_DISKS.map(PathBuf::from).to_vec(),
+        Kind::Tree => vec!["/sys".into()],
         _ => Vec::new(),
     };
     let creates = match kind {
@@ -74,7 +77,7 @@ pub fn confine(kind: Kind) -> Result<ConfinementReport> {
     };
     let wall = Wall {
         changes_user: injected.is_none() && creates.is_none(),
-        readable: READABLE.map(Into::into).into_iter().chain(of_disk).collect(),
+        readable: READABLE.map(Into::into).into_iter().chain(further).collect(),
         writable: injected.into_iter().collect(),
         has_rings: rings,
         ioctls: vec![CLONE_CHANNEL, BLKDISCARD],

@@ -1,7 +1,7 @@
 //! `zram-shell`: runs a command for which the disks are at the paths of the kernel's zram.
 //!
-//! Three parties share the process: session threads serve the tree, the thread of [`Namespace`] has the mounts of the
-//! shell and starts the command, and the main thread waits for the command. Another thread looks for disks that other
+//! Another process serves the tree. In this one, the thread of [`Namespace`] has the mounts of the shell and starts the
+//! command, the main thread waits for the command, and others answer the calls of the tree, and look for disks that other
 //! commands create and remove.
 
 use super::followed::FollowedDisks;
@@ -15,16 +15,18 @@ use pagefold_control::instance::RuntimeDir;
 use pagefold_sys::signal::Termination;
 use pagefold_sys::{fusedev, mounts};
 use pagefold_zram::disks::RunningDisks;
-use pagefold_zram::tree::{self, Sysfs};
+use pagefold_zram::tree::{Sysfs, TreeProcess};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ExitCode};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+/// The sysfs of this machine.
+const SYS: &str = "/sys";
 /// The directory of the private mounts, in the runtime folder. No disk can have this name.
 const PRIVATE: &str = ".shell";
 /// How often, and how long each time, to wait until the kernel has unmounted what the shell had mounted.
@@ -88,13 +90,16 @@ struct Shell {
     messages: Sender<Message>,
     disks: Arc<FollowedDisks<RunningDisks>>,
     namespace: JoinHandle<()>,
+    /// Serves the tree until this is dropped.
+    _process: TreeProcess,
 }
 
 impl Shell {
     fn start(namespace: Namespace, disks: Arc<RunningDisks>) -> Result<Self> {
         let channel_file = fusedev::open().map_err(|e| mount_failed(&pagefold_fuse::FuseError::Open(e)))?;
         let mounted = channel_file.try_clone().map_err(|e| CliError::io("using /dev/fuse", &e))?;
-        let sysfs = Sysfs { real: "/sys".into(), links_to: namespace.sysfs() };
+        let sysfs = Sysfs { real: SYS.into(), links_to: namespace.sysfs() };
+        let process = TreeProcess::start(channel_file, sysfs)?;
         let (messages, received) = channel();
         let (devices, listed) = channel();
         let (report, steps) = sync_channel(0);
@@ -123,7 +128,7 @@ impl Shell {
             ),
         })?;
         let followed = Arc::new(FollowedDisks::new(disks, messages.clone()));
-        tree::serve(followed.clone(), sysfs, channel_file).map_err(|e| mount_failed(&e))?;
+        process.serve(followed.clone(), Path::new(SYS))?;
         // If it cannot be sent, the next step is an error.
         let _ = devices.send(followed.list());
         let child = next_step(&steps)?.ok_or_else(|| CliError::failed("the command was not started"))?;
@@ -133,7 +138,7 @@ impl Shell {
         look.err()
             .iter()
             .for_each(|e| output::note(&format!("disks of other commands will appear late: {e}")));
-        Ok(Shell { child, messages, disks, namespace })
+        Ok(Shell { child, messages, disks, namespace, _process: process })
     }
 
     /// Ends the thread of the namespace, which is the last to see the mounts if no process is left in it. Returns the

@@ -4,9 +4,10 @@ use super::{check_privileges, mount_failed, running_disks};
 use clap::{Args, ValueHint};
 use pagefold_control::error::{CliError, Result};
 use pagefold_control::instance::RuntimeDir;
+use pagefold_fuse::{OwnedMount, free_directory, mount_here};
 use pagefold_sys::signal::Termination;
 use pagefold_sys::{fusedev, ready};
-use pagefold_zram::tree::{self, Sysfs};
+use pagefold_zram::tree::{self, Sysfs, TreeProcess};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -31,12 +32,23 @@ pub fn run(args: &TreeArgs) -> Result<()> {
     RuntimeDir::open_or_create()?;
     let sysfs = Sysfs { real: "/sys".into(), links_to: "/sys".into() };
     let disks = Arc::new(running_disks(signals.clone()));
-    let mut mount = tree::mount(disks, sysfs, &args.directory).map_err(|e| mount_failed(&e))?;
-    let is_mounted = || fusedev::device_at(mount.path()).ok() == Some(mount.device());
-    while is_mounted() {
+    let real = sysfs.real.clone();
+    let mounted = free_directory(&args.directory).and_then(|path| mount_here(path, &tree::request()));
+    let (channel, mut mount) = mounted.map_err(|e| mount_failed(&e))?;
+    let process = TreeProcess::start(channel, sysfs)?;
+    process.serve(disks, &real)?;
+    let is_mounted = |mount: &dyn OwnedMount| fusedev::device_at(mount.path()).ok() == Some(mount.device());
+    let mut died = None;
+    while is_mounted(&*mount) && died.is_none() {
         if ready::wait([signals.as_fd()], Some(CHECK_INTERVAL))? == [true] {
             break;
         }
+        died = process.wait(Duration::ZERO)?;
     }
-    mount.stop().map_err(|e| CliError::failed(e.to_string()))
+    let was_mounted = is_mounted(&*mount);
+    mount.unmount().map_err(|e| CliError::failed(e.to_string()))?;
+    match died.filter(|_| was_mounted) {
+        None => Ok(()),
+        Some(end) => Err(CliError::failed(format!("the process that serves the tree has died: {end:?}"))),
+    }
 }

@@ -1,13 +1,17 @@
-//! [`Disks`]: what the tree needs of disks. [`RunningDisks`] implements it with the servers of this machine.
+//! [`Disks`]: what the tree needs of disks. [`RunningDisks`] implements it with the servers of this machine, [`CalledDisks`] by
+//! calls to another process that has these.
 
+mod calls;
 mod running;
+
+pub use calls::{CalledDisks, answer};
 
 pub use pagefold_control::report::disk::ClassReport;
 pub use pagefold_sys::Errno;
 pub use running::RunningDisks;
 
-use std::ffi::OsStr;
-use std::path::PathBuf;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
 
 /// The disks that the tree shows, by number. Errors are error numbers, because a file can return nothing else.
 ///
@@ -37,6 +41,12 @@ pub trait Disks: Send + Sync {
 
     /// Removes a disk. EBUSY: it is in use.
     fn hot_remove(&self, number: u32) -> Result<(), Errno>;
+
+    /// The names in debugfs, which is at `path` and only root may list; none if it is missing.
+    fn debugfs(&self, path: &Path) -> Vec<OsString> {
+        let entries = std::fs::read_dir(path).into_iter().flatten();
+        entries.flatten().map(|entry| entry.file_name()).collect()
+    }
 }
 
 /// The number in `zramN` or `loopN`: decimal, without a leading zero.

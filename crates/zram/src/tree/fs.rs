@@ -79,7 +79,11 @@ impl ZramTree {
             return if self.is_shown(parent, number) { Ok(node(number)) } else { Err(missing) };
         }
         let (dir, node) = self.others(parent).ok_or(missing)?;
-        exists(&dir.join(name))?;
+        match parent {
+            Node::Debug if self.disks.debugfs(&dir).iter().any(|found| found == name) => {}
+            Node::Debug => return Err(missing),
+            _ => exists(&dir.join(name))?,
+        }
         Ok(node(self.names.number(name)))
     }
 
@@ -162,6 +166,7 @@ impl ZramTree {
             // are left out of the block devices: their numbers would be ambiguous.
             let names = match node {
                 Node::Block => names_in(&dir)?,
+                Node::Debug => self.disks.debugfs(&dir),
                 _ => names_in(&dir).unwrap_or_default(),
             };
             let is_zram = |name: &OsString| node == Node::Block && name.as_bytes().starts_with(b"zram");

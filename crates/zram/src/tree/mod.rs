@@ -26,14 +26,17 @@
 mod fs;
 mod node;
 mod open_file;
+mod process;
 mod read_slots;
 mod states;
 
 pub use fs::Sysfs;
+pub use process::TreeProcess;
 
 use crate::disks::Disks;
 use fs::{MAX_REQUEST_BYTES, ZramTree};
 use pagefold_fuse::{FuseError, FuseMount, MOUNT_NAME, Mounter, SessionThreads, free_directory};
+use pagefold_sys::SysError;
 use pagefold_sys::fusedev::Request;
 use std::fs::File;
 use std::path::Path;
@@ -48,9 +51,14 @@ pub fn mount(disks: Arc<dyn Disks>, sysfs: Sysfs, path: &Path) -> Result<FuseMou
     FuseMount::new(ZramTree::new(disks, sysfs), path, &request(), Mounter::ThisProcess, THREADS, || Ok(()))
 }
 
-/// Serves a tree that another thread has mounted with [`request`]. Ends with the mount.
-pub fn serve(disks: Arc<dyn Disks>, sysfs: Sysfs, channel: File) -> Result<SessionThreads, FuseError> {
-    pagefold_fuse::serve(ZramTree::new(disks, sysfs), channel, request().allow_other, THREADS)
+/// Serves a tree that another process has mounted with [`request`]. Ends with the mount. `open` opens further channels.
+fn serve(
+    disks: Arc<dyn Disks>,
+    sysfs: Sysfs,
+    channel: File,
+    open: &dyn Fn() -> Result<File, SysError>,
+) -> Result<SessionThreads, FuseError> {
+    pagefold_fuse::serve(ZramTree::new(disks, sysfs), channel, open, request().allow_other, THREADS)
 }
 
 /// The options of the mount: any user may read what the modes allow, as in sysfs.
