@@ -53,8 +53,8 @@ pub struct ExtractArgs {
     /// Most files to create
     #[arg(long, value_name = "N", default_value_t = 1 << 24)]
     pub max_inodes: u64,
-    /// Extract into a directory that is not empty, and replace what has the name of a file: also a directory, with all
-    /// below it, where the image has a file
+    /// Extract into a directory that is not empty, and replace what is in the way. Where the image has a file, also a
+    /// directory with all below it
     #[arg(long)]
     pub overwrite: bool,
     /// Print JSON with exact numbers, and no progress
