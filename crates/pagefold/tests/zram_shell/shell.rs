@@ -404,7 +404,10 @@ fn the_tree_is_served_at_a_directory_until_a_signal() {
     assert_eq!(std::fs::read_to_string(dir.join("zram0/size")).unwrap(), "2048\n");
     s.run(&words).fails(4, "mounted");
     // Any user may read here: the process that serves has no rights.
-    let found = std::process::Command::new("pgrep").args(["-P", &child.id().to_string()]).output().unwrap();
+    let found = std::process::Command::new("pgrep")
+        .args(["-P", &child.id().to_string(), "pagefold-tree"])
+        .output()
+        .unwrap();
     let pid = String::from_utf8(found.stdout).unwrap();
     let status = std::fs::read_to_string(format!("/proc/{}/status", pid.trim())).unwrap();
     for line in ["CapPrm:\t0000000000000000", "CapEff:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2"] {
