@@ -6,6 +6,7 @@
 //! buffers of some MiB permanently keeps tens of MiB.
 
 /// Blocks of this size or more are returned to the kernel when they are freed.
+#[cfg(target_env = "gnu")]
 const LARGE_BYTES: i32 = 256 << 10;
 
 /// Makes the allocator return large blocks to the kernel when they are freed, by a fixed threshold. For a long-lived
