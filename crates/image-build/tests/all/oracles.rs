@@ -11,6 +11,7 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 fn without_digest(mut entries: Vec<Entry>) -> Vec<Entry> {
     entries.iter_mut().for_each(|entry| _ = entry.xattrs.remove(&b"user.digest"[..]));
@@ -65,7 +66,11 @@ impl Mounted {
 impl Drop for Mounted {
     fn drop(&mut self) {
         if self.is_mounted {
-            run("umount", &[self.at.path().to_str().unwrap()]).unwrap();
+            // A child that another test starts has the files of this one open, until it runs its program.
+            let unmount = || run("umount", &[self.at.path().to_str().unwrap()]);
+            let is_unmounted = (0..100)
+                .any(|_| unmount().inspect_err(|_| std::thread::sleep(Duration::from_millis(50))).is_ok());
+            assert!(is_unmounted, "{:?}", unmount());
         }
         for device in &self.loops {
             run("losetup", &["--detach", device]).unwrap();
