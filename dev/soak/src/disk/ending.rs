@@ -33,6 +33,8 @@ const OVERHEAD_BYTES: u64 = 96 << 20;
 const READY_BYTES: u64 = 4 << 20;
 /// How long a server may take to end after a signal.
 const EXIT_LIMIT: Duration = Duration::from_secs(60);
+/// The longest time that the broker of a server lives after it.
+const LEFT_LIMIT: Duration = Duration::from_secs(10);
 
 /// Checks that the server uses no CPU time without requests. Automatic recompression goes on until it has tried each
 /// page in memory once with each of its codecs.
@@ -146,7 +148,13 @@ fn wait_for_end(server: &Server) -> Result<(), Fault> {
 /// Checks that no process, mount, loop device, file in the runtime folder or backing is left.
 pub fn check_gone(config: &Config, context: &Context, server: &Server) -> Result<(), Fault> {
     wait_for_end(server)?;
-    let left: Vec<Leftover> = leftovers::find(&context.dir);
+    // The broker of a server ends a moment later.
+    let deadline = Instant::now() + LEFT_LIMIT;
+    let mut left: Vec<Leftover> = leftovers::find(&context.dir);
+    while !left.is_empty() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(20));
+        left = leftovers::find(&context.dir);
+    }
     let runtime = std::fs::read_dir(context.runtime().1).into_iter().flatten().flatten();
     // The log of a server that was killed stays, because it may contain the reason.
     let is_expected = |name: &OsString| {
