@@ -284,14 +284,14 @@ fn damage_that_a_command_meets_decides_its_exit_code() {
     assert!(s.run(&format!("image ls {image}")).out.contains("f\n"));
     let both = s.run(&format!("image cat {image} /bad /f"));
     assert!(both.code == 6 && both.out.ends_with("text"), "{both:?}");
-    // The image is not at fault here.
+    // A directory without write permission, as an earlier extraction leaves one, is no obstacle for its owner.
     let good = reference_image("deflate");
     if !is_root() {
         let closed = s.path("closed");
         s.ok(&format!("image extract {} {} /small.txt", good.display(), closed.display()));
         std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o500)).unwrap();
         let ran = s.run(&format!("image extract --overwrite {} {}", good.display(), closed.display()));
-        ran.fails(1, "could not be extracted completely");
+        assert!(ran.code == 0 && closed.join("bigdir").is_dir(), "{ran:?}");
         std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o700)).unwrap();
     }
     s.run(&format!("image check -m 4K {}", good.display())).fails(2, "--memory");
