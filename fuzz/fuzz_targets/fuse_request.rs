@@ -47,7 +47,7 @@ fn structure_bytes(number: u32) -> usize {
         opcode::OPEN | opcode::GETXATTR | opcode::LISTXATTR => 8,
         opcode::READ | opcode::READDIR | opcode::READDIRPLUS | opcode::WRITE => 40,
         opcode::INTERRUPT => 8,
-        opcode::RELEASE => 24,
+        opcode::RELEASE | opcode::LSEEK => 24,
         opcode::FALLOCATE => 32,
         _ => 0,
     }
