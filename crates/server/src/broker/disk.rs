@@ -3,7 +3,7 @@
 //! Commands trust the state file of a disk: it names the loop device, the mount and the backing file that they remove. So the
 //! broker composes it, of what the command asked for and of what the broker has made itself. Of the server it takes the size.
 
-use super::wire::{Answer, AttachRequest, Attached, Failure, LoopStatus, Operation};
+use super::wire::{self, Answer, AttachRequest, Attached, Failure, LoopStatus, Operation};
 use crate::keeper;
 use pagefold_block::fuse::FILE_NAME;
 use pagefold_block::loop_export::{LocalLoop, LoopRequest, OwnedLoop, Users};
@@ -96,10 +96,7 @@ impl DiskDuties {
         operation: Operation,
         Answer { payload, fd }: Answer,
     ) -> std::result::Result<Answer, Failure> {
-        let number = || {
-            let bytes = payload.as_slice().try_into().map(u64::from_le_bytes);
-            bytes.map_err(|_| CliError::failed("a request without its number"))
-        };
+        let number = || wire::number(&payload);
         match operation {
             Operation::Attach => {
                 let mounted = mounted.ok_or_else(|| CliError::failed("nothing is mounted"))?;

@@ -162,10 +162,7 @@ impl BrokerProcess {
         operation: Operation,
         Answer { payload, fd }: Answer,
     ) -> std::result::Result<Answer, Failure> {
-        let number = || {
-            let bytes = payload.as_slice().try_into().map(u64::from_le_bytes);
-            bytes.map_err(|_| CliError::failed("a request without its number"))
-        };
+        let number = || wire::number(&payload);
         match operation {
             Operation::Mount => return self.mount(usize::try_from(number()?).unwrap_or(usize::MAX)),
             Operation::OpenChannel => {

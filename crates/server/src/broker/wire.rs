@@ -158,6 +158,12 @@ pub struct Answer {
     pub fd: Option<OwnedFd>,
 }
 
+/// The number that is the payload of a request.
+pub fn number(payload: &[u8]) -> Result<u64> {
+    let bytes = payload.try_into().map(u64::from_le_bytes);
+    bytes.map_err(|_| CliError::failed("a request without its number"))
+}
+
 /// Why a request was not carried out.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Failure {
