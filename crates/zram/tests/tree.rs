@@ -1,7 +1,8 @@
 //! The tree over disks that a mock pretends to have, through a real mount.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use pagefold_fuse::FuseMount;
+use pagefold_fuse::{OwnedMount, free_directory, mount_here};
+use pagefold_sys::fusedev;
 use pagefold_testkit::skipped;
 use pagefold_zram::disks::{ClassReport, Disks, Errno};
 use pagefold_zram::tree::{self, Sysfs};
@@ -105,7 +106,7 @@ impl Disks for MockDisks {
 struct Mounted {
     disks: Arc<MockDisks>,
     // Unmounted before its directory is removed.
-    _mount: FuseMount,
+    _mount: Box<dyn OwnedMount>,
     dir: TempDir,
 }
 
@@ -139,8 +140,12 @@ fn mounted(test: &str) -> Option<Mounted> {
     fs::create_dir(dir.path().join("tree")).unwrap();
     let disks = Arc::new(MockDisks::default());
     let sysfs = Sysfs { links_to: real.clone(), real };
-    match tree::mount(disks.clone(), sysfs, &dir.path().join("tree")) {
-        Ok(mount) => Some(Mounted { disks, _mount: mount, dir }),
+    let mounted = free_directory(&dir.path().join("tree"));
+    match mounted.and_then(|path| mount_here(path, &tree::request())) {
+        Ok((channel, mount)) => {
+            tree::serve(disks.clone(), sysfs, channel, &fusedev::open).unwrap();
+            Some(Mounted { disks, _mount: mount, dir })
+        }
         Err(e) => {
             skipped!("{test}: {e}");
             None

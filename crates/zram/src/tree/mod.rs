@@ -35,24 +35,18 @@ pub use process::TreeProcess;
 
 use crate::disks::Disks;
 use fs::{MAX_REQUEST_BYTES, ZramTree};
-use pagefold_fuse::{FuseError, FuseMount, MOUNT_NAME, Mounter, SessionThreads, free_directory};
+use pagefold_fuse::{FuseError, MOUNT_NAME, SessionThreads};
 use pagefold_sys::SysError;
 use pagefold_sys::fusedev::Request;
 use std::fs::File;
-use std::path::Path;
 use std::sync::Arc;
 
 /// Threads that answer requests. None of them waits for the server of a disk.
 const THREADS: usize = 4;
 
-/// Mounts the tree at the existing directory `path`, for all users.
-pub fn mount(disks: Arc<dyn Disks>, sysfs: Sysfs, path: &Path) -> Result<FuseMount, FuseError> {
-    let path = free_directory(path)?;
-    FuseMount::new(ZramTree::new(disks, sysfs), path, &request(), Mounter::ThisProcess, THREADS, || Ok(()))
-}
-
-/// Serves a tree that another process has mounted with [`request`]. Ends with the mount. `open` opens further channels.
-fn serve(
+/// Serves a tree that the caller, or another process, has mounted with [`request`]. Ends with the mount. `open` opens further
+/// channels.
+pub fn serve(
     disks: Arc<dyn Disks>,
     sysfs: Sysfs,
     channel: File,

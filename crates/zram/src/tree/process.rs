@@ -95,12 +95,7 @@ fn run(fds: Vec<OwnedFd>, sysfs: Sysfs) -> Result<()> {
     };
     let session = serve(disks, sysfs, File::from(channel), &open);
     let session = session.map_err(|e| CliError::failed(e.to_string()))?;
-    while !session.are_finished() {
-        let [_, has_ended] = ready::wait([session.first_end(), end.as_fd()], None)?;
-        if has_ended {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    // All threads end together, unless one has failed: the command says that this process has ended then.
+    ready::wait([session.first_end(), end.as_fd()], None)?;
     Ok(())
 }
