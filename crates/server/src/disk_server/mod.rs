@@ -276,7 +276,7 @@ fn wait_for_end(server: &Server, signals: &Termination, wake_receiver: &UnixStre
         let fds = [signals.as_fd(), wake_receiver.as_fd(), command, export, keeper, broker_end];
         let limit = server.writeback_limit().map(|_| LIMIT_INTERVAL);
         let interval = export_end.interval().into_iter().chain(limit).min();
-        let [signalled, removed, exited, _, keeper_ended, broker_ended] = ready::wait(fds, interval)?;
+        let [_, removed, exited, _, keeper_ended, broker_ended] = ready::wait(fds, interval)?;
         if removed {
             return Ok(());
         }
@@ -308,11 +308,7 @@ fn wait_for_end(server: &Server, signals: &Termination, wake_receiver: &UnixStre
             keeper_end = server.keeper_end();
         }
         let is_command_gone = exited && foreground.is_some();
-        let why = match signals.take() {
-            Some(signal) if signalled => format!("signal {signal}"),
-            _ if is_command_gone => "the command in the foreground has exited".to_string(),
-            _ => continue,
-        };
+        let Some(why) = reason_to_end(signals, is_command_gone) else { continue };
         if is_command_gone {
             foreground = None;
         }
@@ -324,6 +320,13 @@ fn wait_for_end(server: &Server, signals: &Termination, wake_receiver: &UnixStre
             server.forget_command();
         }
     }
+}
+
+/// Why the disk is to end, if it is. Takes a signal that came after the poll returned, too: a signal that is taken and not
+/// obeyed is lost.
+fn reason_to_end(signals: &Termination, is_command_gone: bool) -> Option<String> {
+    let of_command = || is_command_gone.then(|| "the command in the foreground has exited".to_string());
+    signals.take().map(|signal| format!("signal {signal}")).or_else(of_command)
 }
 
 /// Removes the folder of the instance, if nothing else has to be cleaned up. Otherwise, or if this fails, the command
