@@ -1,7 +1,7 @@
 //! The options of reading archives.
 
 use crate::rules::Pattern;
-use crate::source::Whiteouts;
+use crate::source::{NestedOverlay, Whiteouts};
 use crate::table::Spill;
 
 /// Bytes of metadata, as [`TarOptions::default`] limits them.
@@ -14,6 +14,8 @@ pub struct TarOptions {
     pub exclude: Vec<Pattern>,
     /// How files that stand for removed ones become part of the image.
     pub whiteouts: Whiteouts,
+    /// The treatment of an overlay mount inside.
+    pub nested: NestedOverlay,
     /// Limit of the memory for names and metadata of all members, bytes, roughly.
     pub metadata_bytes_max: u64,
     /// Where the tree goes if it is large.
@@ -25,6 +27,7 @@ impl Default for TarOptions {
         TarOptions {
             exclude: Vec::new(),
             whiteouts: Whiteouts::Files,
+            nested: NestedOverlay::Keep,
             metadata_bytes_max: METADATA_BYTES_MAX,
             spill: Spill::none(),
         }
