@@ -46,7 +46,7 @@ pub struct DirectoryOptions {
     pub whiteouts: Whiteouts,
     /// The treatment of an overlay mount inside.
     pub nested: NestedOverlay,
-    /// The attributes that are read.
+    /// The attributes that stay.
     pub xattrs: XattrFilter,
     /// Files that are left out: the image itself may be written into the directory.
     pub outputs: Vec<OutputFile>,
@@ -108,7 +108,7 @@ pub fn scan_watched(path: &Path, options: &DirectoryOptions, on_entry: &mut OnEn
     while let Some(id) = stack.pop() {
         scan.directory(id, &mut stack)?;
     }
-    nested::convert(&mut scan.scanned, options.nested, options.whiteouts)?;
+    nested::convert(&mut scan.scanned, &options.xattrs, options.nested, options.whiteouts)?;
     Ok(scan.scanned)
 }
 

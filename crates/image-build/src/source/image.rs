@@ -9,6 +9,7 @@ use crate::error::path_of;
 use crate::rules::Pattern;
 use crate::table::{Hashes, Spill};
 use crate::tree::{Body, InodeId, Metadata, Tree, Xattr};
+use crate::xattrs::XattrFilter;
 use crate::{BuildError, Result};
 use pagefold_image::format::xattr::xattr_area_len_max;
 use pagefold_image::read::inode::DeviceNumber;
@@ -33,6 +34,8 @@ pub struct ImageOptions {
     pub whiteouts: Whiteouts,
     /// The treatment of an overlay mount inside.
     pub nested: NestedOverlay,
+    /// The attributes that stay.
+    pub xattrs: XattrFilter,
     /// Where the tree goes if it is large.
     pub spill: Spill,
 }
@@ -64,7 +67,7 @@ pub fn scan_watched(image: &Image, options: &ImageOptions, on_entry: &mut OnEntr
     if let Some(error) = repack.failed {
         return Err(error);
     }
-    nested::convert(&mut repack.scanned, options.nested, options.whiteouts)?;
+    nested::convert(&mut repack.scanned, &options.xattrs, options.nested, options.whiteouts)?;
     Ok(repack.scanned)
 }
 

@@ -19,7 +19,7 @@ use super::whiteouts::{self, DEVICE, TRUSTED, USER, Whiteouts, is_device};
 use crate::Result;
 use crate::table::Table;
 use crate::tree::{Entry, InodeId, Tree};
-use crate::xattrs::insert;
+use crate::xattrs::{XattrFilter, insert};
 use pagefold_image::read::FileKind;
 
 /// After the prefix of overlayfs, this begins the names of attributes that are escaped.
@@ -46,8 +46,15 @@ pub struct OverlayFound {
     pub xattrs: u64,
 }
 
-/// Treats what the tree of a source has of overlayfs, and then converts the whiteouts of the layer that it is.
-pub(super) fn convert(scanned: &mut Scanned, nested: NestedOverlay, whiteouts: Whiteouts) -> Result<()> {
+/// Removes the attributes of a source that do not stay, treats what it has of overlayfs, and then converts the whiteouts of
+/// the layer that it is.
+pub(super) fn convert(
+    scanned: &mut Scanned,
+    xattrs: &XattrFilter,
+    nested: NestedOverlay,
+    whiteouts: Whiteouts,
+) -> Result<()> {
+    xattrs.apply_to(&mut scanned.tree)?;
     // Later the whiteouts of the layer would look like those of the source.
     treat(scanned, nested, whiteouts)?;
     whiteouts::convert(&mut scanned.tree, whiteouts, nested)

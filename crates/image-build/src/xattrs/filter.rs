@@ -6,14 +6,15 @@
 //! or an image there, so they stay.
 
 use super::SELINUX;
+use crate::Result;
 use crate::rules::Pattern;
-use crate::tree::Metadata;
+use crate::tree::{Metadata, Tree};
 use pagefold_image::read::acl;
 
 /// Labels that a machine gives the files that it creates or verifies: of SELinux, Smack and AppArmor, and the hashes and
 /// signatures of IMA and EVM (`include/uapi/linux/xattr.h`). A capability is no label.
 const HOST_LABELS: [&[u8]; 5] =
-    [b"security.selinux", b"security.SMACK64", b"security.apparmor", b"security.ima", b"security.evm"];
+    [SELINUX, b"security.SMACK64", b"security.apparmor", b"security.ima", b"security.evm"];
 
 /// A pattern of names of attributes: that of a shell, in which `*` also stands for dots and slashes.
 #[derive(Debug, Clone)]
@@ -66,8 +67,16 @@ pub struct XattrFilter {
 }
 
 impl XattrFilter {
+    /// Removes the attributes of all files that do not stay.
+    pub(crate) fn apply_to(&self, tree: &mut Tree) -> Result<()> {
+        match self.is_everything() {
+            true => Ok(()),
+            false => tree.change_metadata(|metadata| self.apply(metadata)),
+        }
+    }
+
     /// Whether all attributes of archives and images stay.
-    pub(super) fn is_everything(&self) -> bool {
+    fn is_everything(&self) -> bool {
         !self.nothing && !self.replaces_selinux && self.include.is_empty() && self.exclude.is_empty()
     }
 
@@ -88,7 +97,7 @@ impl XattrFilter {
 
     /// Removes the attributes that do not stay. A file whose access list is removed has the permissions of the list for its
     /// owner, its group and others: the permissions of a file with a list have its mask in place of those of the group.
-    pub(super) fn apply(&self, metadata: &mut Metadata) {
+    fn apply(&self, metadata: &mut Metadata) {
         let mut permissions = metadata.permissions;
         metadata.xattrs.retain(|(name, value)| {
             let stays = self.keeps(name);

@@ -1,7 +1,7 @@
 //! Changes of the extended attributes of a tree: which of the source stay, and which the caller adds.
 //!
-//! Sources deliver attributes as they are. The changes are made on the finished tree, so they are the same for all
-//! sources; only a directory uses the filter earlier, because it need not read what is left out.
+//! Sources apply the filter to their finished tree, before whiteouts become attributes, which stay; a directory uses it
+//! earlier too, because it need not read what is left out. The caller adds attributes afterwards.
 //!
 //! | module | contents |
 //! |---|---|
@@ -25,11 +25,9 @@ use crate::tree::{InodeId, Tree, Xattr};
 /// The attribute with the label of SELinux.
 const SELINUX: &[u8] = b"security.selinux";
 
-/// The changes of attributes, in the order in which they are made.
+/// The attributes that are added to a tree, in this order.
 #[derive(Debug, Clone, Default)]
 pub struct XattrChanges {
-    /// The attributes of the source that stay.
-    pub filter: XattrFilter,
     /// Labels of SELinux. A file for which there is none keeps that of the source, unless the filter says that it is replaced.
     pub contexts: Option<FileContexts>,
     /// Further attributes. Of several with one name the last counts.
@@ -39,9 +37,6 @@ pub struct XattrChanges {
 impl XattrChanges {
     /// Changes the attributes of all files of a tree.
     pub fn apply(&self, tree: &mut Tree) -> Result<()> {
-        if !self.filter.is_everything() {
-            tree.change_metadata(|metadata| self.filter.apply(metadata))?;
-        }
         if let Some(contexts) = &self.contexts {
             contexts.apply(tree)?;
         }

@@ -13,7 +13,8 @@ use pagefold_control::error::{CliError, Result};
 use pagefold_image::{Image, Options as ReadOptions};
 use pagefold_image_build::source::Scanned;
 use pagefold_image_build::{
-    BuildError, Options, Pattern, Preset, RunningKernel, Sort, Summary, Tree, XattrChanges, build, verify,
+    BuildError, Options, Pattern, Preset, RunningKernel, Sort, Summary, Tree, XattrChanges, XattrFilter,
+    build, verify,
 };
 use pagefold_page::size::Human;
 use std::cell::RefCell;
@@ -32,7 +33,7 @@ pub fn run(args: &BuildArgs) -> Result<()> {
     // Each thread may have some files open, which it reads.
     pagefold_sys::beneath::raise_open_file_limit();
     let exclude = patterns(args)?;
-    let xattrs = args.xattrs.changes()?;
+    let xattrs = (args.xattrs.filter()?, args.xattrs.changes()?);
     // The file stands first: it blocks signals, which threads would receive, and may be refused.
     let out = OutFile::open_image(&args.out)?;
     out.write_in_child(|out| build_in(args, exclude, &xattrs, &options, running, out))
@@ -42,7 +43,7 @@ pub fn run(args: &BuildArgs) -> Result<()> {
 fn build_in(
     args: &BuildArgs,
     exclude: Vec<Pattern>,
-    xattrs: &XattrChanges,
+    (filter, changes): &(XattrFilter, XattrChanges),
     options: &Options,
     running: Option<RunningKernel>,
     out: &OutFile,
@@ -51,13 +52,12 @@ fn build_in(
     // If OUT is a link, the image is made beside its target.
     let directory = out.path().parent().unwrap_or(Path::new("."));
     let spill = options.spill(directory).map_err(failure)?;
-    let (mut scanned, whole) =
-        SourceReader { args, exclude, xattrs: &xattrs.filter, out, spill: &spill }.scan()?;
-    build_changes::apply(&mut scanned, args, options.build_time, xattrs)?;
+    let (mut scanned, whole) = SourceReader { args, exclude, xattrs: filter, out, spill: &spill }.scan()?;
+    build_changes::apply(&mut scanned, args, options.build_time, changes)?;
     for pattern in excluded.iter().filter(|pattern| !pattern.has_matched()) {
         output::note(&format!("--exclude '{}' matched nothing", pattern.text()));
     }
-    build_notes::unmatched_xattrs(xattrs);
+    build_notes::unmatched_xattrs(filter, changes);
     let summary = build_image(&mut scanned, options, out, args)?;
     build_notes::unreadable(&scanned);
     build_notes::attributes(&scanned, args);

@@ -5,7 +5,7 @@ use super::names;
 use crate::cli::output;
 use pagefold_control::text;
 use pagefold_image_build::source::{NestedOverlay, OverlayFound, Scanned, UnreadableFile, UnreadableXattr};
-use pagefold_image_build::{Options, RunningKernel, XattrChanges};
+use pagefold_image_build::{Options, RunningKernel, XattrChanges, XattrFilter};
 use std::collections::BTreeSet;
 
 /// Says what could not be read.
@@ -56,8 +56,7 @@ pub fn attributes(scanned: &Scanned, args: &BuildArgs) {
 }
 
 /// Says which patterns of attributes matched nothing.
-pub fn unmatched_xattrs(changes: &XattrChanges) {
-    let filter = &changes.filter;
+pub fn unmatched_xattrs(filter: &XattrFilter, changes: &XattrChanges) {
     for (option, patterns) in [("--xattrs-include", &filter.include), ("--xattrs-exclude", &filter.exclude)] {
         for pattern in patterns.iter().filter(|pattern| !pattern.has_matched()) {
             output::note(&format!("{option} '{}' matched nothing", pattern.text()));

@@ -32,7 +32,7 @@ const SIGNAL_LATENCY: Duration = Duration::from_millis(100);
 pub struct SourceReader<'a> {
     pub args: &'a BuildArgs,
     pub exclude: Vec<Pattern>,
-    /// The attributes that are read.
+    /// The attributes that stay.
     pub xattrs: &'a XattrFilter,
     pub out: &'a OutFile,
     /// Where large trees go.
@@ -113,7 +113,7 @@ impl SourceReader<'_> {
 
     /// Reads another image, which may be on a server.
     fn scan_image(self) -> Result<(Scanned, WholeCheck)> {
-        let SourceReader { args, exclude, out, spill, .. } = self;
+        let SourceReader { args, exclude, xattrs, out, spill } = self;
         check_options(args, false, false)?;
         let source = args.source.clone().into_os_string().into();
         let media = media_config(&source, &args.device, &args.verity, &args.remote)?;
@@ -123,6 +123,7 @@ impl SourceReader<'_> {
             exclude,
             whiteouts: args.whiteouts.unwrap_or_default(),
             nested: args.xattrs.nested(),
+            xattrs: xattrs.clone(),
             spill: spill.clone(),
         };
         let scanned = watched(args, out, |on_entry| image::scan_watched(&image, &options, on_entry))?;
@@ -130,12 +131,16 @@ impl SourceReader<'_> {
     }
 
     fn scan_archive(self, file: File) -> Result<Scanned> {
-        let SourceReader { args, exclude, out, spill, .. } = self;
+        let SourceReader { args, exclude, xattrs, out, spill } = self;
         check_options(args, false, true)?;
-        let whiteouts = args.whiteouts.unwrap_or_default();
-        let nested = args.xattrs.nested();
-        let options =
-            TarOptions { exclude, whiteouts, nested, spill: spill.clone(), ..TarOptions::default() };
+        let options = TarOptions {
+            exclude,
+            whiteouts: args.whiteouts.unwrap_or_default(),
+            nested: args.xattrs.nested(),
+            xattrs: xattrs.clone(),
+            spill: spill.clone(),
+            ..TarOptions::default()
+        };
         watched(args, out, |on_entry| tar::scan_watched(file, &args.source, &options, on_entry))
     }
 }

@@ -54,15 +54,19 @@ impl XattrArgs {
         }
     }
 
-    /// The changes of attributes.
+    /// The attributes of the source that stay.
+    pub fn filter(&self) -> Result<XattrFilter> {
+        Ok(XattrFilter {
+            nothing: self.no_xattrs,
+            replaces_selinux: self.file_contexts.is_some(),
+            include: parsed("--xattrs-include", &self.xattrs_include, XattrPattern::parse)?,
+            exclude: parsed("--xattrs-exclude", &self.xattrs_exclude, XattrPattern::parse)?,
+        })
+    }
+
+    /// The attributes that are added.
     pub fn changes(&self) -> Result<XattrChanges> {
         Ok(XattrChanges {
-            filter: XattrFilter {
-                nothing: self.no_xattrs,
-                replaces_selinux: self.file_contexts.is_some(),
-                include: parsed("--xattrs-include", &self.xattrs_include, XattrPattern::parse)?,
-                exclude: parsed("--xattrs-exclude", &self.xattrs_exclude, XattrPattern::parse)?,
-            },
             contexts: self.file_contexts.as_deref().map(contexts).transpose()?,
             set: parsed("--set-xattr", &self.set_xattr, SetXattr::parse)?,
         })

@@ -261,6 +261,22 @@ fn an_overlay_mount_inside_is_noted_and_can_be_left_out() {
 }
 
 #[test]
+fn attributes_of_whiteouts_stay_without_those_of_the_source() {
+    let script = "touch .wh.gone .wh..wh..opq f; setfattr -n trusted.a -v 1 .; mkdir d; mknod d/x c 0 0";
+    let Some(s) = sandbox("attributes_of_whiteouts_stay_without_those_of_the_source", script) else { return };
+    for source in SOURCES {
+        built(&s, "--no-xattrs --whiteouts overlay", source, None);
+        assert_eq!(xattrs(&s, "/"), "trusted.overlay.opaque=y trusted.overlay.origin=", "{source}");
+        built(&s, "--xattrs-exclude trusted.* --escape-overlay", source, None);
+        assert_eq!(
+            xattrs(&s, "/d/x"),
+            "trusted.overlay.overlay.whiteout= user.overlay.whiteout=",
+            "{source}"
+        );
+    }
+}
+
+#[test]
 fn an_overlay_mount_inside_works_in_an_overlay_mount_of_the_image() {
     let test = "an_overlay_mount_inside_works_in_an_overlay_mount_of_the_image";
     let Some(s) = sandbox(test, NESTED) else { return };

@@ -3,6 +3,7 @@
 use crate::rules::Pattern;
 use crate::source::{NestedOverlay, Whiteouts};
 use crate::table::Spill;
+use crate::xattrs::XattrFilter;
 
 /// Bytes of metadata, as [`TarOptions::default`] limits them.
 const METADATA_BYTES_MAX: u64 = 4 << 30;
@@ -16,6 +17,8 @@ pub struct TarOptions {
     pub whiteouts: Whiteouts,
     /// The treatment of an overlay mount inside.
     pub nested: NestedOverlay,
+    /// The attributes that stay.
+    pub xattrs: XattrFilter,
     /// Limit of the memory for names and metadata of all members, bytes, roughly.
     pub metadata_bytes_max: u64,
     /// Where the tree goes if it is large.
@@ -28,6 +31,7 @@ impl Default for TarOptions {
             exclude: Vec::new(),
             whiteouts: Whiteouts::Files,
             nested: NestedOverlay::Keep,
+            xattrs: XattrFilter::default(),
             metadata_bytes_max: METADATA_BYTES_MAX,
             spill: Spill::none(),
         }

@@ -95,7 +95,8 @@ impl<'o> Placer<'o> {
         let tree = &mut self.scanned.tree;
         tree.set_contents(Arc::new(Members { archive: self.archive, runs: Arc::new(self.runs) }));
         tree.exclude(&self.options.exclude)?;
-        nested::convert(&mut self.scanned, self.options.nested, self.options.whiteouts)?;
+        let TarOptions { xattrs, nested, whiteouts, .. } = self.options;
+        nested::convert(&mut self.scanned, xattrs, *nested, *whiteouts)?;
         Ok(self.scanned)
     }
 
