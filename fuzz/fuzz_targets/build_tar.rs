@@ -8,7 +8,7 @@
 use libfuzzer_sys::fuzz_target;
 use pagefold_fuzz::media;
 use pagefold_image::{Image, Options as ReadOptions};
-use pagefold_image_build::source::Whiteouts;
+use pagefold_image_build::source::{NestedOverlay, Whiteouts};
 use pagefold_image_build::source::tar::{TarOptions, scan};
 use pagefold_image_build::{Compression, InodeId, Options, Target, Tree, build};
 use pagefold_image_check::{CheckOptions, check};
@@ -30,7 +30,12 @@ fuzz_target!(|data: &[u8]| {
         1 => Whiteouts::Overlay,
         _ => Whiteouts::OverlayUser,
     };
-    let options = TarOptions { whiteouts, metadata_bytes_max: 16 << 20, ..TarOptions::default() };
+    let nested = match flags >> 3 & 3 {
+        0 => NestedOverlay::Keep,
+        1 => NestedOverlay::Escape,
+        _ => NestedOverlay::Strip,
+    };
+    let options = TarOptions { whiteouts, nested, metadata_bytes_max: 16 << 20, ..TarOptions::default() };
     let Ok(scanned) = scan(media::file(&archive), Path::new("archive"), &options) else { return };
     build_small(&scanned.tree);
 });

@@ -28,7 +28,9 @@
 //! |---|---|
 //! | `tree`, `content` | what an image is built from |
 //! | `source` | trees from directories, tar archives and images |
+//! | `xattrs` | which extended attributes stay, and which are added |
 //! | `owners` | moving the numbers of users and groups |
+//! | `base64` | values of attributes as text |
 //! | `options`, `compression`, `rules`, `preset`, `target` | what the caller chooses |
 //! | `running_kernel` | the options for the kernel that runs here |
 //! | `memory` | the division of memory |
@@ -59,6 +61,7 @@
 // Printing panics when it cannot write. Only the binary prints, in one file.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod base64;
 mod chunks;
 mod compress;
 mod compression;
@@ -87,6 +90,7 @@ pub mod tree;
 mod verify;
 mod versions;
 mod writer;
+mod xattrs;
 
 use memory::Division;
 
@@ -103,6 +107,7 @@ pub use table::Spill;
 pub use target::{TARGETS, Target};
 pub use tree::{Body, InodeId, Metadata, Tree};
 pub use verify::{Digests, VerifyError, verify};
+pub use xattrs::{CONTEXTS_BYTES_MAX, FileContexts, SetXattr, XattrChanges, XattrFilter, XattrPattern};
 
 /// Writes the image of a tree to a file, which is empty or may be overwritten, and is cut to the image's length.
 ///

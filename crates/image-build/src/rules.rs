@@ -55,6 +55,15 @@ impl Pattern {
         matches
     }
 
+    /// Whether the pattern is a slash, and so names the root and nothing else.
+    pub fn matches_root(&self) -> bool {
+        let is_root = matches!(&*self.text, "/" | "./");
+        if is_root {
+            self.has_matched.store(true, Ordering::Relaxed);
+        }
+        is_root
+    }
+
     /// Whether one of the patterns matches a path. All are compared, so that each knows whether it has matched.
     pub fn any_matches(patterns: &[Pattern], path: &[u8]) -> bool {
         patterns.iter().filter(|pattern| pattern.matches(path)).count() > 0

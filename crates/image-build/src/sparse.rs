@@ -55,15 +55,8 @@ pub fn write(
         let block = match has_data {
             false => HOLE_WIDE,
             true => {
-                let block = writer.out.next_block();
-                for piece in (start..end).step_by(PIECE_BYTES) {
-                    let mut bytes = vec![0; (end - piece).min(PIECE_BYTES as u64) as usize];
-                    reader.read_exact_at(&mut bytes, piece)?;
-                    hash.iter_mut().for_each(|hash| hash.write(&bytes));
-                    bytes.resize(bytes.len().next_multiple_of(BLOCK as usize), 0);
-                    writer.out.append(&bytes)?;
-                    stored_bytes += bytes.len() as u64;
-                }
+                let (block, bytes) = write_chunk(writer, start..end, reader, &mut hash)?;
+                stored_bytes += bytes;
                 block
             }
         };
@@ -77,6 +70,40 @@ pub fn write(
     let (further_format, entries, entry_bytes) = encode(&blocks);
     let format = chunk_bits as u16 | further_format;
     writer.put_chunks(planned, format, (&entries, entry_bytes), stored_bytes)
+}
+
+/// Writes a chunk, unless it has nothing but zeroes: how short the holes of a file may be depends on its file system, and the
+/// image does not. Returns the first block, and the bytes that were written. Only these are hashed.
+fn write_chunk(
+    writer: &mut Writer<'_>,
+    chunk: Range<u64>,
+    reader: &dyn Reader,
+    hash: &mut Option<ContentHash>,
+) -> Result<(u64, u64)> {
+    let (mut first, mut zero_bytes, mut stored_bytes) = (None, 0, 0);
+    let mut append = |writer: &mut Writer<'_>, bytes: &mut Vec<u8>| {
+        hash.iter_mut().for_each(|hash| hash.write(bytes));
+        bytes.resize(bytes.len().next_multiple_of(BLOCK as usize), 0);
+        stored_bytes += bytes.len() as u64;
+        writer.out.append(bytes)
+    };
+    for start in chunk.clone().step_by(PIECE_BYTES) {
+        let mut bytes = vec![0; (chunk.end - start).min(PIECE_BYTES as u64) as usize];
+        reader.read_exact_at(&mut bytes, start)?;
+        if first.is_none() && bytes.iter().fold(0, |all, byte| all | byte) == 0 {
+            zero_bytes += bytes.len() as u64;
+            continue;
+        }
+        if first.is_none() {
+            first = Some(writer.out.next_block());
+            // These are whole pieces.
+            for _ in (0..zero_bytes).step_by(PIECE_BYTES) {
+                append(writer, &mut vec![0; PIECE_BYTES])?;
+            }
+        }
+        append(writer, &mut bytes)?;
+    }
+    Ok((first.unwrap_or(HOLE_WIDE), stored_bytes))
 }
 
 /// Encodes the entries of chunks with these first blocks. Returns the bits of the chunk format that say which entries

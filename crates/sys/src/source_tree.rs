@@ -98,9 +98,13 @@ impl SourceFile {
         Ok(target.into_bytes())
     }
 
-    /// Extended attributes, sorted by name. Those that cannot be read are left out, and `unreadable` is called for each with
-    /// its name and the reason.
-    pub fn xattrs(&self, mut unreadable: impl FnMut(&[u8], SysError)) -> Result<Vec<SourceXattr>, SysError> {
+    /// Extended attributes whose names `is_wanted` accepts, sorted by name. Those that cannot be read are left out, and
+    /// `unreadable` is called for each with its name and the reason.
+    pub fn xattrs(
+        &self,
+        mut is_wanted: impl FnMut(&[u8]) -> bool,
+        mut unreadable: impl FnMut(&[u8], SysError),
+    ) -> Result<Vec<SourceXattr>, SysError> {
         // The calls for descriptors refuse those that are not open for reading. This path resolves to the inode itself,
         // also if that is a symbolic link.
         let path = format!("/proc/self/fd/{}", self.0.as_raw_fd());
@@ -117,6 +121,9 @@ impl SourceFile {
         let mut value = vec![0u8; LIST_LEN_MAX];
         let mut xattrs = Vec::new();
         for name in names[..len].split(|&byte| byte == 0).filter(|name| !name.is_empty()) {
+            if !is_wanted(name) {
+                continue;
+            }
             match fs::getxattr(&path, name, &mut value) {
                 Ok(len) => xattrs.push((name.into(), value[..len].into())),
                 // The attribute was removed after it was listed.

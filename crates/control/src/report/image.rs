@@ -341,6 +341,12 @@ pub struct BuildReport {
     pub unreadable_xattrs: Vec<UnreadableXattr>,
     /// Extended attributes that images cannot contain.
     pub dropped_xattrs: u64,
+    /// Labels of the host that were left out, such as `security.selinux`; only of directories.
+    pub host_labels: u64,
+    /// Names of whiteouts of overlayfs in the source, devices 0:0.
+    pub overlay_whiteouts: u64,
+    /// Attributes of overlayfs in the source, without those that are escaped.
+    pub overlay_xattrs: u64,
 }
 
 /// The contents with one compression.
@@ -392,6 +398,9 @@ pub struct ListedReport {
 pub struct SlowFile {
     /// Path in the image.
     pub path: String,
+    /// All bytes of a path that is not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path_hex: Option<String>,
     /// The time.
     pub seconds: f64,
 }
@@ -402,8 +411,14 @@ pub struct SlowFile {
 pub struct UnreadableXattr {
     /// The path of its file.
     pub path: String,
+    /// All bytes of a path that is not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path_hex: Option<String>,
     /// Its name; empty for all attributes of a file whose names could not be read.
     pub name: String,
+    /// All bytes of a name that is not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name_hex: Option<String>,
     /// The error.
     pub reason: String,
 }
@@ -414,6 +429,9 @@ pub struct UnreadableXattr {
 pub struct UnreadableFile {
     /// Its path.
     pub path: String,
+    /// All bytes of a path that is not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path_hex: Option<String>,
     /// The error.
     pub reason: String,
 }

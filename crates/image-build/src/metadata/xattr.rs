@@ -112,19 +112,25 @@ impl Pool {
 /// Longest name of an attribute, with its prefix, bytes: `XATTR_NAME_MAX` of Linux's limits.h.
 const XATTR_NAME_LEN_MAX: usize = 255;
 
+/// The reason that an image cannot have an attribute; `None`: it can.
+pub fn fault((name, value): &Xattr) -> Option<&'static str> {
+    match split(name) {
+        None => Some("unknown kind"),
+        // Linux gives no longer ones to programs, whatever an image has.
+        Some(_) if name.len() > XATTR_NAME_LEN_MAX => Some("a name of more than 255 bytes"),
+        Some((_, rest)) if rest.contains(&0) => Some("a name with a NUL byte"),
+        Some(_) if value.len() > XATTR_VALUE_LEN_MAX => Some("more than 64 KiB"),
+        Some(_) => None,
+    }
+}
+
 /// Checks whether an inode may have these attributes. `path` is for errors.
 pub fn check(xattrs: &[Xattr], path: &[u8]) -> Result<()> {
-    for (name, value) in xattrs {
-        let what = match split(name) {
-            None => "unknown kind",
-            // Linux gives no longer ones to programs, whatever an image has.
-            Some(_) if name.len() > XATTR_NAME_LEN_MAX => "a name of more than 255 bytes",
-            Some((_, rest)) if rest.contains(&0) => "a name with a NUL byte",
-            Some(_) if value.len() > XATTR_VALUE_LEN_MAX => "more than 64 KiB",
-            Some(_) => continue,
-        };
-        let shown = String::from_utf8_lossy(name);
-        return Err(BuildError::refused(path, format!("attribute {shown}: {what}")));
+    for xattr in xattrs {
+        if let Some(what) = fault(xattr) {
+            let shown = String::from_utf8_lossy(&xattr.0);
+            return Err(BuildError::refused(path, format!("attribute {shown}: {what}")));
+        }
     }
     match xattrs.windows(2).all(|pair| pair[0].0 < pair[1].0) {
         true => Ok(()),

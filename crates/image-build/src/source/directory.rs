@@ -10,15 +10,16 @@ mod root;
 
 use crate::metadata::prefixes;
 use crate::rules::Pattern;
-use crate::source::{OnEntry, Scanned, UnreadableFile, UnreadableXattr, Whiteouts, whiteouts};
+use crate::source::{NestedOverlay, OnEntry, Scanned, UnreadableFile, UnreadableXattr, Whiteouts, nested};
 use crate::table::{Spill, Table};
 use crate::tree::{Body, InodeId, Metadata, Tree, Xattr};
+use crate::xattrs::XattrFilter;
 use crate::{BuildError, Result};
 use contents::{Files, Identity};
 pub use links::HardLinks;
 use links::{Found, Links};
-use pagefold_image::read::FileKind;
 use pagefold_image::read::inode::{DeviceNumber, Timestamp};
+use pagefold_image::read::{FileKind, acl};
 use pagefold_sys::SysError;
 use pagefold_sys::beneath::Folder;
 use pagefold_sys::source_tree::{self, SourceFile, SourceStat};
@@ -43,6 +44,10 @@ pub struct DirectoryOptions {
     pub hard_links: HardLinks,
     /// How files that stand for removed ones become part of the image.
     pub whiteouts: Whiteouts,
+    /// The treatment of an overlay mount inside.
+    pub nested: NestedOverlay,
+    /// The attributes that stay.
+    pub xattrs: XattrFilter,
     /// Files that are left out: the image itself may be written into the directory.
     pub outputs: Vec<OutputFile>,
     /// The folder of the image, if that changed its time.
@@ -103,7 +108,7 @@ pub fn scan_watched(path: &Path, options: &DirectoryOptions, on_entry: &mut OnEn
     while let Some(id) = stack.pop() {
         scan.directory(id, &mut stack)?;
     }
-    whiteouts::convert(&mut scan.scanned.tree, options.whiteouts)?;
+    nested::convert(&mut scan.scanned, &options.xattrs, options.nested, options.whiteouts)?;
     Ok(scan.scanned)
 }
 
@@ -226,8 +231,14 @@ impl Scan<'_, '_> {
     /// Reads the attributes of a file. Those that cannot be read are left out and listed: a file without one is of more use
     /// than none, and some can be read by nobody but the host, such as capabilities in a user namespace.
     fn xattrs(&mut self, file: &SourceFile, path: &[u8]) -> Result<Vec<Xattr>, SysError> {
-        let mut unreadable = Vec::new();
-        let xattrs = match file.xattrs(|name, error| unreadable.push((name.to_vec(), error))) {
+        let (filter, mut host_labels, mut unreadable) = (&self.options.xattrs, 0, Vec::new());
+        let is_wanted = |name: &[u8]| {
+            let (keeps, is_label) = (filter.keeps(name), filter.leaves_out_label(name));
+            host_labels += u64::from(keeps && is_label);
+            // An access list that does not stay has the permissions of the group.
+            (keeps && !is_label) || name == acl::ACCESS
+        };
+        let xattrs = match file.xattrs(is_wanted, |name, error| unreadable.push((name.to_vec(), error))) {
             // It is a fault of this machine, and each file would have it.
             Err(error) if error.errno == libc::ENOENT || is_of_machine(&error) => return Err(error),
             Err(error) => {
@@ -236,6 +247,7 @@ impl Scan<'_, '_> {
             }
             Ok(xattrs) => xattrs,
         };
+        self.scanned.host_labels += host_labels;
         for (name, error) in unreadable {
             if is_of_machine(&error) {
                 return Err(error);
@@ -296,7 +308,7 @@ impl Scan<'_, '_> {
         let other = self.scanned.tree.path_of(other);
         let what = format!(
             "it has the device and inode number of '{}', but another {property}: its file system makes numbers up, or it \
-             changed; --hard-links ignore stores each name as a file",
+             changed; --hard-dereference stores each name as a file",
             self.root.shown(&other).display()
         );
         BuildError::Refused { path: self.root.shown(path), what }

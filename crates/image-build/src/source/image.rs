@@ -3,12 +3,13 @@
 //! The image is not trusted. A fault that a check would report as an error ends the scan, or the build when contents are
 //! read: an image that is built is complete.
 
-use super::{OnEntry, Scanned, Whiteouts, whiteouts};
+use super::{NestedOverlay, OnEntry, Scanned, Whiteouts, nested};
 use crate::content::{Content, Contents, Reader, Stored};
 use crate::error::path_of;
 use crate::rules::Pattern;
 use crate::table::{Hashes, Spill};
 use crate::tree::{Body, InodeId, Metadata, Tree, Xattr};
+use crate::xattrs::XattrFilter;
 use crate::{BuildError, Result};
 use pagefold_image::format::xattr::xattr_area_len_max;
 use pagefold_image::read::inode::DeviceNumber;
@@ -24,23 +25,33 @@ const RANGES_MAX: usize = 1 << 20;
 /// Length of all files at most: 128 TiB. An image of some KiB can claim any length.
 const CONTENT_BYTES_MAX: u64 = 1 << 47;
 
-/// Reads the names and metadata of an image. Names that match a pattern are left out, with all below them.
-pub fn scan(image: &Image, exclude: &[Pattern]) -> Result<Scanned> {
-    scan_watched(image, exclude, Whiteouts::Files, &Spill::none(), &mut |_| ControlFlow::Continue(()))
+/// The choice of what is taken from an image.
+#[derive(Debug, Clone, Default)]
+pub struct ImageOptions {
+    /// Names that are left out, with all below them.
+    pub exclude: Vec<Pattern>,
+    /// How files that stand for removed ones become part of the image.
+    pub whiteouts: Whiteouts,
+    /// The treatment of an overlay mount inside.
+    pub nested: NestedOverlay,
+    /// The attributes that stay.
+    pub xattrs: XattrFilter,
+    /// Where the tree goes if it is large.
+    pub spill: Spill,
 }
 
-/// Like [`scan`]. `whiteouts` says how files that stand for removed ones become part of the image. A large tree goes to
-/// `spill`. `on_entry` is called for each name with the number of inodes so far, and
-/// may end it: [`BuildError::Interrupted`].
-pub fn scan_watched(
-    image: &Image,
-    exclude: &[Pattern],
-    whiteouts: Whiteouts,
-    spill: &Spill,
-    on_entry: &mut OnEntry<'_>,
-) -> Result<Scanned> {
+/// Reads the names and metadata of an image. Names that match a pattern are left out, with all below them.
+pub fn scan(image: &Image, exclude: &[Pattern]) -> Result<Scanned> {
+    let options = ImageOptions { exclude: exclude.to_vec(), ..ImageOptions::default() };
+    scan_watched(image, &options, &mut |_| ControlFlow::Continue(()))
+}
+
+/// Like [`scan`]. `on_entry` is called for each name with the number of inodes so far, and may end it:
+/// [`BuildError::Interrupted`].
+pub fn scan_watched(image: &Image, options: &ImageOptions, on_entry: &mut OnEntry<'_>) -> Result<Scanned> {
+    let spill = &options.spill;
     let mut repack = Repack {
-        exclude,
+        exclude: &options.exclude,
         on_entry,
         scanned: Scanned::new(Tree::with_spill(Metadata::default(), spill)?),
         directories: Vec::new(),
@@ -56,7 +67,7 @@ pub fn scan_watched(
     if let Some(error) = repack.failed {
         return Err(error);
     }
-    whiteouts::convert(&mut repack.scanned.tree, whiteouts)?;
+    nested::convert(&mut repack.scanned, &options.xattrs, options.nested, options.whiteouts)?;
     Ok(repack.scanned)
 }
 

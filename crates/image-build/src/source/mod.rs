@@ -10,16 +10,19 @@
 //! | `tar` | a tar archive, which is a file and not compressed |
 //!
 //! [`SourceKind::of`] says by its beginning which source a file is. `spool` makes a file of a stream, and decompresses
-//! it. `whiteouts` converts those of layers, in the tree of any source.
+//! it. `whiteouts` converts those of layers, in the tree of any source, and `nested` treats those of an overlay mount
+//! inside.
 
 pub mod directory;
 pub mod image;
+mod nested;
 mod scanned;
 pub mod spool;
 pub mod tar;
 mod unreadable;
 mod whiteouts;
 
+pub use nested::{NestedOverlay, OverlayFound};
 pub use scanned::{OnEntry, Scanned};
 pub use unreadable::{Unreadable, UnreadableFile, UnreadableXattr};
 pub use whiteouts::Whiteouts;

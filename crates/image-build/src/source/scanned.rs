@@ -1,5 +1,6 @@
 //! [`Scanned`]: what a source returns.
 
+use super::nested::OverlayFound;
 use super::unreadable::{Unreadable, UnreadableFile, UnreadableXattr};
 use crate::Result;
 use crate::tree::Tree;
@@ -23,6 +24,10 @@ pub struct Scanned {
     pub unreadable_xattrs: Unreadable<UnreadableXattr>,
     /// Attributes whose kind the format does not have.
     pub dropped_xattrs: u64,
+    /// Labels of the host that were left out; only of directories.
+    pub host_labels: u64,
+    /// Whiteouts and attributes of overlayfs that the source has, before they were treated.
+    pub overlay: OverlayFound,
     late: Option<Arc<dyn LateErrors>>,
 }
 
@@ -41,6 +46,8 @@ impl Scanned {
             zero_filled: Unreadable::default(),
             unreadable_xattrs: Unreadable::default(),
             dropped_xattrs: 0,
+            host_labels: 0,
+            overlay: OverlayFound::default(),
             late: None,
         }
     }

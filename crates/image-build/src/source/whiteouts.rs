@@ -10,10 +10,12 @@
 //! that do not exist for any other call. So each directory that holds a whiteout gets the attribute, as in images of
 //! `mkfs.erofs --aufs`. The upper directories that overlayfs itself writes have it.
 
+use super::nested::NestedOverlay;
 use crate::Result;
 use crate::error::BuildError;
 use crate::table::Table;
 use crate::tree::{Body, InodeId, Metadata, Name, Tree, Xattr};
+use crate::xattrs::insert;
 use pagefold_image::read::FileKind;
 use pagefold_image::read::inode::DeviceNumber;
 
@@ -24,10 +26,10 @@ const META: &[u8] = b".wh..wh.";
 /// Marks its directory as opaque.
 const OPAQUE: &[u8] = b".wh..wh..opq";
 /// The number of a device that is a whiteout of overlayfs.
-const DEVICE: DeviceNumber = DeviceNumber { major: 0, minor: 0 };
+pub(super) const DEVICE: DeviceNumber = DeviceNumber { major: 0, minor: 0 };
 /// The attributes of overlayfs in mounts of root, and in those with the option `userxattr`.
-const TRUSTED: &[u8] = b"trusted.overlay.";
-const USER: &[u8] = b"user.overlay.";
+pub(super) const TRUSTED: &[u8] = b"trusted.overlay.";
+pub(super) const USER: &[u8] = b"user.overlay.";
 
 /// The meaning of files `.wh.NAME`, by which layers of containers remove files of the layers below.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -45,8 +47,13 @@ pub enum Whiteouts {
 }
 
 impl Whiteouts {
+    /// Whether the image is a layer of an overlay mount.
+    pub fn is_overlay(self) -> bool {
+        self != Whiteouts::Files
+    }
+
     /// Where the attributes of overlayfs begin.
-    fn prefix(self) -> &'static [u8] {
+    pub(super) fn prefix(self) -> &'static [u8] {
         match self {
             Whiteouts::Files | Whiteouts::Overlay => TRUSTED,
             Whiteouts::OverlayUser => USER,
@@ -54,7 +61,7 @@ impl Whiteouts {
     }
 
     /// Where the attributes of overlayfs begin that are renamed.
-    fn other_prefix(self) -> &'static [u8] {
+    pub(super) fn other_prefix(self) -> &'static [u8] {
         match self {
             Whiteouts::Files | Whiteouts::Overlay => USER,
             Whiteouts::OverlayUser => TRUSTED,
@@ -86,11 +93,13 @@ impl<'n> WhiteoutName<'n> {
     }
 }
 
-/// Converts the whiteouts of a tree, and marks the directories that hold some.
-pub(super) fn convert(tree: &mut Tree, whiteouts: Whiteouts) -> Result<()> {
+/// Converts the whiteouts of a tree, and marks the directories that hold some. Attributes are renamed only if they are those
+/// of the layer.
+pub(super) fn convert(tree: &mut Tree, whiteouts: Whiteouts, nested: NestedOverlay) -> Result<()> {
     if whiteouts == Whiteouts::Files && !tree.has_device(FileKind::CharDevice, DEVICE) {
         return Ok(());
     }
+    let renames = whiteouts != Whiteouts::Files && nested == NestedOverlay::Keep;
     let mut stack = Table::new(tree.spill());
     stack.push(InodeId::ROOT)?;
     while let Some(id) = stack.pop() {
@@ -104,7 +113,7 @@ pub(super) fn convert(tree: &mut Tree, whiteouts: Whiteouts) -> Result<()> {
                 continue;
             }
             holds_device |= is_device(tree, child);
-            if whiteouts != Whiteouts::Files && tree.has_xattrs(child) {
+            if renames && tree.has_xattrs(child) {
                 renamed.push(child)?;
             }
         }
@@ -112,7 +121,7 @@ pub(super) fn convert(tree: &mut Tree, whiteouts: Whiteouts) -> Result<()> {
             rename_attributes(tree, child, whiteouts)?;
         }
         holds_device |= convert_names(tree, id, &names, whiteouts)?;
-        if id == InodeId::ROOT && whiteouts != Whiteouts::Files {
+        if id == InodeId::ROOT && renames {
             rename_attributes(tree, id, whiteouts)?;
         }
         if holds_device {
@@ -156,16 +165,13 @@ fn convert_names(tree: &mut Tree, id: InodeId, names: &Table<Name>, whiteouts: W
     Ok(has_device)
 }
 
-fn is_device(tree: &Tree, id: InodeId) -> bool {
+pub(super) fn is_device(tree: &Tree, id: InodeId) -> bool {
     tree.kind(id) == FileKind::CharDevice && tree.device(id) == Some(DEVICE)
 }
 
 fn mark_opaque(tree: &mut Tree, id: InodeId, whiteouts: Whiteouts) -> Result<()> {
     let name = [whiteouts.prefix(), b"opaque"].concat();
-    tree.change(id, |metadata| {
-        metadata.xattrs.retain(|(other, _)| **other != *name);
-        insert(&mut metadata.xattrs, &name, b"y");
-    })
+    tree.change(id, |metadata| insert(&mut metadata.xattrs, &name, b"y"))
 }
 
 /// Marks a directory that holds whiteouts, unless it has a mark. That of the other kind of mounts suffices if the source has
@@ -202,10 +208,4 @@ fn rename_attributes(tree: &mut Tree, id: InodeId, whiteouts: Whiteouts) -> Resu
         }
         metadata.xattrs = xattrs;
     })
-}
-
-/// Adds an attribute at its place by name.
-fn insert(xattrs: &mut Vec<Xattr>, name: &[u8], value: &[u8]) {
-    let at = xattrs.partition_point(|(other, _)| other.as_ref() < name);
-    xattrs.insert(at, (name.into(), value.into()));
 }

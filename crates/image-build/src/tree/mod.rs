@@ -15,8 +15,10 @@
 //! | `attributes` | extended attributes |
 //! | `names` | the entries of directories |
 //! | `paths` | paths and patterns |
+//! | `entries` | visits of all names |
 
 mod attributes;
+mod entries;
 mod inode;
 mod names;
 mod paths;
@@ -30,6 +32,7 @@ use super::content::{Bytes, Content, Contents, Stored};
 use super::table::{Spill, Table};
 use crate::{BuildError, Result};
 use attributes::{Attributes, NO_ATTRIBUTES};
+pub(super) use entries::Entry;
 use inode::{check, check_name};
 pub(super) use names::Name;
 use names::{NO_NODE, Names};
@@ -240,13 +243,23 @@ impl Tree {
 
     /// Adds an inode without a name, which is not in the image unless [`link`](Self::link) gives it one.
     pub(super) fn add_nameless(&mut self, metadata: Metadata, body: Body) -> Result<InodeId> {
-        let id = u32::try_from(self.inodes.len())
-            .map(InodeId)
-            .map_err(|_| BuildError::TooLarge { what: "2^32 inodes".into() })?;
         let detail = self.detail(body)?;
         let xattrs = self.attributes.number_of_set(&metadata.xattrs)?;
-        self.inodes.push(Record::new(&metadata, xattrs, detail))?;
+        self.push(Record::new(&metadata, xattrs, detail))
+    }
+
+    fn push(&mut self, record: Record) -> Result<InodeId> {
+        let id = u32::try_from(self.inodes.len()).map(InodeId);
+        let id = id.map_err(|_| BuildError::TooLarge { what: "2^32 inodes".into() })?;
+        self.inodes.push(record)?;
         Ok(id)
+    }
+
+    /// Makes an inode, which is no directory, an empty regular file, under all its names.
+    pub(super) fn make_empty_file(&mut self, id: InodeId) {
+        if !self.is_directory(id) {
+            self.set_detail(id, Detail::Regular(NO_CONTENT));
+        }
     }
 
     /// Gives an inode, which is no directory, a further name.

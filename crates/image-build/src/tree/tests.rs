@@ -39,3 +39,34 @@ fn names_that_no_directory_can_have_are_refused() {
     assert!(tree.make_directories(b"file/x", &Metadata::default()).is_err());
     assert!(tree.link(file, b"x", file).is_err() && tree.link(InodeId::ROOT, b"x", InodeId::ROOT).is_err());
 }
+
+#[test]
+fn names_of_one_inode_become_inodes_with_equal_properties() {
+    let mut tree = Tree::new(Metadata::default());
+    let file = tree.add_bytes(b"b/one", *b"contents").unwrap();
+    let xattrs = vec![(Box::from(*b"user.a"), Box::from(*b"1"))];
+    tree.change(file, |metadata| metadata.xattrs = xattrs.clone()).unwrap();
+    tree.link(InodeId::ROOT, b"two", file).unwrap();
+    tree.link(InodeId::ROOT, b"a", file).unwrap();
+    tree.separate_links().unwrap();
+    let ids = ["b/one", "two", "a"].map(|path| tree.find(path.as_bytes()).unwrap());
+    assert!(ids[0] != ids[1] && ids[0] != ids[2] && ids[1] != ids[2]);
+    for id in ids {
+        assert_eq!((tree.content_bytes(id), tree.metadata(id)), (8, tree.metadata(file)));
+    }
+    let before = tree.len();
+    tree.separate_links().unwrap();
+    assert_eq!(tree.len(), before);
+}
+
+#[test]
+fn names_of_a_long_file_do_not_become_contents_without_end() {
+    let mut tree = Tree::new(Metadata::default());
+    let long = Body::Stored(Stored { len_bytes: 1 << 44, words: [0; 5] });
+    let file = tree.add(InodeId::ROOT, b"long", Metadata::default(), long).unwrap();
+    for n in 0..9 {
+        assert!(tree.separate_links().is_ok(), "{n}");
+        tree.link(InodeId::ROOT, format!("{n}").as_bytes(), file).unwrap();
+    }
+    assert!(tree.separate_links().unwrap_err().to_string().contains("2^47 bytes"));
+}

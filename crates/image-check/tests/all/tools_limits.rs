@@ -95,6 +95,19 @@ fn a_hole_at_the_end_of_a_file_is_not_written() {
 }
 
 #[test]
+fn a_file_that_was_removed_because_it_could_not_be_written_does_not_count() {
+    let names = [(".", 0, DIRECTORY), ("..", 0, DIRECTORY), ("cut", 2, REGULAR), ("whole", 1, REGULAR)];
+    let cut = File { nlink: 2, ..File::regular(&[1; 8192]) };
+    let mut bytes = image(&[File::directory(2, &names), File { nlink: 2, ..File::regular(b"whole") }, cut]);
+    bytes.truncate(bytes.len() - 4096);
+    let target = tempfile::tempdir().unwrap();
+    let report = extracted(&open(&bytes), target.path());
+    assert!(!target.path().join("cut").exists() && target.path().join("whole").exists());
+    assert!(has_finding(&report.findings, "/cut", "cut off"), "{report:?}");
+    assert_eq!(report.counts.files, 1);
+}
+
+#[test]
 fn a_hole_in_the_packed_file_is_a_hole() {
     let test = "a_hole_in_the_packed_file_is_a_hole";
     let Some(target) = folder_for_sparse_files(HUGE, test) else { return };

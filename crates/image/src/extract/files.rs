@@ -57,6 +57,7 @@ impl OpenFile {
         if open.failed.into_inner() {
             // The file has no other name yet: hard links to it are created after completion.
             let _ = open.dir.folder().and_then(|folder| folder.remove(&open.name));
+            shared.counters.files.subtract(1);
         } else if let Err(what) = metadata::apply_to_file(&open.file, &open.node, shared) {
             shared.finding(Finding::of_file_error(&open.dir.path_of(&open.name), what));
         }

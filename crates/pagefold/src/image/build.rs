@@ -5,19 +5,19 @@ use super::build_source::{SourceReader, failure, source_failure};
 use super::build_summary::{self, Built};
 use super::open::reading_share;
 use super::target::Target as OutFile;
+use super::{build_changes, build_notes};
 use crate::cli::output;
 use crate::cli::progress::Bar;
 use pagefold_backing::FileBacking;
 use pagefold_control::error::{CliError, Result};
-use pagefold_control::text;
 use pagefold_image::{Image, Options as ReadOptions};
-use pagefold_image_build::source::{Scanned, UnreadableFile, UnreadableXattr};
+use pagefold_image_build::source::Scanned;
 use pagefold_image_build::{
-    BuildError, Options, Pattern, Preset, RunningKernel, Sort, Summary, Tree, build, verify,
+    BuildError, Options, Pattern, Preset, RunningKernel, Sort, Summary, Tree, XattrChanges, XattrFilter,
+    build, verify,
 };
 use pagefold_page::size::Human;
 use std::cell::RefCell;
-use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -33,15 +33,17 @@ pub fn run(args: &BuildArgs) -> Result<()> {
     // Each thread may have some files open, which it reads.
     pagefold_sys::beneath::raise_open_file_limit();
     let exclude = patterns(args)?;
+    let xattrs = (args.xattrs.filter()?, args.xattrs.changes()?);
     // The file stands first: it blocks signals, which threads would receive, and may be refused.
     let out = OutFile::open_image(&args.out)?;
-    out.write_in_child(|out| build_in(args, exclude, &options, running, out))
+    out.write_in_child(|out| build_in(args, exclude, &xattrs, &options, running, out))
 }
 
 /// Builds the image into `out`. The process is confined before it parses an archive or an image.
 fn build_in(
     args: &BuildArgs,
     exclude: Vec<Pattern>,
+    (filter, changes): &(XattrFilter, XattrChanges),
     options: &Options,
     running: Option<RunningKernel>,
     out: &OutFile,
@@ -50,13 +52,15 @@ fn build_in(
     // If OUT is a link, the image is made beside its target.
     let directory = out.path().parent().unwrap_or(Path::new("."));
     let spill = options.spill(directory).map_err(failure)?;
-    let (mut scanned, whole) = SourceReader { args, exclude, out, spill: &spill }.scan()?;
-    change_metadata(&mut scanned, args)?;
+    let (mut scanned, whole) = SourceReader { args, exclude, xattrs: filter, out, spill: &spill }.scan()?;
+    build_changes::apply(&mut scanned, args, options.build_time, changes)?;
     for pattern in excluded.iter().filter(|pattern| !pattern.has_matched()) {
         output::note(&format!("--exclude '{}' matched nothing", pattern.text()));
     }
+    build_notes::unmatched_xattrs(filter, changes);
     let summary = build_image(&mut scanned, options, out, args)?;
-    note_unreadable(&scanned);
+    build_notes::unreadable(&scanned);
+    build_notes::attributes(&scanned, args);
     if args.verify {
         verify_image(out, &scanned.tree, &summary, args)?;
     }
@@ -77,6 +81,7 @@ fn build_in(
         scanned: &scanned,
         running: running.as_ref(),
         reason: reason(running.as_ref(), args),
+        nested: args.xattrs.nested(),
         has_list: matches!(options.sort, Sort::List(_)),
         threads: args.threads.count(),
     };
@@ -85,7 +90,7 @@ fn build_in(
         false => build_summary::print(&built),
     }?;
     if let Some(kernel) = running.filter(|_| args.names_compression() || !args.rules.is_empty()) {
-        note_refused(&kernel, options);
+        build_notes::refused(&kernel, options);
     }
     Ok(())
 }
@@ -114,45 +119,10 @@ fn build_image(scanned: &mut Scanned, options: &Options, out: &OutFile, args: &B
     }
 }
 
-/// Says what could not be read.
-fn note_unreadable(scanned: &Scanned) {
-    let note_more = |more: u64, one: &str, many: &str| {
-        if more > 0 {
-            output::note(&format!("not read: {} more", text::counted(more, one, many)));
-        }
-    };
-    for UnreadableFile { path, reason } in scanned.unreadable.iter() {
-        output::note(&format!("not read: '{}': {reason}", path.display()));
-    }
-    note_more(scanned.unreadable.count_unlisted(), "path", "paths");
-    for UnreadableFile { path, reason } in scanned.zero_filled.iter() {
-        output::note(&format!("not read in full: '{}': {reason}", path.display()));
-    }
-    note_more(scanned.zero_filled.count_unlisted(), "path in full", "paths in full");
-    for UnreadableXattr { path, name, reason } in scanned.unreadable_xattrs.iter() {
-        let attribute = match name.as_slice() {
-            b"" => "the attributes".to_string(),
-            name => format!("the attribute '{}'", String::from_utf8_lossy(name)),
-        };
-        output::note(&format!("not read: {attribute} of '{}': {reason}", path.display()));
-    }
-    note_more(scanned.unreadable_xattrs.count_unlisted(), "attribute", "attributes");
-}
-
 /// The reason for the compression, unless the user named it, or named a kernel.
 fn reason(running: Option<&RunningKernel>, args: &BuildArgs) -> Option<String> {
     let is_default = !args.names_compression() && args.preset == Preset::Balanced;
     running.filter(|_| is_default).map(RunningKernel::reason)
-}
-
-/// Says which of the algorithms that the user named the running kernel does not have. The image is of use nevertheless:
-/// `image mount` needs no kernel with EROFS.
-fn note_refused(kernel: &RunningKernel, options: &Options) {
-    let algorithms = options.compressions().into_iter().map(|compression| compression.method.algorithm());
-    let reasons: BTreeSet<_> = algorithms.filter_map(|algorithm| kernel.refuses(algorithm)).collect();
-    for reason in reasons {
-        output::note(&format!("the running kernel cannot mount the image itself: {reason}"));
-    }
 }
 
 /// Compares the image with what went into it. It has its name only afterwards.
@@ -179,31 +149,4 @@ fn open_built(out: &OutFile, options: ReadOptions) -> std::result::Result<Image,
     let file = out.file().try_clone().map_err(|e| e.to_string())?;
     let source = FileBacking::for_reading(file).map_err(|e| e.to_string())?;
     Image::open(Arc::new(source), options).map_err(|e| pagefold_image::with_causes(&e).to_string())
-}
-
-/// Applies the options that replace owners and times.
-fn change_metadata(scanned: &mut Scanned, args: &BuildArgs) -> Result<()> {
-    if !args.all_root && args.uid_offset == 0 && args.mtime.is_none() {
-        return Ok(());
-    }
-    let mut too_large = None;
-    let changed = scanned.tree.change_metadata(|metadata| {
-        if args.all_root {
-            (metadata.uid, metadata.gid) = (0, 0);
-        }
-        if let Err(id) = metadata.shift_owners(args.uid_offset) {
-            too_large = Some(id);
-        }
-        if let Some(seconds) = args.mtime {
-            metadata.mtime.seconds = seconds;
-            metadata.mtime.nanoseconds = 0;
-        }
-    });
-    changed.map_err(failure)?;
-    match too_large {
-        None => Ok(()),
-        Some(id) => Err(CliError::usage(format!(
-            "--uid-offset: user or group {id} would become more than 4294967294, the greatest number"
-        ))),
-    }
 }

@@ -1,12 +1,13 @@
 //! The arguments of `image build`, and the options of the image that they say.
 
+use super::build_xattrs::XattrArgs;
 use super::open::{RemoteArgs, ThreadsArgs, VerityArgs, path_failure};
 use crate::cli::values::{self, one_of};
 use clap::{Args, ValueHint};
 use pagefold_control::error::{CliError, Result};
 use pagefold_control::media::Location;
 use pagefold_image_build::source::Whiteouts;
-use pagefold_image_build::source::directory::{HardLinks, Unreadables};
+use pagefold_image_build::source::directory::Unreadables;
 use pagefold_image_build::{
     CLUSTER_BYTES_MAX, Compression, Dedupe, LIST_BYTES_MAX, Options, Pattern, Preset, RunningKernel, Sort,
     SortList, Target,
@@ -107,11 +108,10 @@ pub struct BuildArgs {
     #[arg(long, value_name = "KIND", hide_possible_values = true)]
     #[arg(value_parser = one_of([("files", "", Whiteouts::Files), ("overlay", "", Whiteouts::Overlay), ("overlay-user", "", Whiteouts::OverlayUser)]))]
     pub whiteouts: Option<Whiteouts>,
-    /// Names with one inode number: keep them as hard links, or ignore that. ignore stores each name as a file, for file
-    /// systems that give one number to several files (some union, network and FUSE file systems) [default: keep]
-    #[arg(long, value_name = "KIND", hide_possible_values = true)]
-    #[arg(value_parser = one_of([("keep", "", HardLinks::Keep), ("ignore", "", HardLinks::Ignore)]))]
-    pub hard_links: Option<HardLinks>,
+    /// Store each name of a hard link as a separate file, with equal contents. Also for file systems that give one inode
+    /// number to several files (some union, network and FUSE file systems)
+    #[arg(long)]
+    pub hard_dereference: bool,
     /// Leave directories empty that are on other file systems
     #[arg(long)]
     pub one_file_system: bool,
@@ -129,9 +129,12 @@ pub struct BuildArgs {
     /// namespaces capabilities hold for
     #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "all_root")]
     pub uid_offset: u32,
-    /// Give all files this time, in seconds since 1970: it makes inodes smaller
+    /// Give all files this time, in seconds since 1970: it makes inodes smaller. Otherwise, if the environment has
+    /// SOURCE_DATE_EPOCH, newer files get that time
     #[arg(long, value_name = "SECONDS", allow_hyphen_values = true)]
     pub mtime: Option<i64>,
+    #[command(flatten)]
+    pub xattrs: XattrArgs,
     /// Read the finished image, and compare it with what went into it
     #[arg(long)]
     pub verify: bool,

@@ -9,10 +9,11 @@ use crate::cli::progress::Bar;
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::media::Location;
 use pagefold_image::ReadAhead;
-use pagefold_image_build::source::directory::{self, DirectoryOptions, OutputFile};
+use pagefold_image_build::source::directory::{self, DirectoryOptions, HardLinks, OutputFile};
+use pagefold_image_build::source::image::{self, ImageOptions};
 use pagefold_image_build::source::tar::{self, TarOptions};
-use pagefold_image_build::source::{BEGINNING_BYTES, OnEntry, Scanned, SourceKind, image, spool};
-use pagefold_image_build::{BuildError, Pattern, Spill};
+use pagefold_image_build::source::{BEGINNING_BYTES, OnEntry, Scanned, SourceKind, spool};
+use pagefold_image_build::{BuildError, Pattern, Spill, XattrFilter};
 use pagefold_server::confinement::Kind;
 use pagefold_server::mount::image_failure;
 use pagefold_sys::ready;
@@ -31,6 +32,8 @@ const SIGNAL_LATENCY: Duration = Duration::from_millis(100);
 pub struct SourceReader<'a> {
     pub args: &'a BuildArgs,
     pub exclude: Vec<Pattern>,
+    /// The attributes that stay.
+    pub xattrs: &'a XattrFilter,
     pub out: &'a OutFile,
     /// Where large trees go.
     pub spill: &'a Spill,
@@ -88,7 +91,7 @@ impl SourceReader<'_> {
     }
 
     fn scan_directory(self) -> Result<Scanned> {
-        let SourceReader { args, exclude, out, spill } = self;
+        let SourceReader { args, exclude, xattrs, out, spill } = self;
         check_options(args, true, false)?;
         let (source, image) = (args.source.display(), args.out.display());
         let instead = format!("tar --xattrs -C '{source}' -c . | pagefold image build - '{image}'");
@@ -97,8 +100,10 @@ impl SourceReader<'_> {
             exclude,
             one_file_system: args.one_file_system,
             unreadables: args.ignore_unreadable.unwrap_or_default(),
-            hard_links: args.hard_links.unwrap_or_default(),
+            hard_links: if args.hard_dereference { HardLinks::Ignore } else { HardLinks::Keep },
             whiteouts: args.whiteouts.unwrap_or_default(),
+            nested: args.xattrs.nested(),
+            xattrs: xattrs.clone(),
             outputs: outputs(args, out),
             output_folder: out.folder(),
             spill: spill.clone(),
@@ -108,23 +113,34 @@ impl SourceReader<'_> {
 
     /// Reads another image, which may be on a server.
     fn scan_image(self) -> Result<(Scanned, WholeCheck)> {
-        let SourceReader { args, exclude, out, spill } = self;
+        let SourceReader { args, exclude, xattrs, out, spill } = self;
         check_options(args, false, false)?;
         let source = args.source.clone().into_os_string().into();
         let media = media_config(&source, &args.device, &args.verity, &args.remote)?;
         let (image, whole) =
             open_image(&media, reading_share(args.memory_bytes()?), ReadAhead::default(), Then::Prints)?;
-        let whiteouts = args.whiteouts.unwrap_or_default();
-        let scanned =
-            watched(args, out, |on_entry| image::scan_watched(&image, &exclude, whiteouts, spill, on_entry))?;
+        let options = ImageOptions {
+            exclude,
+            whiteouts: args.whiteouts.unwrap_or_default(),
+            nested: args.xattrs.nested(),
+            xattrs: xattrs.clone(),
+            spill: spill.clone(),
+        };
+        let scanned = watched(args, out, |on_entry| image::scan_watched(&image, &options, on_entry))?;
         Ok((scanned, whole))
     }
 
     fn scan_archive(self, file: File) -> Result<Scanned> {
-        let SourceReader { args, exclude, out, spill } = self;
+        let SourceReader { args, exclude, xattrs, out, spill } = self;
         check_options(args, false, true)?;
-        let whiteouts = args.whiteouts.unwrap_or_default();
-        let options = TarOptions { exclude, whiteouts, spill: spill.clone(), ..TarOptions::default() };
+        let options = TarOptions {
+            exclude,
+            whiteouts: args.whiteouts.unwrap_or_default(),
+            nested: args.xattrs.nested(),
+            xattrs: xattrs.clone(),
+            spill: spill.clone(),
+            ..TarOptions::default()
+        };
         watched(args, out, |on_entry| tar::scan_watched(file, &args.source, &options, on_entry))
     }
 }
@@ -238,7 +254,6 @@ fn check_options(args: &BuildArgs, is_directory: bool, is_archive: bool) -> Resu
     };
     match () {
         () if args.one_file_system && !is_directory => refused("--one-file-system", "directories"),
-        () if args.hard_links.is_some() && !is_directory => refused("--hard-links", "directories"),
         () if args.ignore_unreadable.is_some() && !is_directory => {
             refused("--ignore-unreadable", "directories")
         }

@@ -1,5 +1,6 @@
 //! The summary of `image build`, as text and as JSON.
 
+use super::names;
 use crate::cli::{numbers, output};
 use pagefold_control::error::Result;
 use pagefold_control::report::image::{
@@ -7,10 +8,12 @@ use pagefold_control::report::image::{
     UnreadableXattr,
 };
 use pagefold_image::format::features::KernelVersion;
-use pagefold_image_build::source::{self, Scanned};
+use pagefold_image_build::source::{self, NestedOverlay, OverlayFound, Scanned};
 use pagefold_image_build::{Compression, Listed, RunningKernel, Stored, Summary};
 use pagefold_page::size::Human;
-use std::path::Path;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// A finished image.
 pub struct Built<'a> {
@@ -24,6 +27,8 @@ pub struct Built<'a> {
     pub running: Option<&'a RunningKernel>,
     /// The reason for the compression, unless the user named it, or named a kernel.
     pub reason: Option<String>,
+    /// The treatment of an overlay mount inside.
+    pub nested: NestedOverlay,
     /// Whether a list says which files come first.
     pub has_list: bool,
     /// Threads that were wanted.
@@ -86,6 +91,17 @@ pub fn print(built: &Built<'_>) -> Result<()> {
         let left_out = numbers::counted(scanned.unreadable_xattrs.count(), "attribute", "attributes");
         row("left out", format!("{left_out} that could not be read"))?;
     }
+    let OverlayFound { whiteouts, xattrs } = scanned.overlay;
+    let treated = match built.nested {
+        NestedOverlay::Keep => None,
+        NestedOverlay::Escape => Some("escaped"),
+        NestedOverlay::Strip => Some("left out"),
+    };
+    if let Some(treated) = treated.filter(|_| whiteouts + xattrs > 0) {
+        let whiteouts = numbers::counted(whiteouts, "whiteout", "whiteouts");
+        let xattrs = numbers::counted(xattrs, "attribute", "attributes");
+        row("overlayfs", format!("{whiteouts} and {xattrs} {treated}"))?;
+    }
     if scanned.dropped_xattrs > 0 {
         let dropped = numbers::counted(scanned.dropped_xattrs, "attribute", "attributes");
         output::note(&format!(
@@ -125,9 +141,13 @@ fn stored_json(&Stored { files, content_bytes, stored_bytes }: &Stored) -> Store
 pub fn print_json(built: &Built<'_>) -> Result<()> {
     let &Built { summary, scanned, .. } = built;
     let text = |path: &Path| path.to_string_lossy().into_owned();
-    let file = |file: &source::UnreadableFile| UnreadableFile {
-        path: text(&file.path),
-        reason: file.reason.clone(),
+    let file = |file: &source::UnreadableFile| {
+        let (path, path_hex) = path_json(&file.path);
+        UnreadableFile { path, path_hex, reason: file.reason.clone() }
+    };
+    let slow_file = |(path, elapsed): &(PathBuf, Duration)| {
+        let (path, path_hex) = path_json(path);
+        SlowFile { path, path_hex, seconds: elapsed.as_secs_f64() }
     };
     let stored = summary.stored.iter();
     let slowest = summary.slowest.iter();
@@ -152,24 +172,27 @@ pub fn print_json(built: &Built<'_>) -> Result<()> {
         duplicates: stored_json(&summary.duplicates),
         shared_parts: ContentsReport { files, content_bytes },
         listed: built.has_list.then_some(ListedReport { found, missing }),
-        slowest: slowest
-            .map(|(path, elapsed)| SlowFile { path: text(path), seconds: elapsed.as_secs_f64() })
-            .collect(),
+        slowest: slowest.map(slow_file).collect(),
         unreadable_count: scanned.unreadable.count(),
         unreadable: scanned.unreadable.iter().map(|file| text(&file.path)).collect(),
         unreadable_reasons: scanned.unreadable.iter().map(file).collect(),
         zero_filled_count: scanned.zero_filled.count(),
         zero_filled: scanned.zero_filled.iter().map(file).collect(),
         unreadable_xattrs_count: scanned.unreadable_xattrs.count(),
-        unreadable_xattrs: scanned
-            .unreadable_xattrs
-            .iter()
-            .map(|xattr| UnreadableXattr {
-                path: text(&xattr.path),
-                name: String::from_utf8_lossy(&xattr.name).into_owned(),
-                reason: xattr.reason.clone(),
-            })
-            .collect(),
+        unreadable_xattrs: scanned.unreadable_xattrs.iter().map(unreadable_xattr).collect(),
         dropped_xattrs: scanned.dropped_xattrs,
+        host_labels: scanned.host_labels,
+        overlay_whiteouts: scanned.overlay.whiteouts,
+        overlay_xattrs: scanned.overlay.xattrs,
     })
+}
+
+fn unreadable_xattr(xattr: &source::UnreadableXattr) -> UnreadableXattr {
+    let (path, path_hex) = path_json(&xattr.path);
+    let (name, name_hex) = names::json(&xattr.name);
+    UnreadableXattr { path, path_hex, name, name_hex, reason: xattr.reason.clone() }
+}
+
+fn path_json(path: &Path) -> (String, Option<String>) {
+    names::json(path.as_os_str().as_bytes())
 }

@@ -28,8 +28,11 @@
 
 mod build;
 mod build_args;
+mod build_changes;
+mod build_notes;
 mod build_source;
 mod build_summary;
+mod build_xattrs;
 mod cache;
 mod cat;
 mod check;

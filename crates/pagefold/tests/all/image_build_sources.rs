@@ -82,7 +82,6 @@ fn sources_that_cannot_be_used_leave_nothing() {
         (format!("--device {} {}", image.display(), at("a.tar")), 2, "--device is for images"),
         (format!("--device {} {}", at("text"), image.display()), 2, "--device"),
         (format!("--device {} {}", at("none"), image.display()), 3, "none"),
-        (format!("--hard-links ignore {}", image.display()), 2, "--hard-links is for directories"),
         (format!("--ignore-unreadable {}", image.display()), 2, "--ignore-unreadable is for directories"),
         ("/dev/null".into(), 2, "is a pipe or a device"),
     ] {

@@ -17,7 +17,7 @@ const LONGEST: Duration = Duration::from_secs(80);
 const REFUSALS_MAX: u32 = 3;
 
 /// The verbs, each with its options; the first value of an option is its default.
-const OPTIONS: [(&str, &[&str]); 22] = [
+const OPTIONS: [(&str, &[&str]); 26] = [
     ("build", &["", "-z none", "-z lz4", "-z lz4hc:9", "-z zstd:3", "-z deflate:3", "-z lzma:1", "-z auto"]),
     ("build", &["", "--kernel 5.4", "--kernel 6.6", "--kernel 6.12", "--kernel 6.18"]),
     ("build", &["", "-C 4K", "-C 64K", "-C 1M"]),
@@ -32,6 +32,10 @@ const OPTIONS: [(&str, &[&str]); 22] = [
     ("build", &["", "--rule *.noise=none", "--exclude lost"]),
     ("build", &["", "-j 1", "-j 3"]),
     ("build", &["", "--memory 256M"]),
+    ("build", &["", "--hard-dereference"]),
+    ("build", &["", "--no-xattrs", "--xattrs-exclude user.*", "--xattrs-include user.*"]),
+    ("build", &["", "--set-xattr text:user.set=0x7365740a"]),
+    ("build", &["", "--escape-overlay", "--strip-overlay", "--whiteouts overlay"]),
     ("mount", &["", "--kernel", "-m 8M", "-j 1", "--fuse-uring off", "--no-readahead"]),
     ("mount", &["", "--dev", "--suid"]),
     ("extract", &["", "-j 1", "-j 4"]),
@@ -158,7 +162,12 @@ fn check_extracted(source: &Path, out: &Path, build: &str, extract: &str, what: 
     }
     let mut value = [0; 16];
     let note = rustix::fs::getxattr(out.join("text"), "user.note", &mut value);
-    assert_eq!(note.is_ok(), !extract.contains("--no-xattrs"), "{what}");
+    let has_note = !["--no-xattrs", "--xattrs-exclude"].iter().any(|option| build.contains(option));
+    assert_eq!(note.is_ok(), has_note && !extract.contains("--no-xattrs"), "{what}");
+    let set = rustix::fs::getxattr(out.join("text"), "user.set", &mut value);
+    assert_eq!(set.is_ok(), build.contains("--set-xattr") && !extract.contains("--no-xattrs"), "{what}");
+    let is_link = out.join("text").metadata().unwrap().ino() == out.join("hard").metadata().unwrap().ino();
+    assert_eq!(is_link, !build.contains("--hard-dereference"), "{what}");
 }
 
 #[test]

@@ -24,6 +24,7 @@ mod docs;
 mod guides;
 mod hostile;
 mod image_build;
+mod image_build_attributes;
 mod image_build_outputs;
 mod image_build_sources;
 mod image_build_unreadable;

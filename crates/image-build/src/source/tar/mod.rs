@@ -78,9 +78,7 @@ pub fn scan_watched(
         }
     }
     archive.check()?;
-    let mut scanned = placer.finish()?;
-    scanned.tree.exclude(&options.exclude)?;
-    Ok(scanned)
+    placer.finish()
 }
 
 /// Whether bytes of the beginning of a file are that of an archive with a member.

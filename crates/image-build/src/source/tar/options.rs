@@ -1,8 +1,9 @@
 //! The options of reading archives.
 
 use crate::rules::Pattern;
-use crate::source::Whiteouts;
+use crate::source::{NestedOverlay, Whiteouts};
 use crate::table::Spill;
+use crate::xattrs::XattrFilter;
 
 /// Bytes of metadata, as [`TarOptions::default`] limits them.
 const METADATA_BYTES_MAX: u64 = 4 << 30;
@@ -14,6 +15,10 @@ pub struct TarOptions {
     pub exclude: Vec<Pattern>,
     /// How files that stand for removed ones become part of the image.
     pub whiteouts: Whiteouts,
+    /// The treatment of an overlay mount inside.
+    pub nested: NestedOverlay,
+    /// The attributes that stay.
+    pub xattrs: XattrFilter,
     /// Limit of the memory for names and metadata of all members, bytes, roughly.
     pub metadata_bytes_max: u64,
     /// Where the tree goes if it is large.
@@ -25,6 +30,8 @@ impl Default for TarOptions {
         TarOptions {
             exclude: Vec::new(),
             whiteouts: Whiteouts::Files,
+            nested: NestedOverlay::Keep,
+            xattrs: XattrFilter::default(),
             metadata_bytes_max: METADATA_BYTES_MAX,
             spill: Spill::none(),
         }

@@ -5,6 +5,7 @@
 use super::fault::{described, refused};
 use super::header::id;
 use crate::Result;
+use crate::base64;
 use pagefold_image::read::inode::Timestamp;
 use std::collections::BTreeMap;
 
@@ -104,7 +105,7 @@ impl Records {
         if let Some(name) = key.strip_prefix(b"SCHILY.xattr.") {
             self.xattrs.insert(unescaped(name, |code| matches!(code, b'=' | b'%')), value.to_vec());
         } else if let Some(name) = key.strip_prefix(b"LIBARCHIVE.xattr.") {
-            let value = base64(value).ok_or_else(|| refused("a value that is not base64"))?;
+            let value = base64::decode(value).ok_or_else(|| refused("a value that is not base64"))?;
             self.xattrs.insert(unescaped(name, |_| true), value);
         } else if let Some(key) = key.strip_prefix(b"GNU.sparse.") {
             self.sparse.record(key, value)?;
@@ -224,33 +225,6 @@ fn unescaped(text: &[u8], is_code: impl Fn(u8) -> bool) -> Vec<u8> {
         at += if code.is_some() { 3 } else { 1 };
     }
     out
-}
-
-/// Decodes base64, with or without padding. `None`: other characters.
-fn base64(text: &[u8]) -> Option<Vec<u8>> {
-    let text = text.trim_ascii();
-    let end = text.iter().rposition(|&byte| byte != b'=').map_or(0, |last| last + 1);
-    let mut out = Vec::with_capacity(end / 4 * 3 + 3);
-    for group in text[..end].chunks(4) {
-        let bits = group.iter().try_fold(0u32, |bits, &byte| {
-            let value = match byte {
-                b'A'..=b'Z' => byte - b'A',
-                b'a'..=b'z' => byte - b'a' + 26,
-                b'0'..=b'9' => byte - b'0' + 52,
-                b'+' => 62,
-                b'/' => 63,
-                _ => return None,
-            };
-            Some(bits << 6 | u32::from(value))
-        })?;
-        // A group of n characters holds 6n bits; the bytes are the upper ones.
-        let bytes = (bits << (32 - 6 * group.len() as u32)).to_be_bytes();
-        match group.len() {
-            1 => return None,
-            len => out.extend(&bytes[..len - 1]),
-        }
-    }
-    Some(out)
 }
 
 #[cfg(test)]

@@ -9,8 +9,8 @@ use super::options::TarOptions;
 use super::sparse::SparseRun;
 use crate::Result;
 use crate::content::Stored;
-use crate::source::whiteouts::{self, WhiteoutName};
-use crate::source::{Scanned, Whiteouts};
+use crate::source::whiteouts::WhiteoutName;
+use crate::source::{Scanned, Whiteouts, nested};
 use crate::table::Table;
 use crate::tree::{Body, InodeId, Metadata, Tree};
 use pagefold_image::format::dirent::NAME_LEN_MAX;
@@ -90,11 +90,13 @@ impl<'o> Placer<'o> {
         }
     }
 
-    /// Ends the tree.
+    /// Ends the tree: removes what is excluded, and converts whiteouts.
     pub fn finish(mut self) -> Result<Scanned> {
         let tree = &mut self.scanned.tree;
         tree.set_contents(Arc::new(Members { archive: self.archive, runs: Arc::new(self.runs) }));
-        whiteouts::convert(tree, self.options.whiteouts)?;
+        tree.exclude(&self.options.exclude)?;
+        let TarOptions { xattrs, nested, whiteouts, .. } = self.options;
+        nested::convert(&mut self.scanned, xattrs, *nested, *whiteouts)?;
         Ok(self.scanned)
     }
 

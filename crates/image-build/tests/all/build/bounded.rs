@@ -2,7 +2,7 @@
 
 use super::{build_at, open_checked, options};
 use pagefold_image_build::source::directory::{self, DirectoryOptions};
-use pagefold_image_build::source::{Whiteouts, image, tar};
+use pagefold_image_build::source::{image, tar};
 use pagefold_image_build::{BuildError, Dedupe, Metadata, Options, Spill, Target, Tree, verify};
 use pagefold_testkit::skipped;
 use std::fs::{self, File};
@@ -109,10 +109,9 @@ fn sources_spill_too() {
     assert!(tree.spill().mapped_bytes() > 0);
     assert!(image_of(&tree, &at) == wanted, "a directory");
     let opened = open_checked(&first, "first");
-    let tree =
-        image::scan_watched(&opened, &[], Whiteouts::Files, &spill(), &mut |_| ControlFlow::Continue(()))
-            .unwrap()
-            .tree;
+    let image_options = image::ImageOptions { spill: spill(), ..image::ImageOptions::default() };
+    let scanned = image::scan_watched(&opened, &image_options, &mut |_| ControlFlow::Continue(()));
+    let tree = scanned.unwrap().tree;
     assert!(tree.spill().mapped_bytes() > 0 && image_of(&tree, &at) == wanted, "an image");
     let mut run = Command::new("tar");
     run.args(["--numeric-owner", "--format=pax", "-cf"]).arg(&archive).arg("-C").arg(&root).arg(".");

@@ -4,12 +4,16 @@ use super::foreign::assert_others_agree;
 use super::{build_at, open_checked, options};
 use crate::support::walk::contents;
 use pagefold_image::read::inode::Timestamp;
+use pagefold_image_build::content::{Content, Reader};
 use pagefold_image_build::tree::{Body, split};
-use pagefold_image_build::{BuildError, InodeId, Metadata, Options, Target, Tree, build};
+use pagefold_image_build::{
+    BuildError, Dedupe, InodeId, Metadata, Options, Spill, Target, Tree, build, verify,
+};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::fs;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
 
 /// Contents of some kind and length, made from a seed.
 fn data(kind: u8, len: usize, seed: u64) -> Vec<u8> {
@@ -120,6 +124,50 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 16, ..ProptestConfig::default() })]
+    /// Sources deliver names in the order of their directories, and inodes in that of their names.
+    #[test]
+    fn generated_trees_have_the_same_bytes_in_any_order(
+        drawn in proptest::collection::vec(file(), 0..30),
+        links in proptest::collection::vec((any::<prop::sample::Index>(), "l[a-z]{1,3}"), 0..5),
+        compression in prop_oneof![Just("none"), Just("lz4"), Just("zstd:1"), Just("lzma:0")],
+        dedupe in prop_oneof![Just(Dedupe::Nothing), Just(Dedupe::Files), Just(Dedupe::Chunks)],
+        fragments: bool,
+    ) {
+        let (_, files) = tree_of(drawn);
+        let work = tempfile::tempdir().unwrap();
+        let image = |reversed: bool, threads, memory_bytes: Option<u64>| {
+            let spill = match memory_bytes {
+                Some(_) => Spill::in_directory(work.path(), 0).unwrap(),
+                None => Spill::none(),
+            };
+            let mut tree = Tree::with_spill(Metadata::default(), &spill).unwrap();
+            let mut order: Vec<_> = files.iter().collect();
+            if reversed {
+                order.reverse();
+            }
+            for (path, (contents, metadata)) in order {
+                let id = tree.add_bytes(path.as_bytes(), contents.clone()).unwrap();
+                tree.change(id, |own| *own = metadata.clone()).unwrap();
+            }
+            for (of, name) in links.iter().filter(|_| !files.is_empty()) {
+                let (path, _) = files.iter().nth(of.index(files.len())).unwrap();
+                let id = tree.find(path.as_bytes()).unwrap();
+                tree.link(InodeId::ROOT, name.as_bytes(), id).unwrap();
+            }
+            let path = work.path().join("image");
+            let options = Options { threads, memory_bytes, dedupe, fragments, ..options(compression, 65536, true) };
+            build_at(&path, &tree, &options);
+            fs::read(path).unwrap()
+        };
+        let wanted = image(false, 1, None);
+        prop_assert!(image(true, 1, None) == wanted, "another order");
+        prop_assert!(image(true, 3, None) == wanted, "more threads");
+        prop_assert!(image(true, 2, Some(256 << 20)) == wanted, "little memory");
+    }
+}
+
 #[test]
 fn the_bytes_do_not_depend_on_threads_or_order() {
     let work = tempfile::tempdir().unwrap();
@@ -166,4 +214,62 @@ fn attributes_that_the_format_does_not_have_are_refused() {
     let file = tempfile::tempfile().unwrap();
     let built = build(&tree, &options("none", 4096, false), &file, &mut |_| ControlFlow::Continue(()));
     assert!(matches!(built, Err(BuildError::Refused { path, .. }) if path.ends_with("pipe")));
+}
+
+/// Contents that are mostly zeroes, with the ranges that a file system reports as data.
+#[derive(Debug)]
+struct WithHoles(Vec<u8>, Vec<Range<u64>>);
+
+impl Content for WithHoles {
+    fn len_bytes(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    fn open(&self) -> Result<Box<dyn Reader + '_>, BuildError> {
+        Ok(Box::new(self))
+    }
+}
+
+impl Reader for &WithHoles {
+    fn data_ranges(&self) -> Result<Option<Vec<Range<u64>>>, BuildError> {
+        Ok(Some(self.1.clone()))
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], at: u64) -> Result<(), BuildError> {
+        buf.copy_from_slice(&self.0[at as usize..][..buf.len()]);
+        Ok(())
+    }
+}
+
+#[test]
+fn the_bytes_do_not_depend_on_the_shortest_hole_of_a_file_system() {
+    let work = tempfile::tempdir().unwrap();
+    let path = work.path().join("image");
+    let len = 4_000_001;
+    let mut bytes = vec![0; len];
+    for at in [0, 5000, 70_000, len - 1] {
+        bytes[at] = 1;
+    }
+    let image = |granularity: usize| {
+        let mut ranges: Vec<Range<u64>> = Vec::new();
+        for (number, piece) in bytes.chunks(granularity).enumerate().filter(|(_, piece)| piece.contains(&1)) {
+            let start = (number * granularity) as u64;
+            let end = start + piece.len() as u64;
+            match ranges.last_mut().filter(|last| last.end == start) {
+                Some(last) => last.end = end,
+                None => ranges.push(start..end),
+            }
+        }
+        let mut tree = Tree::new(Metadata::default());
+        let body = Body::Regular(Arc::new(WithHoles(bytes.clone(), ranges)));
+        tree.add(InodeId::ROOT, b"holes", Metadata::default(), body).unwrap();
+        let options = Options { digests: true, ..options("lz4", 65536, true) };
+        let summary = build_at(&path, &tree, &options);
+        let image = open_checked(&path, "holes");
+        assert!(contents(&image.find(b"holes").unwrap(), 70_000).unwrap() == bytes);
+        verify(&image, &tree, &summary.digests, &mut |_| ControlFlow::Continue(())).unwrap();
+        fs::read(&path).unwrap()
+    };
+    let wanted = image(4096);
+    assert!(image(16_384) == wanted && image(65_536) == wanted && image(262_144) == wanted);
 }

@@ -13,6 +13,7 @@ mod fragments;
 mod generated;
 mod large;
 mod metabox;
+mod nested;
 mod prefixes;
 mod repack;
 mod sort;

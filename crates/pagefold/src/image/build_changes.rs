@@ -1,0 +1,55 @@
+//! The changes that `image build` makes to the metadata of a source.
+
+use super::build_args::BuildArgs;
+use super::build_source::failure;
+use pagefold_control::error::{CliError, Result};
+use pagefold_image_build::source::Scanned;
+use pagefold_image_build::{Metadata, XattrChanges};
+
+/// Applies the options that replace hard links, owners, times and attributes. Files are not newer than `build_time`, seconds
+/// since 1970, as builds that can be repeated have it (reproducible-builds.org), unless all have one time.
+pub fn apply(
+    scanned: &mut Scanned,
+    args: &BuildArgs,
+    build_time: Option<i64>,
+    xattrs: &XattrChanges,
+) -> Result<()> {
+    if args.hard_dereference {
+        scanned.tree.separate_links().map_err(failure)?;
+    }
+    change_metadata(scanned, args, build_time)?;
+    xattrs.apply(&mut scanned.tree).map_err(failure)
+}
+
+fn change_metadata(scanned: &mut Scanned, args: &BuildArgs, build_time: Option<i64>) -> Result<()> {
+    if !args.all_root && args.uid_offset == 0 && args.mtime.or(build_time).is_none() {
+        return Ok(());
+    }
+    let mut too_large = None;
+    let changed = scanned.tree.change_metadata(|metadata| {
+        if args.all_root {
+            (metadata.uid, metadata.gid) = (0, 0);
+        }
+        if let Err(id) = metadata.shift_owners(args.uid_offset) {
+            too_large = Some(id);
+        }
+        match (args.mtime, build_time) {
+            (Some(seconds), _) => set_time(metadata, seconds),
+            // The second of the limit itself is no newer only without a fraction.
+            (None, Some(limit)) if metadata.mtime.seconds >= limit => set_time(metadata, limit),
+            _ => {}
+        }
+    });
+    changed.map_err(failure)?;
+    match too_large {
+        None => Ok(()),
+        Some(id) => Err(CliError::usage(format!(
+            "--uid-offset: user or group {id} would become more than 4294967294, the greatest number"
+        ))),
+    }
+}
+
+fn set_time(metadata: &mut Metadata, seconds: i64) {
+    metadata.mtime.seconds = seconds;
+    metadata.mtime.nanoseconds = 0;
+}
