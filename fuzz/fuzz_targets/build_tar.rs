@@ -30,7 +30,12 @@ fuzz_target!(|data: &[u8]| {
         1 => Whiteouts::Overlay,
         _ => Whiteouts::OverlayUser,
     };
-    let options = TarOptions { whiteouts, metadata_bytes_max: 16 << 20, ..TarOptions::default() };
+    let options = TarOptions {
+        whiteouts,
+        ignore_zeros: flags & 8 != 0,
+        metadata_bytes_max: 16 << 20,
+        ..TarOptions::default()
+    };
     let Ok(scanned) = scan(media::file(&archive), Path::new("archive"), &options) else { return };
     build_small(&scanned.tree);
 });

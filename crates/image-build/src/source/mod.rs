@@ -14,6 +14,7 @@
 
 pub mod directory;
 pub mod image;
+mod lookahead;
 mod scanned;
 pub mod spool;
 pub mod tar;

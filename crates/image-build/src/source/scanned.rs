@@ -23,6 +23,8 @@ pub struct Scanned {
     pub unreadable_xattrs: Unreadable<UnreadableXattr>,
     /// Attributes whose kind the format does not have.
     pub dropped_xattrs: u64,
+    /// Sentences for the user about an unusual source, such as an archive without the mark of its end.
+    pub notes: Vec<String>,
     late: Option<Arc<dyn LateErrors>>,
 }
 
@@ -41,6 +43,7 @@ impl Scanned {
             zero_filled: Unreadable::default(),
             unreadable_xattrs: Unreadable::default(),
             dropped_xattrs: 0,
+            notes: Vec::new(),
             late: None,
         }
     }

@@ -107,6 +107,9 @@ pub struct BuildArgs {
     #[arg(long, value_name = "KIND", hide_possible_values = true)]
     #[arg(value_parser = one_of([("files", "", Whiteouts::Files), ("overlay", "", Whiteouts::Overlay), ("overlay-user", "", Whiteouts::OverlayUser)]))]
     pub whiteouts: Option<Whiteouts>,
+    /// Read tar archives that were written one after another. Blocks of zeroes, with which an archive ends, are passed over
+    #[arg(long)]
+    pub ignore_zeros: bool,
     /// Names with one inode number: keep them as hard links, or ignore that. ignore stores each name as a file, for file
     /// systems that give one number to several files (some union, network and FUSE file systems) [default: keep]
     #[arg(long, value_name = "KIND", hide_possible_values = true)]

@@ -5,11 +5,13 @@ use super::fakeroot;
 use super::open::{Then, confine, media_config, open_image, path_failure, reading_share};
 use super::target::Target as OutFile;
 use super::whole::WholeCheck;
+use crate::cli::output;
 use crate::cli::progress::Bar;
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::media::Location;
 use pagefold_image::ReadAhead;
 use pagefold_image_build::source::directory::{self, DirectoryOptions, OutputFile};
+use pagefold_image_build::source::spool::Spooled;
 use pagefold_image_build::source::tar::{self, TarOptions};
 use pagefold_image_build::source::{BEGINNING_BYTES, OnEntry, Scanned, SourceKind, image, spool};
 use pagefold_image_build::{BuildError, Pattern, Spill};
@@ -124,8 +126,19 @@ impl SourceReader<'_> {
         let SourceReader { args, exclude, out, spill } = self;
         check_options(args, false, true)?;
         let whiteouts = args.whiteouts.unwrap_or_default();
-        let options = TarOptions { exclude, whiteouts, spill: spill.clone(), ..TarOptions::default() };
-        watched(args, out, |on_entry| tar::scan_watched(file, &args.source, &options, on_entry))
+        let options = TarOptions {
+            exclude,
+            whiteouts,
+            ignore_zeros: args.ignore_zeros,
+            spill: spill.clone(),
+            ..TarOptions::default()
+        };
+        let scanned =
+            watched(args, out, |on_entry| tar::scan_watched(file, &args.source, &options, on_entry))?;
+        for note in &scanned.notes {
+            output::note(&format!("'{}': {note}", args.source.display()));
+        }
+        Ok(scanned)
     }
 }
 
@@ -211,8 +224,8 @@ fn spooled(args: &BuildArgs, out: &OutFile, input: impl Read, shown: &Path) -> R
     let file = spool::unnamed_file(directory).map_err(failure)?;
     confine(Kind::Printing)?;
     let memory_bytes = args.memory_bytes()?;
-    let file = spool::spool(input, shown, file, memory_bytes, &mut |_| out.go_on());
-    let file = file.map_err(|e| match e {
+    let spooled = spool::spool(input, shown, file, memory_bytes, &mut |_| out.go_on());
+    let Spooled { file, note } = spooled.map_err(|e| match e {
         _ if out.is_interrupted() => out.interrupted(),
         BuildError::Spool { source } => {
             let shown = if directory == Path::new("") { Path::new(".") } else { directory };
@@ -220,6 +233,9 @@ fn spooled(args: &BuildArgs, out: &OutFile, input: impl Read, shown: &Path) -> R
         }
         e => failure(e),
     })?;
+    if let Some(note) = note {
+        output::note(&note);
+    }
     let shown = shown.display();
     match kind(&file, Path::new("-")) {
         Ok(SourceKind::Tar) => Ok(file),
@@ -242,6 +258,7 @@ fn check_options(args: &BuildArgs, is_directory: bool, is_archive: bool) -> Resu
         () if args.ignore_unreadable.is_some() && !is_directory => {
             refused("--ignore-unreadable", "directories")
         }
+        () if args.ignore_zeros && !is_archive => refused("--ignore-zeros", "tar archives"),
         () if !args.device.is_empty() && (is_directory || is_archive) => refused("--device", "images"),
         () if !args.verity.digest.is_empty() && (is_directory || is_archive) => refused("--digest", "images"),
         () => Ok(()),

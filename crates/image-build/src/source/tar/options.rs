@@ -14,6 +14,8 @@ pub struct TarOptions {
     pub exclude: Vec<Pattern>,
     /// How files that stand for removed ones become part of the image.
     pub whiteouts: Whiteouts,
+    /// Blocks of zeroes do not end the archive: archives that were written one after another are read.
+    pub ignore_zeros: bool,
     /// Limit of the memory for names and metadata of all members, bytes, roughly.
     pub metadata_bytes_max: u64,
     /// Where the tree goes if it is large.
@@ -25,6 +27,7 @@ impl Default for TarOptions {
         TarOptions {
             exclude: Vec::new(),
             whiteouts: Whiteouts::Files,
+            ignore_zeros: false,
             metadata_bytes_max: METADATA_BYTES_MAX,
             spill: Spill::none(),
         }
