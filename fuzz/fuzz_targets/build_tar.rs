@@ -35,7 +35,7 @@ fuzz_target!(|data: &[u8]| {
         1 => NestedOverlay::Escape,
         _ => NestedOverlay::Strip,
     };
-    let options = TarOptions { whiteouts, nested, metadata_bytes_max: 16 << 20, ..TarOptions::default() };
+    let options = TarOptions { whiteouts, nested, ignore_zeros: flags & 32 != 0, metadata_bytes_max: 16 << 20, ..TarOptions::default() };
     let Ok(scanned) = scan(media::file(&archive), Path::new("archive"), &options) else { return };
     build_small(&scanned.tree);
 });

@@ -15,6 +15,7 @@
 
 pub mod directory;
 pub mod image;
+mod lookahead;
 mod nested;
 mod scanned;
 pub mod spool;

@@ -28,6 +28,8 @@ pub struct Scanned {
     pub host_labels: u64,
     /// Whiteouts and attributes of overlayfs that the source has, before they were treated.
     pub overlay: OverlayFound,
+    /// Sentences for the user about an unusual source, such as an archive without the mark of its end.
+    pub notes: Vec<String>,
     late: Option<Arc<dyn LateErrors>>,
 }
 
@@ -48,6 +50,7 @@ impl Scanned {
             dropped_xattrs: 0,
             host_labels: 0,
             overlay: OverlayFound::default(),
+            notes: Vec::new(),
             late: None,
         }
     }

@@ -3,11 +3,17 @@
 //! The file lies beside the output, where there has to be room for an image anyway, and has no name, so that it vanishes
 //! with the process. Never in `/tmp`, which may be memory.
 
+//!
+//! A compressed file may consist of several members (of gzip), frames (of Zstandard) or streams (of xz), with zeroes between
+//! them and after the last one. Other bytes after it are passed over, as gzip does, and the caller learns of them: programs
+//! that sign files append bytes.
+
+use super::lookahead::Lookahead;
 use crate::{BuildError, Result};
 use pagefold_sys::beneath;
 use std::cell::Cell;
 use std::fs::File;
-use std::io::{self, BufReader, Read, Write};
+use std::io::{self, BufRead, Read, Write};
 use std::ops::ControlFlow;
 use std::path::Path;
 
@@ -59,24 +65,30 @@ impl Compression {
         OTHERS.iter().find(|(magic, _)| beginning.starts_with(magic)).map(|(_, program)| *program)
     }
 
-    /// A decoder that takes at most this much memory, about.
-    fn decoder<'r>(self, input: impl Read + 'r, memory_bytes: u64) -> io::Result<Box<dyn Read + 'r>> {
-        let input = BufReader::with_capacity(BUFFER_BYTES, input);
+    /// A decoder of one member, which reads no byte after it, and takes at most this much memory, about.
+    fn decoder<'r>(self, input: impl BufRead + 'r, memory_bytes: u64) -> io::Result<Box<dyn Read + 'r>> {
         Ok(match self {
-            Compression::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(input)),
+            Compression::Gzip => Box::new(flate2::bufread::GzDecoder::new(input)),
             Compression::Zstd => {
-                let mut decoder = zstd::stream::read::Decoder::with_buffer(input)?;
+                let mut decoder = zstd::stream::read::Decoder::with_buffer(input)?.single_frame();
                 decoder.window_log_max(memory_bytes.max(1).ilog2().min(ZSTD_WINDOW_LOG))?;
                 Box::new(decoder)
             }
             Compression::Xz => {
-                let stream = liblzma::stream::Stream::new_stream_decoder(
-                    memory_bytes.min(XZ_MEMORY_BYTES),
-                    liblzma::stream::CONCATENATED,
-                )?;
+                let memory_bytes = memory_bytes.min(XZ_MEMORY_BYTES);
+                let stream = liblzma::stream::Stream::new_stream_decoder(memory_bytes, 0)?;
                 Box::new(liblzma::bufread::XzDecoder::new_stream(input, stream))
             }
         })
+    }
+
+    /// The name of the parts of which a compressed file of this kind consists.
+    fn member(self) -> &'static str {
+        match self {
+            Compression::Gzip => "gzip member",
+            Compression::Zstd => "Zstandard frame",
+            Compression::Xz => "xz stream",
+        }
     }
 }
 
@@ -107,6 +119,15 @@ pub fn unnamed_file(directory: &Path) -> Result<File> {
     pagefold_sys::spool::unnamed_file(directory).map_err(|e| BuildError::source(directory, e.into()))
 }
 
+/// The result of [`spool`].
+#[derive(Debug)]
+pub struct Spooled {
+    /// The file with the decompressed bytes.
+    pub file: File,
+    /// Tells the user of bytes after the end of the compressed ones, which were not used.
+    pub note: Option<String>,
+}
+
 /// Copies `input` to `file`, decompressed if it is compressed, and returns the file. `path` is for messages.
 /// Decoding takes up to `memory_bytes`, and the file nine tenths of the free space: a few bytes may decompress to
 /// terabytes.
@@ -117,54 +138,130 @@ pub fn spool(
     file: File,
     memory_bytes: Option<u64>,
     on_progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
-) -> Result<File> {
+) -> Result<Spooled> {
     let space = beneath::free_space(&file).map_err(|e| BuildError::Spool { source: e.into() })?;
-    spool_up_to(space.free_bytes / 10 * 9, input, path, file, memory_bytes, on_progress)
+    let copy = Copy { path, file, max_bytes: space.free_bytes / 10 * 9, done_bytes: 0, on_progress };
+    copy.run(input, memory_bytes.unwrap_or(u64::MAX))
 }
 
-/// As [`spool`], with this limit of the file.
-fn spool_up_to(
+/// A copy that is made.
+struct Copy<'a> {
+    /// For messages.
+    path: &'a Path,
+    file: File,
+    /// Limit of the file.
     max_bytes: u64,
-    mut input: impl Read,
-    path: &Path,
-    mut file: File,
-    memory_bytes: Option<u64>,
-    on_progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
-) -> Result<File> {
-    let failed = |e| BuildError::source(path, e);
-    let mut beginning = Vec::new();
-    input.by_ref().take(MAGIC_BYTES as u64).read_to_end(&mut beginning).map_err(failed)?;
-    if let Some(program) = Compression::other_program(&beginning) {
-        return Err(BuildError::UnknownSource { path: path.into(), what: decompress_with(program) });
-    }
-    let compression = Compression::of(&beginning);
-    let is_input_failing = Cell::new(false);
-    let whole = Watched { input: io::Cursor::new(beginning).chain(input), has_failed: &is_input_failing };
-    let mut decoder: Box<dyn Read> = match compression {
-        Some(compression) => compression.decoder(whole, memory_bytes.unwrap_or(u64::MAX)).map_err(failed)?,
-        None => Box::new(whole),
-    };
-    let mut buffer = vec![0; BUFFER_BYTES];
-    let mut done: u64 = 0;
-    loop {
-        let len = match decoder.read(&mut buffer) {
-            Ok(0) => return Ok(file),
-            Ok(len) => len,
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => 0,
-            Err(e) if compression.is_some() && !is_input_failing.get() && !is_limit(&e) => {
-                return Err(BuildError::CompressedSource { path: path.into(), what: e.to_string() });
-            }
-            Err(e) => return Err(failed(e)),
+    done_bytes: u64,
+    on_progress: &'a mut dyn FnMut(u64) -> ControlFlow<()>,
+}
+
+impl Copy<'_> {
+    fn run(mut self, input: impl Read, memory_bytes: u64) -> Result<Spooled> {
+        let path = self.path;
+        let failed = |e| BuildError::source(path, e);
+        let is_input_failing = Cell::new(false);
+        let watched = Watched { input, has_failed: &is_input_failing };
+        let mut input = Lookahead::new(watched, BUFFER_BYTES);
+        let beginning = input.peek(MAGIC_BYTES).map_err(failed)?;
+        if let Some(program) = Compression::other_program(beginning) {
+            return Err(BuildError::UnknownSource { path: path.into(), what: decompress_with(program) });
+        }
+        let Some(compression) = Compression::of(beginning) else {
+            self.copy(&mut input, failed)?;
+            return Ok(Spooled { file: self.file, note: None });
         };
-        done += len as u64;
-        if done > max_bytes {
-            let what = "No space left: the archive takes more than nine tenths of the free space";
-            return Err(BuildError::Spool { source: io::Error::new(io::ErrorKind::StorageFull, what) });
+        let of_decoder = |e: io::Error| match is_input_failing.get() || is_limit(&e) {
+            true => failed(e),
+            false => damaged(path, &e),
+        };
+        loop {
+            let mut decoder = compression.decoder(&mut input, memory_bytes).map_err(failed)?;
+            self.copy(&mut decoder, of_decoder)?;
+            drop(decoder);
+            // Blocks of a tape, for example, are filled up with zeroes; xz has them between streams, too.
+            while let Some(zeroes) = zeroes(input.fill_buf().map_err(failed)?) {
+                input.consume(zeroes);
+                self.go_on()?;
+            }
+            let beginning = input.peek(MAGIC_BYTES).map_err(failed)?;
+            if beginning.is_empty() {
+                return Ok(Spooled { file: self.file, note: None });
+            }
+            if Compression::of(beginning) != Some(compression) {
+                let note = self.pass_over(&mut input, compression)?;
+                return Ok(Spooled { file: self.file, note: Some(note) });
+            }
         }
-        file.write_all(&buffer[..len]).map_err(|source| BuildError::Spool { source })?;
-        if on_progress(done).is_break() {
-            return Err(BuildError::Interrupted);
+    }
+
+    /// Writes what `decoder` returns.
+    fn copy(&mut self, decoder: &mut dyn Read, failed: impl Fn(io::Error) -> BuildError) -> Result<()> {
+        let mut buffer = vec![0; BUFFER_BYTES];
+        loop {
+            let len = match decoder.read(&mut buffer) {
+                Ok(0) => return Ok(()),
+                Ok(len) => len,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => 0,
+                Err(e) => return Err(failed(e)),
+            };
+            self.done_bytes += len as u64;
+            if self.done_bytes > self.max_bytes {
+                let what = "No space left: the archive takes more than nine tenths of the free space";
+                return Err(BuildError::Spool { source: io::Error::new(io::ErrorKind::StorageFull, what) });
+            }
+            self.file.write_all(&buffer[..len]).map_err(|source| BuildError::Spool { source })?;
+            self.go_on()?;
         }
+    }
+
+    /// Reads the input to its end, so that the program at the other end of a pipe does not fail. Returns a note about it.
+    fn pass_over<R: Read>(&mut self, input: &mut Lookahead<R>, compression: Compression) -> Result<String> {
+        let at = input.position();
+        loop {
+            match input.fill_buf().map_err(|e| BuildError::source(self.path, e))?.len() {
+                0 => break,
+                len => input.consume(len),
+            }
+            self.go_on()?;
+        }
+        let (count, member) = (input.position() - at, compression.member());
+        let bytes = if count == 1 { "byte that is" } else { "bytes that are" };
+        Ok(format!(
+            "'{}' has {count} {bytes} no {member} after its end, from byte {at} on: they are not used",
+            self.path.display()
+        ))
+    }
+
+    fn go_on(&mut self) -> Result<()> {
+        match (self.on_progress)(self.done_bytes) {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(()) => Err(BuildError::Interrupted),
+        }
+    }
+}
+
+/// The number of zeroes at the beginning of bytes; `None`: there are none.
+fn zeroes(bytes: &[u8]) -> Option<usize> {
+    match bytes.iter().position(|&byte| byte != 0).unwrap_or(bytes.len()) {
+        0 => None,
+        count => Some(count),
+    }
+}
+
+/// The error of a decoder. A new copy of the file helps unless it has a form that the decoder does not know.
+fn damaged(path: &Path, error: &io::Error) -> BuildError {
+    let what = error.to_string();
+    let of_xz = error.get_ref().and_then(|inner| inner.downcast_ref());
+    // Zstandard's errors are texts: "Unsupported frame parameter", "Version not supported", "Dictionary mismatch".
+    let is_unknown =
+        matches!(of_xz, Some(liblzma::stream::Error::Options | liblzma::stream::Error::UnsupportedCheck))
+            || ["nsupported", "not supported", "Dictionary"].iter().any(|text| what.contains(text));
+    match is_unknown {
+        true => BuildError::UnknownSource {
+            path: path.into(),
+            what: format!("its compression has a form that is not supported ({what})"),
+        },
+        false => BuildError::CompressedSource { path: path.into(), what },
     }
 }
 
@@ -185,7 +282,8 @@ mod tests {
         assert!(bomb.len() < 1 << 20);
         let (file, max_bytes) = (tempfile::tempfile().unwrap(), 3 << 20);
         let (copy, on_progress) = (file.try_clone().unwrap(), &mut |_| ControlFlow::Continue(()));
-        let spooled = spool_up_to(max_bytes, &bomb[..], Path::new("a.tar.gz"), file, None, on_progress);
+        let copy_of_bomb = Copy { path: Path::new("a.tar.gz"), file, max_bytes, done_bytes: 0, on_progress };
+        let spooled = copy_of_bomb.run(&bomb[..], u64::MAX);
         let Err(BuildError::Spool { source }) = spooled else { panic!("{spooled:?}") };
         assert!(source.to_string().contains("nine tenths of the free space"), "{source}");
         assert!(copy.metadata().unwrap().len() <= max_bytes);

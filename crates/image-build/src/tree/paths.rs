@@ -29,6 +29,12 @@ impl Tree {
         }
     }
 
+    /// Returns the parent of a directory and its name there; `None` for the root.
+    pub(crate) fn parent(&self, id: InodeId) -> Option<(InodeId, &[u8])> {
+        let record = (id != InodeId::ROOT).then(|| self.record(id))?;
+        Some((record.parent, self.name(record.name)))
+    }
+
     /// Returns a path of an inode, for messages: the whole tree is searched. Empty: it has no name, or is the root.
     pub(crate) fn path_of(&self, id: InodeId) -> Vec<u8> {
         let mut stack = vec![InodeId::ROOT];

@@ -1,6 +1,7 @@
 //! All tests of the crate that need no separate process, in one program, because one program builds faster than many.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+mod archives;
 mod build;
 #[path = "../support/built.rs"]
 mod built;

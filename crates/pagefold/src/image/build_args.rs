@@ -7,7 +7,7 @@ use clap::{Args, ValueHint};
 use pagefold_control::error::{CliError, Result};
 use pagefold_control::media::Location;
 use pagefold_image_build::source::Whiteouts;
-use pagefold_image_build::source::directory::Unreadables;
+use pagefold_image_build::source::directory::{HardLinks, Unreadables};
 use pagefold_image_build::{
     CLUSTER_BYTES_MAX, Compression, Dedupe, LIST_BYTES_MAX, Options, Pattern, Preset, RunningKernel, Sort,
     SortList, Target,
@@ -112,6 +112,13 @@ pub struct BuildArgs {
     /// number to several files (some union, network and FUSE file systems)
     #[arg(long)]
     pub hard_dereference: bool,
+    /// Read tar archives that were written one after another. Blocks of zeroes, with which an archive ends, are passed over
+    #[arg(long)]
+    pub ignore_zeros: bool,
+    /// keep, or ignore, which is --hard-dereference
+    #[arg(long, value_name = "KIND", hide = true, conflicts_with = "hard_dereference")]
+    #[arg(value_parser = one_of([("keep", "", HardLinks::Keep), ("ignore", "", HardLinks::Ignore)]))]
+    pub hard_links: Option<HardLinks>,
     /// Leave directories empty that are on other file systems
     #[arg(long)]
     pub one_file_system: bool,
@@ -154,6 +161,11 @@ pub struct BuildArgs {
 }
 
 impl BuildArgs {
+    /// Whether each name of a hard link becomes a separate file.
+    pub fn separates_links(&self) -> bool {
+        self.hard_dereference || self.hard_links == Some(HardLinks::Ignore)
+    }
+
     /// The limit of memory, bytes.
     pub fn memory_bytes(&self) -> Result<Option<u64>> {
         self.memory.as_ref().map(|text| values::bytes("--memory", text)).transpose()

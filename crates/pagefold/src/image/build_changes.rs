@@ -14,7 +14,7 @@ pub fn apply(
     build_time: Option<i64>,
     xattrs: &XattrChanges,
 ) -> Result<()> {
-    if args.hard_dereference {
+    if args.separates_links() {
         scanned.tree.separate_links().map_err(failure)?;
     }
     change_metadata(scanned, args, build_time)?;

@@ -5,12 +5,14 @@ use super::fakeroot;
 use super::open::{Then, confine, media_config, open_image, path_failure, reading_share};
 use super::target::Target as OutFile;
 use super::whole::WholeCheck;
+use crate::cli::output;
 use crate::cli::progress::Bar;
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::media::Location;
 use pagefold_image::ReadAhead;
 use pagefold_image_build::source::directory::{self, DirectoryOptions, HardLinks, OutputFile};
 use pagefold_image_build::source::image::{self, ImageOptions};
+use pagefold_image_build::source::spool::Spooled;
 use pagefold_image_build::source::tar::{self, TarOptions};
 use pagefold_image_build::source::{BEGINNING_BYTES, OnEntry, Scanned, SourceKind, spool};
 use pagefold_image_build::{BuildError, Pattern, Spill, XattrFilter};
@@ -100,7 +102,7 @@ impl SourceReader<'_> {
             exclude,
             one_file_system: args.one_file_system,
             unreadables: args.ignore_unreadable.unwrap_or_default(),
-            hard_links: if args.hard_dereference { HardLinks::Ignore } else { HardLinks::Keep },
+            hard_links: if args.separates_links() { HardLinks::Ignore } else { HardLinks::Keep },
             whiteouts: args.whiteouts.unwrap_or_default(),
             nested: args.xattrs.nested(),
             xattrs: xattrs.clone(),
@@ -138,10 +140,16 @@ impl SourceReader<'_> {
             whiteouts: args.whiteouts.unwrap_or_default(),
             nested: args.xattrs.nested(),
             xattrs: xattrs.clone(),
+            ignore_zeros: args.ignore_zeros,
             spill: spill.clone(),
             ..TarOptions::default()
         };
-        watched(args, out, |on_entry| tar::scan_watched(file, &args.source, &options, on_entry))
+        let scanned =
+            watched(args, out, |on_entry| tar::scan_watched(file, &args.source, &options, on_entry))?;
+        for note in &scanned.notes {
+            output::note(&format!("'{}': {note}", args.source.display()));
+        }
+        Ok(scanned)
     }
 }
 
@@ -227,8 +235,8 @@ fn spooled(args: &BuildArgs, out: &OutFile, input: impl Read, shown: &Path) -> R
     let file = spool::unnamed_file(directory).map_err(failure)?;
     confine(Kind::Printing)?;
     let memory_bytes = args.memory_bytes()?;
-    let file = spool::spool(input, shown, file, memory_bytes, &mut |_| out.go_on());
-    let file = file.map_err(|e| match e {
+    let spooled = spool::spool(input, shown, file, memory_bytes, &mut |_| out.go_on());
+    let Spooled { file, note } = spooled.map_err(|e| match e {
         _ if out.is_interrupted() => out.interrupted(),
         BuildError::Spool { source } => {
             let shown = if directory == Path::new("") { Path::new(".") } else { directory };
@@ -236,6 +244,9 @@ fn spooled(args: &BuildArgs, out: &OutFile, input: impl Read, shown: &Path) -> R
         }
         e => failure(e),
     })?;
+    if let Some(note) = note {
+        output::note(&note);
+    }
     let shown = shown.display();
     match kind(&file, Path::new("-")) {
         Ok(SourceKind::Tar) => Ok(file),
@@ -257,6 +268,7 @@ fn check_options(args: &BuildArgs, is_directory: bool, is_archive: bool) -> Resu
         () if args.ignore_unreadable.is_some() && !is_directory => {
             refused("--ignore-unreadable", "directories")
         }
+        () if args.ignore_zeros && !is_archive => refused("--ignore-zeros", "tar archives"),
         () if !args.device.is_empty() && (is_directory || is_archive) => refused("--device", "images"),
         () if !args.verity.digest.is_empty() && (is_directory || is_archive) => refused("--digest", "images"),
         () => Ok(()),

@@ -78,6 +78,7 @@ fn sources_that_cannot_be_used_leave_nothing() {
         (at("cut.tar"), 6, "the archive is cut off"),
         (at("cut.gz"), 6, "is damaged, or cut off; get it again"),
         (format!("--one-file-system {}", at("a.tar")), 2, "--one-file-system is for directories"),
+        (format!("--ignore-zeros {source}"), 2, "--ignore-zeros is for tar archives"),
         (format!("--device {} {source}", image.display()), 2, "--device is for images"),
         (format!("--device {} {}", image.display(), at("a.tar")), 2, "--device is for images"),
         (format!("--device {} {}", at("text"), image.display()), 2, "--device"),
@@ -102,6 +103,48 @@ fn sources_that_cannot_be_used_leave_nothing() {
         let text = String::from_utf8_lossy(&run.stderr).into_owned();
         assert_eq!(run.status.code(), Some(code), "{text}");
         assert!(text.contains(message) && !out.exists() && hidden(&s).is_empty(), "{text}");
+    }
+}
+
+/// The standard error of a build that succeeds.
+fn notes(s: &Sandbox, words: &str) -> String {
+    let run = s.command(&format!("image build -z lz4 {words} {}", s.path("out").display())).output().unwrap();
+    let text = String::from_utf8_lossy(&run.stderr).into_owned();
+    assert!(run.status.success(), "{text}");
+    text
+}
+
+#[test]
+fn archives_with_an_unusual_end_are_taken_with_a_note() {
+    let (s, _, wanted) = sandbox();
+    let archive = fs::read(s.path("a.tar")).unwrap();
+    let end = archive.iter().rposition(|&byte| byte != 0).unwrap().next_multiple_of(512);
+    let gzip = Command::new("gzip").arg("-c").arg(s.path("a.tar")).output().unwrap().stdout;
+    let again = [&archive[..], &archive].concat();
+    for (name, bytes, option, note) in [
+        ("no-end.tar", archive[..end].to_vec(), "", "the archive ends without blocks of zeroes"),
+        (
+            "one.tar",
+            archive[..end + 512].to_vec(),
+            "",
+            "the archive ends with one block of zeroes in place of two",
+        ),
+        (
+            "signed.tar.gz",
+            [&gzip[..], b"signature"].concat(),
+            "",
+            "has 9 bytes that are no gzip member after its end",
+        ),
+        ("padded.tar.gz", [&gzip[..], &[0; 600]].concat(), "", ""),
+        ("again.tar", again.clone(), "", "--ignore-zeros reads archives that were written one after another"),
+        ("again.tar", again, "--ignore-zeros", ""),
+    ] {
+        let path = s.path(name);
+        fs::write(&path, bytes).unwrap();
+        let found = notes(&s, &format!("{option} {}", path.display()));
+        assert!(found.contains(note) && found.contains("note: ") != note.is_empty(), "{name}: {found}");
+        assert!(note.is_empty() || found.contains(&format!("'{}'", path.display())), "{name}: {found}");
+        assert!(fs::read(s.path("out")).unwrap() == wanted, "{name}");
     }
 }
 

@@ -10,6 +10,12 @@ use std::path::{Path, PathBuf};
 /// Headers and data come in blocks of this many bytes.
 pub const BLOCK_BYTES: usize = 512;
 
+/// Length of a member, and of all files together, at most: 128 TiB. A header of some bytes can claim any length.
+pub const LEN_BYTES_MAX: u64 = 1 << 47;
+/// Bytes in which something after the end of an archive is searched for, and of one read of them.
+const SEARCHED_BYTES: u64 = 64 << 20;
+const SEARCH_BYTES: usize = 64 << 10;
+
 /// A block.
 pub type Block = [u8; BLOCK_BYTES];
 
@@ -106,18 +112,52 @@ impl<'a> Cursor<'a> {
 
     /// Passes over `len_bytes` and the padding after them.
     pub fn skip(&mut self, len_bytes: u64) -> Result<()> {
-        let padded = len_bytes.checked_next_multiple_of(BLOCK_BYTES as u64).ok_or_else(cut_off)?;
+        if len_bytes > LEN_BYTES_MAX {
+            return Err(refused(format!("its header claims {len_bytes} bytes; up to 2^47")));
+        }
+        let padded = len_bytes.next_multiple_of(BLOCK_BYTES as u64);
         self.check_left(padded)?;
         self.at += padded;
         Ok(())
     }
 
+    /// The position of the first byte that is not 0, from here on; `None`: there is none in the first 64 MiB. Reads no
+    /// more than that, because a sparse file can be long.
+    pub fn find_nonzero(&self) -> Result<Option<u64>> {
+        let end = self.archive.len_bytes().min(self.at.saturating_add(SEARCHED_BYTES));
+        let (mut at, mut buffer) = (self.at, vec![0; SEARCH_BYTES]);
+        while at < end {
+            let piece = &mut buffer[..(end - at).min(SEARCH_BYTES as u64) as usize];
+            self.archive.read_exact_at(piece, at)?;
+            if let Some(found) = piece.iter().position(|&byte| byte != 0) {
+                return Ok(Some(at + found as u64));
+            }
+            at += piece.len() as u64;
+        }
+        Ok(None)
+    }
+
+    /// Whether a member of `len_bytes` could end after its padding: at the end of the archive, or at a block that
+    /// `is_boundary` accepts.
+    pub fn is_boundary_after(&self, len_bytes: u64, is_boundary: fn(&Block) -> bool) -> Result<bool> {
+        let mut next = Cursor { archive: self.archive, at: self.at };
+        if next.skip(len_bytes).is_err() {
+            return Ok(false);
+        }
+        Ok(next.left_bytes() == 0 || next.has_block() && is_boundary(&next.block()?))
+    }
+
+    /// Bytes from here to the end.
+    pub fn left_bytes(&self) -> u64 {
+        self.archive.len_bytes().saturating_sub(self.at)
+    }
+
     fn check_left(&self, len_bytes: u64) -> Result<()> {
-        let left = self.archive.len_bytes().saturating_sub(self.at);
-        if len_bytes <= left { Ok(()) } else { Err(cut_off()) }
+        if len_bytes <= self.left_bytes() { Ok(()) } else { Err(cut_off()) }
     }
 }
 
-fn cut_off() -> BuildError {
+/// The error of an archive that ends within a member.
+pub fn cut_off() -> BuildError {
     refused("the archive is cut off here; get it again")
 }

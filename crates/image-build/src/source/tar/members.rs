@@ -1,6 +1,6 @@
 //! The members of an archive, one after another: each from its header and from what precedes that.
 
-use super::archive::{Archive, Block, Cursor};
+use super::archive::{Archive, Block, Cursor, cut_off};
 use super::fault::refused;
 use super::header::Header;
 use super::kind::{Data, MemberKind};
@@ -35,6 +35,10 @@ pub struct Members<'a> {
     globals: Records,
     /// Name of the member that is being read, or of the one before.
     current: Vec<u8>,
+    /// Blocks of zeroes do not end the archive.
+    ignores_zeros: bool,
+    /// A sentence for the user about an unusual end.
+    note: Option<String>,
 }
 
 /// Extended headers that precede the header of a member.
@@ -48,9 +52,21 @@ struct Preceding {
 }
 
 impl<'a> Members<'a> {
-    /// Begins with the first member.
-    pub fn new(archive: &'a Archive) -> Self {
-        Members { cursor: Cursor::new(archive), globals: Records::default(), current: b"/".to_vec() }
+    /// Begins with the first member. With `ignores_zeros` the archive ends with its last byte, and not with a block of
+    /// zeroes.
+    pub fn new(archive: &'a Archive, ignores_zeros: bool) -> Self {
+        Members {
+            cursor: Cursor::new(archive),
+            globals: Records::default(),
+            current: b"/".to_vec(),
+            ignores_zeros,
+            note: None,
+        }
+    }
+
+    /// Returns a sentence for the user if the end of the archive was unusual; to be called after the last member.
+    pub fn note(&mut self) -> Option<String> {
+        self.note.take()
     }
 
     /// The name for messages about what was read last.
@@ -63,9 +79,18 @@ impl<'a> Members<'a> {
         let mut preceding = self.nothing_precedes();
         loop {
             let at = self.cursor.at();
+            if !self.cursor.has_block() {
+                return self.end_without_mark(&preceding).map(|()| None);
+            }
             let block = self.cursor.block()?;
             if block.iter().all(|&byte| byte == 0) {
-                return self.end(&preceding).map(|()| None);
+                if !preceding.is_empty {
+                    return Err(refused("the archive ends after an extended header, before its member"));
+                }
+                if self.ignores_zeros {
+                    continue;
+                }
+                return self.end().map(|()| None);
             }
             let Some(header) = Header::new(&block) else {
                 let what = format!("byte {at} after it is no header of a member: the archive is damaged");
@@ -134,18 +159,39 @@ impl<'a> Members<'a> {
         }
     }
 
-    /// Checks the end of the archive: two blocks of zeroes, of which programs require one.
-    fn end(&mut self, preceding: &Preceding) -> Result<()> {
-        if !preceding.is_empty {
-            return Err(refused("the archive ends after an extended header, before its member"));
-        }
-        match self.cursor.has_block() && self.cursor.block()?.iter().any(|&byte| byte != 0) {
-            true => Err(refused(
-                "a single block of zeroes follows, and then more: several archives in one file; unite them with \
-                 'tar --concatenate'",
+    /// Looks at what follows the block of zeroes that ends the archive. There should be a second one; programs require
+    /// one, and do not read on.
+    fn end(&mut self) -> Result<()> {
+        self.note = match self.cursor.find_nonzero()? {
+            Some(at) => Some(format!(
+                "after the end of the archive there are {} bytes, from byte {at} on, which are not read; --ignore-zeros \
+                 reads archives that were written one after another",
+                self.archive_bytes() - at
             )),
-            false => Ok(()),
+            None if self.cursor.left_bytes() == 0 => Some(
+                "the archive ends with one block of zeroes in place of two, and may be incomplete".into(),
+            ),
+            None => None,
+        };
+        Ok(())
+    }
+
+    /// Ends an archive with its last byte, if that is the end of a member: some programs write no blocks of zeroes.
+    fn end_without_mark(&mut self, preceding: &Preceding) -> Result<()> {
+        let is_padding = self.cursor.find_nonzero()?.is_none();
+        if !preceding.is_empty || !is_padding || self.archive_bytes() == 0 {
+            return Err(cut_off());
         }
+        if !self.ignores_zeros {
+            let note = "the archive ends without blocks of zeroes, which mark its end, and may be incomplete";
+            self.note = Some(note.into());
+        }
+        Ok(())
+    }
+
+    /// Length of the archive, bytes.
+    fn archive_bytes(&self) -> u64 {
+        self.cursor.at() + self.cursor.left_bytes()
     }
 
     fn payload(&mut self, header: Header<'_>) -> Result<Vec<u8>> {
@@ -156,7 +202,7 @@ impl<'a> Members<'a> {
     }
 
     fn member(&mut self, header: Header<'_>, preceding: Preceding) -> Result<Member> {
-        let Preceding { mut records, long_name, long_link, .. } = preceding;
+        let Preceding { mut records, records_bytes, long_name, long_link, .. } = preceding;
         let path = records.sparse.name.take().or(records.path.take()).or(long_name);
         self.current = path.unwrap_or_else(|| header.name());
         let link = || records.link_path.clone().or(long_link).unwrap_or_else(|| header.link_name().to_vec());
@@ -170,7 +216,11 @@ impl<'a> Members<'a> {
                 MemberKind::Directory
             }
             b'0' | 0 | b'7' | b'S' => MemberKind::Regular(self.data(header, &mut records)?),
-            b'1' => MemberKind::HardLink(link()),
+            b'1' => {
+                let target = link();
+                self.skip_contents_of_link(size(header, &records)?, records_bytes > 0)?;
+                MemberKind::HardLink(target)
+            }
             b'2' => MemberKind::Symlink(link()),
             b'3' => MemberKind::CharDevice(device(header, &records)?),
             b'4' => MemberKind::BlockDevice(device(header, &records)?),
@@ -205,6 +255,21 @@ impl<'a> Members<'a> {
         Ok(Member { name: self.current.clone(), metadata, dropped_xattrs, kind })
     }
 
+    /// Passes over the contents of a hard link, which it may have (`pax -o linkdata`), and which are those of its target.
+    /// Other programs write the length without contents: the headers that follow, or do not, decide. If both fit,
+    /// contents are there after pax records, as POSIX has them.
+    fn skip_contents_of_link(&mut self, len_bytes: u64, has_records: bool) -> Result<()> {
+        if len_bytes == 0 {
+            return Ok(());
+        }
+        let is_boundary_here = self.cursor.is_boundary_after(0, is_boundary)?;
+        let is_boundary_behind = self.cursor.is_boundary_after(len_bytes, is_boundary)?;
+        match is_boundary_behind && (has_records || !is_boundary_here) {
+            true => self.cursor.skip(len_bytes),
+            false => Ok(()),
+        }
+    }
+
     fn data(&mut self, header: Header<'_>, records: &mut Records) -> Result<Data> {
         let mut size = size(header, records)?;
         let sparse = match header.letter() {
@@ -237,6 +302,11 @@ fn device(header: Header<'_>, records: &Records) -> Result<DeviceNumber> {
 fn until_nul(mut name: Vec<u8>) -> Vec<u8> {
     name.truncate(name.iter().position(|&byte| byte == 0).unwrap_or(name.len()));
     name
+}
+
+/// Whether a block can follow a member.
+fn is_boundary(block: &Block) -> bool {
+    is_header(block) || block.iter().all(|&byte| byte == 0)
 }
 
 /// Whether a block begins an archive.

@@ -2,8 +2,8 @@
 //!
 //! The archive is not trusted. The scan refuses members that a program could not extract, and names them; it limits the
 //! memory of metadata. The tree is that which extraction into an empty directory would make: of
-//! members with the same name the last one counts, and a hard link needs its target before it. Nothing follows symbolic
-//! links, so a member below one is an error.
+//! members with the same name the last one counts, and a hard link needs its target before it. Paths lead through the
+//! symbolic links of the archive, and never out of its root.
 //!
 //! Contents stay in the archive, which is a file, and are read when the image is built. A compressed archive, or one
 //! from a pipe, is first written to a temporary file (see `spool`).
@@ -15,6 +15,7 @@
 //! | `members` | the members, one after another |
 //! | `kind` | the types of members |
 //! | `metadata` | attributes of a member |
+//! | `resolve` | paths through symbolic links |
 //! | `place` | the tree |
 //! | `content` | contents of a member |
 
@@ -28,6 +29,7 @@ mod metadata;
 mod options;
 mod pax;
 mod place;
+mod resolve;
 mod sparse;
 
 use super::{OnEntry, Scanned};
@@ -57,7 +59,7 @@ pub fn scan_watched(
     on_entry: &mut OnEntry<'_>,
 ) -> Result<Scanned> {
     let archive = Arc::new(Archive::new(file, path)?);
-    let mut members = Members::new(&archive);
+    let mut members = Members::new(&archive, options.ignore_zeros);
     let mut placer = Placer::new(archive.clone(), options)?;
     for count in 1.. {
         if on_entry(count).is_break() {
@@ -78,7 +80,9 @@ pub fn scan_watched(
         }
     }
     archive.check()?;
-    placer.finish()
+    let mut scanned = placer.finish()?;
+    scanned.notes.extend(members.note());
+    Ok(scanned)
 }
 
 /// Whether bytes of the beginning of a file are that of an archive with a member.

@@ -19,6 +19,8 @@ pub struct TarOptions {
     pub nested: NestedOverlay,
     /// The attributes that stay.
     pub xattrs: XattrFilter,
+    /// Blocks of zeroes do not end the archive: archives that were written one after another are read.
+    pub ignore_zeros: bool,
     /// Limit of the memory for names and metadata of all members, bytes, roughly.
     pub metadata_bytes_max: u64,
     /// Where the tree goes if it is large.
@@ -32,6 +34,7 @@ impl Default for TarOptions {
             whiteouts: Whiteouts::Files,
             nested: NestedOverlay::Keep,
             xattrs: XattrFilter::default(),
+            ignore_zeros: false,
             metadata_bytes_max: METADATA_BYTES_MAX,
             spill: Spill::none(),
         }

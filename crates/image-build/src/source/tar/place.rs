@@ -1,11 +1,12 @@
 //! Puts members into a tree, as extraction into an empty directory would.
 
-use super::archive::Archive;
+use super::archive::{Archive, LEN_BYTES_MAX};
 use super::content::Members;
 use super::fault::{described, refused};
 use super::kind::{Data, MemberKind};
 use super::members::Member;
 use super::options::TarOptions;
+use super::resolve::{PATH_BYTES_MAX, Resolver, names};
 use super::sparse::SparseRun;
 use crate::Result;
 use crate::content::Stored;
@@ -13,20 +14,16 @@ use crate::source::whiteouts::WhiteoutName;
 use crate::source::{Scanned, Whiteouts, nested};
 use crate::table::Table;
 use crate::tree::{Body, InodeId, Metadata, Tree};
-use pagefold_image::format::dirent::NAME_LEN_MAX;
 use pagefold_image::read::inode::Timestamp;
 use pagefold_page::size::Human;
 use std::sync::Arc;
 
-/// Longest path, bytes: Linux resolves no longer ones, so extraction of a member would fail.
-const PATH_BYTES_MAX: usize = 4095;
 /// Memory of an inode without its names and attributes, bytes, roughly.
 const INODE_BYTES: usize = 200;
-/// Bytes of contents of all members at most: 128 TiB. Sparse files can claim any length.
-const CONTENT_BYTES_MAX: u64 = 1 << 47;
 /// A sparse file may be stored in chunks of this length; the builder keeps an entry of 4 bytes for each, or fewer.
 const CHUNK_BYTES: u64 = 4096;
 const CHUNKS_MAX: u64 = 1 << 16;
+
 /// A tree while members are added to it.
 pub struct Placer<'o> {
     archive: Arc<Archive>,
@@ -36,6 +33,7 @@ pub struct Placer<'o> {
     bytes_left: u64,
     content_bytes: u64,
     has_root: bool,
+    resolver: Resolver,
     /// The runs of sparse files.
     runs: Table<SparseRun>,
 }
@@ -52,6 +50,7 @@ impl<'o> Placer<'o> {
             bytes_left: options.metadata_bytes_max,
             content_bytes: 0,
             has_root: false,
+            resolver: Resolver::new(),
         })
     }
 
@@ -69,7 +68,7 @@ impl<'o> Placer<'o> {
         let Some((name, directories)) = path.split_last() else {
             return self.place_root(member);
         };
-        let parent = self.directories(directories, mtime)?;
+        let parent = self.directories(directories, name, mtime)?;
         self.charge(INODE_BYTES + 2 * member.name.len())?;
         match member.kind {
             kind if self.options.whiteouts != Whiteouts::Files
@@ -118,26 +117,17 @@ impl<'o> Placer<'o> {
         }
     }
 
-    /// Returns the directory at a path, and makes those that are missing.
-    fn directories(&mut self, path: &[&[u8]], mtime: Timestamp) -> Result<InodeId> {
-        let mut id = InodeId::ROOT;
-        let mut path_bytes = 0;
-        for &name in path {
-            path_bytes += name.len() + 1;
-            let tree = &self.scanned.tree;
-            id = match tree.child(id, name) {
-                Some(child) if tree.is_directory(child) => child,
-                Some(child) => {
-                    let is_link = tree.link_target(child).is_some();
-                    let what = if is_link { "a symbolic link" } else { "no directory" };
-                    return Err(refused(format!("it is below '{}', {what}", shown(name))));
-                }
-                None => {
-                    self.charge(INODE_BYTES + 2 * path_bytes)?;
-                    let metadata = Metadata { mtime, ..Metadata::default() };
-                    self.scanned.tree.add(id, name, metadata, Body::Directory)?
-                }
-            };
+    /// Returns the directory at a path, through symbolic links, and makes those that are missing. `name` is to be there.
+    fn directories(&mut self, path: &[&[u8]], name: &[u8], mtime: Timestamp) -> Result<InodeId> {
+        let resolved = self.resolver.resolve(&self.scanned.tree, path)?;
+        if resolved.path_bytes + name.len() > PATH_BYTES_MAX {
+            return Err(refused("its symbolic links lead to a path of more than 4095 bytes"));
+        }
+        let mut id = resolved.directory;
+        for name in &resolved.missing {
+            self.charge(INODE_BYTES + 2 * resolved.path_bytes)?;
+            let metadata = Metadata { mtime, ..Metadata::default() };
+            id = self.scanned.tree.add(id, name, metadata, Body::Directory)?;
         }
         Ok(id)
     }
@@ -161,7 +151,7 @@ impl<'o> Placer<'o> {
             let chunks = (data.len_bytes / CHUNK_BYTES).min(CHUNKS_MAX) as usize;
             self.charge(size_of_val(runs.as_ref()) + 4 * chunks)?;
         }
-        let sum = self.content_bytes.checked_add(data.len_bytes).filter(|sum| *sum <= CONTENT_BYTES_MAX);
+        let sum = self.content_bytes.checked_add(data.len_bytes).filter(|sum| *sum <= LEN_BYTES_MAX);
         self.content_bytes = sum.ok_or_else(|| {
             refused(format!("with its {} bytes the files have more than 2^47", data.len_bytes))
         })?;
@@ -176,39 +166,50 @@ impl<'o> Placer<'o> {
         Ok(Body::Stored(Stored { len_bytes, words }))
     }
 
+    /// Adds a member that is no hard link. A directory keeps its entries if the member is one, too; any other file is
+    /// replaced, directories with all below them.
     fn add(&mut self, parent: InodeId, name: &[u8], metadata: Metadata, body: Body) -> Result<()> {
         let tree = &mut self.scanned.tree;
-        match (tree.child(parent, name).filter(|id| tree.is_directory(*id)), &body) {
-            (Some(id), Body::Directory) => {
-                return tree.change(id, |other| *other = metadata);
-            }
-            (Some(id), _) => check_empty(tree, id)?,
-            (None, _) => {}
+        match tree.child(parent, name).filter(|id| tree.is_directory(*id)) {
+            Some(id) if matches!(body, Body::Directory) => tree.change(id, |other| *other = metadata),
+            _ => tree.add(parent, name, metadata, body).map(|_| ()),
         }
-        tree.add(parent, name, metadata, body)?;
-        Ok(())
     }
 
     fn link(&mut self, parent: InodeId, name: &[u8], target: &[u8]) -> Result<()> {
+        let id = self.target(target)?;
         let tree = &mut self.scanned.tree;
-        let found = names(target)
-            .map_err(|error| described(error, |what| format!("a hard link to '{}': {what}", shown(target))))?
-            .into_iter()
-            .try_fold(InodeId::ROOT, |id, name| tree.child(id, name));
-        let Some(id) = found else {
-            let what = format!("a hard link to '{}', which is not before it in the archive", shown(target));
-            return Err(refused(what));
-        };
+        let replaced = tree.child(parent, name);
         if tree.is_directory(id) {
-            return match tree.child(parent, name) == Some(id) {
+            return match replaced == Some(id) {
                 true => Ok(()),
                 false => Err(refused(format!("a hard link to '{}', a directory", shown(target)))),
             };
         }
-        if let Some(replaced) = tree.child(parent, name).filter(|id| tree.is_directory(*id)) {
-            check_empty(tree, replaced)?;
+        if replaced.is_some_and(|id| tree.is_directory(id)) {
+            // The target may be in the directory that makes room.
+            tree.remove(parent, name);
+            self.target(target)?;
         }
-        tree.link(parent, name, id)
+        self.scanned.tree.link(parent, name, id)
+    }
+
+    /// The file that a hard link is a name of.
+    fn target(&mut self, target: &[u8]) -> Result<InodeId> {
+        let tree = &self.scanned.tree;
+        let of_link = |error| described(error, |what| format!("a hard link to '{}': {what}", shown(target)));
+        let names = names(target).map_err(of_link)?;
+        let Some((name, directories)) = names.split_last() else { return Ok(InodeId::ROOT) };
+        let resolved = self.resolver.resolve(tree, directories).map_err(of_link)?;
+        let found = if resolved.missing.is_empty() { tree.child(resolved.directory, name) } else { None };
+        found.ok_or_else(|| {
+            refused(format!(
+                "a hard link to '{}', which is not before it in the archive. If this is a layer of a container image, \
+                 that file is in a lower layer: build from an archive of all layers, as 'docker export' writes it, or \
+                 from the directory that 'umoci unpack' makes",
+                shown(target)
+            ))
+        })
     }
 }
 
@@ -218,28 +219,6 @@ fn is_mark(whiteout: &WhiteoutName<'_>, kind: &MemberKind) -> bool {
     match whiteout {
         WhiteoutName::Of(_) | WhiteoutName::Nothing => true,
         WhiteoutName::Opaque | WhiteoutName::Meta => matches!(kind, MemberKind::HardLink(_)),
-    }
-}
-
-/// Splits a path into names. A slash at the beginning is dropped, as programs that extract do.
-fn names(path: &[u8]) -> Result<Vec<&[u8]>> {
-    let names: Vec<&[u8]> =
-        path.split(|&byte| byte == b'/').filter(|name| !matches!(*name, b"" | b".")).collect();
-    let what = match path {
-        b"" => "it has no name",
-        _ if names.contains(&b"..".as_slice()) => "a path with '..'",
-        path if path.contains(&0) => "a path with a NUL byte",
-        path if path.len() > PATH_BYTES_MAX => "a path of more than 4095 bytes",
-        _ if names.iter().any(|name| name.len() > NAME_LEN_MAX) => "a name of more than 255 bytes",
-        _ => return Ok(names),
-    };
-    Err(refused(what))
-}
-
-fn check_empty(tree: &Tree, id: InodeId) -> Result<()> {
-    match tree.entries(id).next().is_some() {
-        true => Err(refused("a directory that is not empty has this name already")),
-        false => Ok(()),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Maps of sparse members: GNU's old headers, and its pax forms 0.0, 0.1 and 1.0.
 
-use super::archive::{BLOCK_BYTES, Block, Cursor};
+use super::archive::{BLOCK_BYTES, Block, Cursor, LEN_BYTES_MAX};
 use super::fault::refused;
 use super::header::Header;
 use super::pax::SparseRecords;
@@ -9,8 +9,6 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Entries of a map at most.
 const ENTRIES_MAX: usize = 1 << 20;
-/// Length of a sparse file at most: 128 TiB. An archive of some bytes can claim any length.
-const LEN_BYTES_MAX: u64 = 1 << 47;
 /// Digits of a number in the map of form 1.0 at most.
 const DIGITS_MAX: usize = 20;
 /// Entries in GNU's old header, and in each block that continues it.

@@ -21,6 +21,7 @@ mod streams;
 mod tar;
 mod tar_forms;
 mod tar_hostile;
+mod tar_links;
 mod windows;
 
 use crate::support::walk::contents;

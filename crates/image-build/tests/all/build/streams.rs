@@ -3,10 +3,9 @@
 use super::tar_forms::scan_bytes;
 use crate::tarball::Tarball;
 use pagefold_image_build::BuildError;
-use pagefold_image_build::source::spool::{Compression, spool, unnamed_file};
+use pagefold_image_build::source::spool::{Compression, Spooled, spool, unnamed_file};
 use pagefold_image_build::source::tar::TarOptions;
 use pagefold_image_build::source::{BEGINNING_BYTES, SourceKind};
-use std::fs::File;
 use std::io::{Read, Seek, Write};
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -28,14 +27,19 @@ fn compressed(compression: Compression, bytes: &[u8]) -> Vec<u8> {
 }
 
 fn spooled(input: &[u8]) -> Result<Vec<u8>, BuildError> {
+    spooled_with_note(input).map(|(bytes, _)| bytes)
+}
+
+fn spooled_with_note(input: &[u8]) -> Result<(Vec<u8>, Option<String>), BuildError> {
     let directory = tempfile::tempdir().unwrap();
     let file = unnamed_file(directory.path()).unwrap();
-    let mut file: File = spool(input, Path::new("a.tar.x"), file, None, &mut |_| ControlFlow::Continue(()))?;
+    let path = Path::new("a.tar.x");
+    let Spooled { mut file, note } = spool(input, path, file, None, &mut |_| ControlFlow::Continue(()))?;
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
     let mut bytes = Vec::new();
     file.rewind().unwrap();
     file.read_to_end(&mut bytes).unwrap();
-    Ok(bytes)
+    Ok((bytes, note))
 }
 
 const ALL: [Compression; 3] = [Compression::Gzip, Compression::Zstd, Compression::Xz];
@@ -53,6 +57,41 @@ fn compressed_streams_become_the_archive() {
         let (first, second) = archive.split_at(300_000);
         let two = [compressed(compression, first), compressed(compression, second)].concat();
         assert!(spooled(&two).unwrap() == archive, "{compression:?}");
+    }
+}
+
+#[test]
+fn zeroes_after_compressed_streams_are_passed_over_and_other_bytes_are_noted() {
+    let archive = Tarball::default().file("f", &vec![7; 100_000]).end();
+    let (first, second) = archive.split_at(50_000);
+    for (compression, name) in ALL.into_iter().zip(["gzip member", "Zstandard frame", "xz stream"]) {
+        let whole = compressed(compression, &archive);
+        for count in [1, 4, 512, 300_000] {
+            let zeroes = vec![0; count];
+            let after = [&whole[..], &zeroes].concat();
+            assert_eq!(
+                spooled_with_note(&after).unwrap(),
+                (archive.clone(), None),
+                "{compression:?} {count}"
+            );
+            let [first, second] = [first, second].map(|part| compressed(compression, part));
+            let between = [&first[..], &zeroes, &second].concat();
+            assert_eq!(
+                spooled_with_note(&between).unwrap(),
+                (archive.clone(), None),
+                "{compression:?} {count}"
+            );
+        }
+        let signed = [&whole[..], b"\0signature"].concat();
+        let (bytes, note) = spooled_with_note(&signed).unwrap();
+        let at = whole.len() + 1;
+        let wanted = format!(
+            "'a.tar.x' has 9 bytes that are no {name} after its end, from byte {at} on: they are not used"
+        );
+        assert_eq!((bytes, note), (archive.clone(), Some(wanted)));
+        // The beginning of a further stream is not something else.
+        let cut = [&whole[..], &whole[..whole.len() - 5]].concat();
+        assert!(matches!(spooled(&cut), Err(BuildError::CompressedSource { .. })), "{compression:?}");
     }
 }
 

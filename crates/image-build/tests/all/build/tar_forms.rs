@@ -15,7 +15,7 @@ pub fn scan_bytes(archive: &[u8], options: &TarOptions) -> Result<Scanned, Build
     scan(file, Path::new("a.tar"), options)
 }
 
-fn scanned(archive: Tarball) -> Scanned {
+pub fn scanned(archive: Tarball) -> Scanned {
     scan_bytes(&archive.end(), &TarOptions::default()).unwrap()
 }
 
@@ -35,15 +35,15 @@ fn metadata(scanned: &Scanned, path: &str) -> Metadata {
     scanned.tree.metadata(find(scanned, path))
 }
 
-fn kind(scanned: &Scanned, path: &str) -> FileKind {
+pub fn kind(scanned: &Scanned, path: &str) -> FileKind {
     scanned.tree.kind(find(scanned, path))
 }
 
-fn target<'s>(scanned: &'s Scanned, path: &str) -> Option<&'s [u8]> {
+pub fn target<'s>(scanned: &'s Scanned, path: &str) -> Option<&'s [u8]> {
     scanned.tree.link_target(find(scanned, path))
 }
 
-fn contents(scanned: &Scanned, path: &str) -> Vec<u8> {
+pub fn contents(scanned: &Scanned, path: &str) -> Vec<u8> {
     let content = scanned.tree.content(find(scanned, path), path.as_bytes()).unwrap();
     let mut bytes = vec![0; content.len_bytes() as usize];
     let reader = content.open().unwrap();
@@ -180,29 +180,17 @@ fn what_extraction_refuses_is_refused_by_name() {
         |name: &str, letter, link: &str| Tarball::default().file("f", b"x").member(name, letter, link).end();
     let long_name = format!("SCHILY.xattr.user.{}", "a".repeat(251));
     for (archive, wanted) in [
-        (one("a/../b", b'0', ""), "'a/../b': a path with '..'"),
+        (one("a/../../b", b'0', ""), "'a/../../b': a path that '..' leads out of the archive"),
         (one("f/x", b'0', ""), "'f/x': it is below 'f', no directory"),
-        (
-            Tarball::default().member("l", b'2', "/etc").member("l/x", b'0', "").end(),
-            "'l/x': it is below 'l', a symb",
-        ),
         (one("x", b'1', "missing"), "'x': a hard link to 'missing', which is not before it"),
         (one("x", b'1', "x"), "'x': a hard link to 'x', which is not before it"),
         (one("x", b'1', "./"), "'x': a hard link to './', a directory"),
-        (one("x", b'1', "../f"), "'x': a hard link to '../f': a path with '..'"),
+        (one("x", b'1', "../f"), "'x': a hard link to '../f': a path that '..' leads out"),
         (one("x", b'1', ""), "'x': a hard link to '': it has no name"),
         (one("", b'0', ""), "'': it has no name"),
         (one("./", b'2', "f"), "'./': the root would be no directory"),
         (one("x", b'2', ""), "'x': an empty link"),
         (one("x", b'Z', ""), "'x': a member of the unknown type 'Z'"),
-        (
-            Tarball::default().file("d/x", b"").file("d", b"").end(),
-            "'d': a directory that is not empty has this",
-        ),
-        (
-            Tarball::default().file("f", b"").member("d/x", b'5', "").member("d", b'1', "f").end(),
-            "'d': a directory th",
-        ),
         (Tarball::default().long(b'L', &[b'n'; 256]).file("x", b"").end(), "a name of more than 255 bytes"),
         (
             Tarball::default().long(b'L', &b"n/".repeat(2100)).file("x", b"").end(),
@@ -239,15 +227,15 @@ fn what_extraction_refuses_is_refused_by_name() {
         ),
         (
             Tarball::default().pax(b'x', &[("size", b"9223372036854775807")]).file("x", b"").end(),
-            "'x': the archive is cut",
+            "'x': its header claims 9223372036854775807 bytes; up to 2^47",
         ),
         (
-            Tarball::default().raw(Tarball::header(b"x", b'0', 1 << 63), |_| {}).end(),
+            Tarball::default().raw(Tarball::header(b"x", b'0', 1 << 47), |_| {}).end(),
             "'x': the archive is cut off",
         ),
         (
             Tarball::default().raw(Tarball::header(b"x", b'0', u64::MAX), |_| {}).end(),
-            "'x': the archive is cut off",
+            "'x': its header claims 18446744073709551615 bytes; up to 2^47",
         ),
         (
             Tarball::default().pax(b'x', &[(long_name.as_str(), b"")]).file("x", b"").end(),
@@ -256,14 +244,6 @@ fn what_extraction_refuses_is_refused_by_name() {
         (
             Tarball::default().raw(Tarball::header(b"x", b'x', 2 << 20), |_| {}).end(),
             "an extended header of 2097152",
-        ),
-        (
-            [
-                Tarball::default().file("a", b"").end()[..1024].to_vec(),
-                Tarball::default().file("b", b"").end(),
-            ]
-            .concat(),
-            "'a': a single block of zeroes follows",
         ),
         ([Tarball::default().file("a", b"").0, vec![7; 512]].concat(), "'a': byte 512 after it is no header"),
         (Vec::new(), "'/': the archive is cut off"),

@@ -12,19 +12,33 @@ use std::ops::ControlFlow;
 
 /// An archive with all kinds of headers, without its end.
 fn archive() -> Tarball {
-    Tarball::default()
-        .pax(b'g', &[("comment", b"global")])
-        .member("d/", b'5', "")
-        .long(b'L', &[b'n'; 200])
-        .file("short", &[b'x'; 700])
-        .pax(b'x', &[("path", b"d/pax"), ("mtime", b"1.5"), ("SCHILY.xattr.user.a", b"b")])
-        .file("short", b"y")
-        .member("link", b'1', "d/pax")
-        .pax(b'x', &[("GNU.sparse.map", b"512,512,4096,1"), ("GNU.sparse.size", b"9999")])
-        .file("sparse", &[b's'; 513])
-        .raw(old_sparse(0o20000, &[(512, 512)], true), |_| {})
-        .data(&continuation(&[(1024, 512)]))
-        .data(&[b'o'; 1024])
+    members().into_iter().fold(Tarball::default(), |archive, add| add(archive))
+}
+
+/// Functions that add the members of the archive, in order.
+fn members() -> Vec<fn(Tarball) -> Tarball> {
+    vec![
+        |archive| archive.pax(b'g', &[("comment", b"global")]),
+        |archive| archive.member("d/", b'5', ""),
+        |archive| archive.long(b'L', &[b'n'; 200]).file("short", &[b'x'; 700]),
+        |archive| {
+            archive
+                .pax(b'x', &[("path", b"d/pax"), ("mtime", b"1.5"), ("SCHILY.xattr.user.a", b"b")])
+                .file("short", b"y")
+        },
+        |archive| archive.member("link", b'1', "d/pax"),
+        |archive| {
+            archive
+                .pax(b'x', &[("GNU.sparse.map", b"512,512,4096,1"), ("GNU.sparse.size", b"9999")])
+                .file("sparse", &[b's'; 513])
+        },
+        |archive| {
+            archive
+                .raw(old_sparse(0o20000, &[(512, 512)], true), |_| {})
+                .data(&continuation(&[(1024, 512)]))
+                .data(&[b'o'; 1024])
+        },
+    ]
 }
 
 /// A header of GNU's old sparse form.
@@ -51,18 +65,45 @@ fn continuation(map: &[(u64, u64)]) -> [u8; 512] {
     block
 }
 
+/// Only the end of a member can be the end of an archive without its mark.
 #[test]
-fn an_archive_that_is_cut_off_anywhere_is_refused() {
+fn an_archive_that_is_cut_off_within_a_member_is_refused() {
     let whole = archive().end();
     let end = whole.len() - 1024;
-    assert!(scan_bytes(&whole, &TarOptions::default()).is_ok());
-    for cut in (0..end + 512).step_by(7).chain((0..end + 512).step_by(512)) {
+    let mut so_far = Tarball::default();
+    let ends = members().into_iter().map(|add| {
+        so_far = add(std::mem::take(&mut so_far));
+        so_far.0.len()
+    });
+    let ends: Vec<usize> = ends.collect();
+    let note = |cut: usize| scan_bytes(&whole[..cut], &TarOptions::default()).unwrap().notes.concat();
+    assert_eq!(note(whole.len()), "");
+    for cut in (0..end).step_by(7).chain((0..end).step_by(512)).filter(|cut| !ends.contains(cut)) {
         let message = refusal(&whole[..cut]);
         assert!(message.contains("cut off"), "{cut}: {message}");
     }
-    for cut in end + 512..=whole.len() {
-        assert!(scan_bytes(&whole[..cut], &TarOptions::default()).is_ok(), "{cut}");
+    for cut in ends.into_iter().chain(end..end + 512) {
+        assert!(note(cut).contains("ends without blocks of zeroes"), "{cut}");
     }
+    assert!(note(end + 512).contains("ends with one block of zeroes in place of two"));
+    (end + 513..whole.len()).for_each(|cut| assert_eq!(note(cut), "", "{cut}"));
+}
+
+/// A link can lead through two thousand names, and an archive of a megabyte can have two thousand members below it.
+#[test]
+fn the_work_for_links_is_limited() {
+    let mut archive = Tarball::default().long(b'K', &b"./".repeat(2040)).member("l0", b'2', "");
+    for link in 1..=39 {
+        let target = [&b"./".repeat(2040)[..], format!("l{}", link - 1).as_bytes()].concat();
+        archive = archive.long(b'K', &target).member(&format!("l{link}"), b'2', "");
+    }
+    let below = |count: usize| {
+        (0..count).fold(archive.clone(), |archive, n| archive.file(&format!("l39/{n}"), b"")).end()
+    };
+    let few = scan_bytes(&below(40), &TarOptions::default()).unwrap();
+    assert!(few.tree.find(b"39").is_some());
+    let message = refusal(&below(2000));
+    assert!(message.contains("lead through too many names: the last one is 'l"), "{message}");
 }
 
 #[test]
