@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-/// What a test compares of a file.
+/// The properties of a file that a test compares.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
     /// Type of file, with the target of a link, the number of a device or the contents.

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Most archives that umoci unpacks: it takes a tenth of a second for each.
+/// Most archives that umoci unpacks besides those that are disputed: it takes a tenth of a second for each.
 const UNPACKED_MAX: usize = 100;
 
 /// Writes a blob, and returns its descriptor.
@@ -59,13 +59,16 @@ pub struct Layer {
     pub disputed: Option<String>,
 }
 
-/// Compares the images of layers with what umoci unpacks. A layer that umoci refuses is no failure, unless it is disputed.
+/// Compares the images of layers with the trees that umoci unpacks. A layer that umoci refuses is no failure: it refuses
+/// hard links of files to themselves, for example, which GNU tar passes over. But it has to decide most disputed ones.
 pub fn compare(layers: &[Layer]) {
     if Command::new("umoci").arg("--version").output().is_err() {
         return skipped!("archives of umoci: it is not installed");
     }
-    let mut unpacked = 0;
-    for Layer { bytes, found, shown, disputed } in layers.iter().take(UNPACKED_MAX) {
+    let disputed = layers.iter().filter(|layer| layer.disputed.is_some());
+    let others = layers.iter().filter(|layer| layer.disputed.is_none()).take(UNPACKED_MAX);
+    let (mut unpacked, mut refused) = (0, Vec::new());
+    for Layer { bytes, found, shown, disputed } in disputed.clone().chain(others) {
         let work = tempfile::tempdir().unwrap();
         let (layout, bundle) = (work.path().join("layout"), work.path().join("bundle"));
         fs::create_dir(&layout).unwrap();
@@ -73,15 +76,26 @@ pub fn compare(layers: &[Layer]) {
         let image = format!("{}:t", layout.display());
         let run =
             Command::new("umoci").args(["raw", "unpack", "--image", &image]).arg(&bundle).output().unwrap();
-        let disputed = disputed.as_deref().unwrap_or_default();
         if !run.status.success() {
-            let refusal = String::from_utf8_lossy(&run.stderr);
-            assert!(disputed.is_empty(), "{shown}tar differs: {disputed}umoci refuses it: {refusal}");
+            refused.extend(disputed.as_ref().map(|text| {
+                format!(
+                    "{shown}tar differs: {text}umoci refuses it: {}",
+                    String::from_utf8_lossy(&run.stderr)
+                )
+            }));
             continue;
         }
         unpacked += 1;
         let text = files::differences(&kinds(found), &kinds(&files::of_directory(&bundle, "")));
-        assert!(text.is_empty(), "{shown}umoci differs: {text}tar differs: {disputed}");
+        let of_tar = disputed.as_deref().unwrap_or("not");
+        assert!(text.is_empty(), "{shown}umoci differs: {text}tar differs: {of_tar}");
     }
+    let disputed = disputed.count();
+    println!(
+        "umoci unpacked {unpacked} of {}; of {disputed} disputed ones it refused {}",
+        layers.len(),
+        refused.len()
+    );
+    assert!(refused.len() <= 2 + disputed / 4, "{}", refused.concat());
     assert!(layers.len() < 20 || unpacked > 0, "umoci unpacked none of {}", layers.len());
 }
