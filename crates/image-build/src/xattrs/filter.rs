@@ -112,7 +112,7 @@ impl XattrFilter {
 
 fn is_host_label(name: &[u8]) -> bool {
     // Smack has several: SMACK64EXEC, SMACK64MMAP and others.
-    HOST_LABELS.iter().any(|label| name == *label) || name.starts_with(b"security.SMACK64")
+    HOST_LABELS.contains(&name) || name.starts_with(b"security.SMACK64")
 }
 
 /// The permissions of a file without its access list.

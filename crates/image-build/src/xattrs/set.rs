@@ -23,8 +23,8 @@ impl SetXattr {
         let Some((left, value)) = text.split_once('=') else {
             return Err(format!("'{text}' has no value; write NAME=VALUE, or PATTERN:NAME=VALUE"));
         };
-        let colons = left.match_indices(':').map(|(at, _)| at);
-        let colon = colons.filter(|at| prefixes::split(left[at + 1..].as_bytes()).is_some()).last();
+        let mut colons = left.rmatch_indices(':').map(|(at, _)| at);
+        let colon = colons.find(|at| prefixes::split(&left.as_bytes()[at + 1..]).is_some());
         let (pattern, name) = colon.map_or((None, left), |at| (Some(&left[..at]), &left[at + 1..]));
         let name = name.as_bytes();
         if matches!(name, acl::ACCESS | acl::DEFAULT) {
