@@ -52,14 +52,15 @@ impl<S: ByteSource> ByteSource for Section<S> {
 mod tests {
     use super::*;
     use crate::{Backing, MemoryBacking};
+    use std::sync::Arc;
 
     #[test]
     fn a_section_reads_the_bytes_of_its_source_and_ends_with_it() {
-        let medium = MemoryBacking::new(8192);
+        let medium = Arc::new(MemoryBacking::new(8192));
         let bytes: Vec<u8> = (0..8192u32).map(|n| (n * 7 / 3) as u8).collect();
         medium.write_at(0, &bytes).unwrap();
         for start in [0usize, 1, 512, 4096, 8191, 8192] {
-            let section = Section::new(&medium, start as u64).unwrap();
+            let section = Section::new(medium.clone(), start as u64).unwrap();
             let len = 8192 - start;
             assert_eq!(section.len_bytes(), len as u64);
             for (from, to) in [(0, len), (len / 3, len / 2), (len, len)] {
@@ -73,7 +74,7 @@ mod tests {
             }
         }
         for start in [8193, u64::MAX] {
-            assert!(matches!(Section::new(&medium, start), Err(BackingError::OutOfRange { .. })));
+            assert!(matches!(Section::new(medium.clone(), start), Err(BackingError::OutOfRange { .. })));
         }
     }
 }

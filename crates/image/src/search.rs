@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 /// Bytes that are read at a time.
 const STEP_BYTES: u64 = 1 << 20;
-/// Superblocks that are read at most.
-const TRIES_MAX: u32 = 64;
+/// Superblocks that are read at most. Each may claim 65535 devices.
+const TRIES_MAX: u32 = 16;
 /// Partitions of a GPT that are looked at.
 const PARTITIONS_MAX: u32 = 128;
 /// Lengths of sectors: a GPT counts in those of its disk.
@@ -164,8 +164,8 @@ mod tests {
             parts.push((count * 4096, &image));
             medium(1 << 20, &parts)
         };
-        assert_eq!(find_image(&with_bad(63), 1 << 20), Some(63 * 4096));
-        assert_eq!(find_image(&with_bad(64), 1 << 20), None);
+        assert_eq!(find_image(&with_bad(15), 1 << 20), Some(15 * 4096));
+        assert_eq!(find_image(&with_bad(u64::from(TRIES_MAX)), 1 << 20), None);
     }
 
     #[test]

@@ -4,7 +4,8 @@
 //! A failure prints the seed of its tree; `PAGEFOLD_SEED` begins with it. `PAGEFOLD_LONG` draws many more trees.
 
 use crate::random_tree::{
-    DIRECTORY, File, Files, Kinds, REGULAR, Random, SYMLINK, assert_same, draw, read, without_sockets, write,
+    DIRECTORY, File, Files, Kinds, REGULAR, Random, SYMLINK, assert_same, draw, read, refusal,
+    without_sockets, write,
 };
 use crate::support::walk::contents;
 use pagefold_image::extract::{ExtractOptions, extract};
@@ -38,11 +39,14 @@ fn random_trees_are_the_same_after_each_conversion() {
     let is_long = std::env::var_os("PAGEFOLD_LONG").is_some();
     let first = number("PAGEFOLD_SEED").unwrap_or(1);
     let end = first + if is_long { TREES_LONG } else { TREES };
+    let work = tempfile::tempdir().unwrap();
+    if let Some(why) = refusal(work.path(), rustix::process::geteuid().is_root()) {
+        return pagefold_testkit::skipped!("random_trees_are_the_same_after_each_conversion: {why}");
+    }
     let next = AtomicU64::new(first);
     std::thread::scope(|scope| {
         for _ in 0..THREADS {
             scope.spawn(|| {
-                let work = tempfile::tempdir().unwrap();
                 loop {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
                     if seed >= end {

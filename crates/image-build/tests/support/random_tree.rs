@@ -100,6 +100,26 @@ pub struct Kinds {
     pub sockets: bool,
 }
 
+/// The reason that trees cannot be made in this directory, such as that of a container without attributes or devices.
+pub fn refusal(directory: &Path, root: bool) -> Option<String> {
+    let file = directory.join("probe");
+    fs::write(&file, "").unwrap();
+    let names = if root { &["user.x", "trusted.x", "security.x"][..] } else { &["user.x"] };
+    let set =
+        names.iter().try_for_each(|name| rustix::fs::lsetxattr(&file, *name, b"x", XattrFlags::empty()));
+    fs::remove_file(&file).unwrap();
+    if let Err(e) = set {
+        return Some(format!("attributes cannot be set in {}: {e}", directory.display()));
+    }
+    if root {
+        let device = rustix::fs::makedev(1, 3);
+        let made = rustix::fs::mknodat(CWD, &file, FileType::CharacterDevice, Mode::RUSR, device);
+        made.map(|()| fs::remove_file(&file).unwrap()).err().map(|e| format!("devices cannot be made: {e}"))
+    } else {
+        None
+    }
+}
+
 /// A random tree.
 pub fn draw(random: &mut Random, kinds: Kinds) -> Files {
     let root = file(random, kinds, DIRECTORY);

@@ -5,7 +5,7 @@
 
 use crate::image_mount::MountSandbox;
 use crate::random_tree::{
-    Files, Kinds, REGULAR, Random, assert_same, difference, draw, read, without_sockets, write,
+    Files, Kinds, REGULAR, Random, assert_same, difference, draw, read, refusal, without_sockets, write,
 };
 use crate::support::{Ran, Sandbox, have};
 use pagefold_sys::rundir;
@@ -59,6 +59,12 @@ fn seeds() -> std::ops::Range<u64> {
     first..first + count
 }
 
+/// Whether trees cannot be made here; prints the reason.
+fn is_refused(test: &str, s: &Sandbox) -> bool {
+    let why = refusal(&s.path(""), rundir::effective_uid() == 0);
+    why.as_ref().inspect(|why| skipped!("{test}: {why}")).is_some()
+}
+
 /// The tree of a seed, in a directory.
 fn made(s: &Sandbox, seed: u64) -> (Files, PathBuf) {
     let random = &mut Random(seed);
@@ -76,6 +82,9 @@ fn random_trees_come_back_from_mounts_archives_and_extractions() {
     let test = "random_trees_come_back_from_mounts_archives_and_extractions";
     let Some(sandbox) = MountSandbox::new(test) else { return };
     let s = &sandbox.inner;
+    if is_refused(test, s) {
+        return;
+    }
     let mut without_kernel = None;
     for seed in seeds() {
         let what = |step: &str| format!("PAGEFOLD_SEED={seed}, {step}");
@@ -128,6 +137,9 @@ fn trees_are_right_or_named_where_calls_that_make_files_are_refused() {
         return skipped!("{test}: needs root");
     }
     let s = Sandbox::new();
+    if is_refused(test, &s) {
+        return;
+    }
     let xattrs = [libc::SYS_setxattr, libc::SYS_lsetxattr, libc::SYS_fsetxattr];
     let refused: [(&str, &[libc::c_long]); 5] = [
         ("openat2", &[libc::SYS_openat2]),
@@ -194,6 +206,9 @@ fn commands_work_or_name_the_call_where_newer_calls_are_refused() {
     let test = "commands_work_or_name_the_call_where_newer_calls_are_refused";
     let Some(sandbox) = MountSandbox::new(test) else { return };
     let s = &sandbox.inner;
+    if is_refused(test, s) {
+        return;
+    }
     let (files, directory) = made(s, 7);
     let [image, tar, to] = ["a.erofs", "a.tar", "to"].map(|name| s.path(name));
     let build = format!("image build -q {} {}", directory.display(), image.display());
@@ -281,6 +296,9 @@ fn random_trees_come_back_in_a_user_namespace() {
         return skipped!("{test}: user namespaces cannot be made here");
     }
     let s = Sandbox::new();
+    if is_refused(test, &s) {
+        return;
+    }
     for seed in seeds() {
         // A tree of one user, as the namespace has one id, and without devices and access lists of others.
         let random = &mut Random(seed);
