@@ -5,7 +5,7 @@
 //! id is noticed before a signal is sent.
 //!
 //! Some sandboxes refuse pidfd_open(2): old seccomp profiles, gVisor. There a process still knows its children, whose ids are
-//! theirs until it waits for them: see [`Lifeline`].
+//! theirs until it waits for them: see `Lifeline`.
 
 use crate::{SysError, failed, timer};
 use rustix::event::{PollFd, PollFlags, Timespec};
