@@ -76,6 +76,7 @@ pub mod layer;
 mod memory;
 mod owned_queue;
 mod queue;
+mod section;
 mod source;
 
 pub use buffer::{BUFFER_ALIGN_BYTES, BoundedBuffers, Buffer, Buffers, Demand};
@@ -85,6 +86,7 @@ pub use file::{Direct, FileBacking, FileOptions, Uring, open_for_reading};
 pub use memory::MemoryBacking;
 pub use owned_queue::OwnedQueue;
 pub use queue::{Completion, Operation, Queue, Request, SyncQueue};
+pub use section::Section;
 pub use source::{ByteSource, Prefetched};
 
 use std::sync::Arc;

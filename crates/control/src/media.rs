@@ -39,8 +39,11 @@ const BUCKETS: [&str; 3] = ["s3", "az", "gs"];
 /// An image with its devices, how they are verified, and how servers are asked for them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MediaConfig {
-    /// The image.
+    /// The file or object with the image.
     pub image: Location,
+    /// The byte of it at which the image begins, which ends with it.
+    #[serde(default)]
+    pub offset_bytes: u64,
     /// Its further devices, in the order of its device table.
     pub devices: Vec<Location>,
     /// The digests that all bytes must belong to; `None` if nothing is verified.
@@ -118,7 +121,7 @@ impl MediaConfig {
     /// An image in a file, without further devices, not verified.
     pub fn of(image: PathBuf) -> Self {
         let (image, remote) = (Location::File(image), RemoteConfig::default());
-        MediaConfig { image, devices: Vec::new(), verity: None, remote }
+        MediaConfig { image, offset_bytes: 0, devices: Vec::new(), verity: None, remote }
     }
 
     /// The image and its devices.
@@ -146,6 +149,11 @@ impl Location {
                 Location::Url(format!("{path}{suffix}{query}"))
             }
         }
+    }
+
+    /// Whether it is in a registry.
+    pub fn is_in_registry(&self) -> bool {
+        matches!(self, Location::Url(name) if has_scheme(name, &["oci"]))
     }
 
     /// The name for people, reports and state files: a URL without its query, which may be a signature, and without a

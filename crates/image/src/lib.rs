@@ -141,6 +141,7 @@ pub mod read;
 mod resolve;
 pub mod rules;
 pub mod runs;
+mod search;
 mod slot_cache;
 mod source;
 pub mod startup;
@@ -163,3 +164,4 @@ pub use image::{
 };
 pub use resolve::{Located, MAX_LINKS};
 pub use rules::Severity;
+pub use search::find_image;

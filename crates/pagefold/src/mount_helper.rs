@@ -230,6 +230,7 @@ mod tests {
                 "pagefold image mount -q --no-readahead -- oci://r/n:t m",
             ),
             ("mount.pagefold a m -s -o inode64,threads=2", "pagefold image mount -q --threads=2 -- a m"),
+            ("mount.pagefold a m -o ro,loop,offset=12345", "pagefold image mount -q --offset=12345 -- a m"),
             ("mount.pagefold -t fuse.x a m", "pagefold image mount -q -- a m"),
             ("pagefold image mount a m", "pagefold image mount a m"),
             ("pagefold image tar a -o b", "pagefold image tar a -o b"),

@@ -2,9 +2,9 @@
 //!
 //! A [`Folder`] is an open directory. Each file in it is made, and each directory opened, by a single name, which is
 //! checked to have no `/` and not to be `..`, and with `O_NOFOLLOW`, so the kernel refuses links instead of following them.
-//! (openat2(2) could open whole paths so, but a filter of system calls cannot see the mode that it gives new files.) New
-//! files are made exclusively: an existing file is refused. Metadata of a new file is set through its descriptor and never by
-//! its name, because others who may write to the directory can move another file to that name.
+//! (openat2(2) could open whole paths so, but a filter of system calls cannot see the mode that it gives new files, and
+//! sandboxes refuse it.) New files are made exclusively: an existing file is refused. Metadata of a new file is set through its
+//! descriptor and never by its name, because others who may write to the directory can move another file to that name.
 //!
 //! This module does not decide which files may be made.
 
@@ -220,12 +220,17 @@ impl Folder {
 
     /// Whether a directory in this one is the root of a mount.
     fn is_other_mount(&self, child: &OwnedFd) -> Result<bool, SysError> {
-        let stat = |fd| fs::statx(fd, c"", AtFlags::EMPTY_PATH, fs::StatxFlags::BASIC_STATS);
         let looking = "looking at the directory";
-        let (own, child) = (stat(&self.0).map_err(failed(looking))?, stat(child).map_err(failed(looking))?);
-        // Linux 5.8 says so; before, mounts of the same file system are not recognized.
-        let is_other = (own.stx_dev_major, own.stx_dev_minor) != (child.stx_dev_major, child.stx_dev_minor);
-        Ok(is_other || child.stx_attributes.contains(fs::StatxAttributes::MOUNT_ROOT))
+        let device = |fd| fs::fstat(fd).map(|stat| stat.st_dev).map_err(failed(looking));
+        if device(&self.0)? != device(child)? {
+            return Ok(true);
+        }
+        // Linux 5.8 says so; before, and where a sandbox refuses the call, mounts of the same file system are not recognized.
+        match fs::statx(child, c"", AtFlags::EMPTY_PATH, fs::StatxFlags::BASIC_STATS) {
+            Ok(stat) => Ok(stat.stx_attributes.contains(fs::StatxAttributes::MOUNT_ROOT)),
+            Err(Errno::NOSYS | Errno::PERM) => Ok(false),
+            Err(e) => Err(failed(looking)(e)),
+        }
     }
 
     /// Gives the owner of the directory the permissions to change it, where they lack.

@@ -3,9 +3,10 @@
 //! The child is a copy of a process with one thread, so it may allocate and take locks. It has copies of all descriptors, and
 //! its ends of sockets are closed by dropping them. Reference: fork(2), signal-safety(7).
 
+use crate::pidfd::Lifeline;
 use crate::respawn::Started;
 use crate::{SysError, failed};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
@@ -21,18 +22,25 @@ const ENDING_PAUSE: Duration = Duration::from_millis(1);
 ///
 /// Fails with EBUSY if this process has other threads: the child would have none of them, but the locks that they hold.
 pub fn fork(run: impl FnOnce() -> u8) -> Result<Started, SysError> {
+    fork_keeping(|_| run())
+}
+
+/// As [`fork`]. `run` gets the number of a descriptor that the child must not close, if there is one.
+fn fork_keeping(run: impl FnOnce(Option<RawFd>) -> u8) -> Result<Started, SysError> {
     has_one_thread("starting a process (fork)")?;
+    let lifeline = Lifeline::if_needed()?;
     // SAFETY: this is the only thread, so the child is a consistent copy of the process: no lock is held by a thread that
     // it does not have. It never returns from this block, so the caller's values are dropped once in each process at most.
     let pid = unsafe {
         let pid = libc::fork();
         if pid == 0 {
-            let code = catch_unwind(AssertUnwindSafe(run)).unwrap_or(PANICKED);
+            let kept = lifeline.map(|lifeline| lifeline.of_child().into_raw_fd());
+            let code = catch_unwind(AssertUnwindSafe(|| run(kept))).unwrap_or(PANICKED);
             libc::_exit(code.into());
         }
         pid
     };
-    Started::of_child(pid)
+    Started::of_child(pid, lifeline)
 }
 
 /// Fails with EBUSY if this process has other threads. The error begins with `what`.
@@ -51,8 +59,9 @@ pub(crate) fn has_one_thread(what: &str) -> Result<(), SysError> {
 /// As [`fork`], and closes all descriptors in the child but the standard ones and `keep`, which `run` gets: files, locks and
 /// connections of the parent end with the parent. `run` owns no other descriptor.
 pub fn fork_with(keep: Vec<OwnedFd>, run: impl FnOnce(Vec<OwnedFd>) -> u8) -> Result<Started, SysError> {
-    fork(move || {
-        let mut numbers: Vec<u32> = keep.iter().map(|fd| fd.as_raw_fd().unsigned_abs()).collect();
+    fork_keeping(move |kept| {
+        let numbers = keep.iter().map(AsRawFd::as_raw_fd).chain(kept);
+        let mut numbers: Vec<u32> = numbers.map(i32::unsigned_abs).collect();
         numbers.sort_unstable();
         let mut first = 3;
         for number in numbers.into_iter().chain([u32::MAX]) {

@@ -3,10 +3,15 @@
 //! A process id may belong to another process by the time that it is used. A [`Process`] is a descriptor of one process
 //! (pidfd). It is opened by id, and then the process's start time is compared with the recorded one, so that a reused
 //! id is noticed before a signal is sent.
+//!
+//! Some sandboxes refuse pidfd_open(2): old seccomp profiles, gVisor. There a process still knows its children, whose ids are
+//! theirs until it waits for them: see `Lifeline`.
 
 use crate::{SysError, failed, timer};
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::process::{Pid, PidfdFlags, Signal};
+use rustix::io::Errno;
+use rustix::pipe::PipeFlags;
+use rustix::process::{Pid, PidfdFlags, Signal, WaitId};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -57,6 +62,50 @@ fn state(stat: &str) -> Option<&str> {
 #[derive(Debug)]
 pub struct Process {
     fd: OwnedFd,
+    /// The id of a child whose descriptor is that of its [`Lifeline`], and no pidfd.
+    child: Option<Pid>,
+}
+
+/// A pipe whose other end only a child has, so that its end is that of the child: in place of a pidfd.
+#[derive(Debug)]
+pub(crate) struct Lifeline {
+    ours: OwnedFd,
+    childs: OwnedFd,
+}
+
+impl Lifeline {
+    /// Makes one for the next child, if pidfd_open(2) is refused.
+    pub(crate) fn if_needed() -> Result<Option<Self>, SysError> {
+        match rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty()) {
+            Err(Errno::NOSYS | Errno::PERM) => {
+                let made = rustix::pipe::pipe_with(PipeFlags::CLOEXEC);
+                let (ours, childs) = made.map_err(failed("making a pipe for a child process"))?;
+                Ok(Some(Lifeline { ours, childs }))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// The end that the child keeps as long as it lives.
+    pub(crate) fn of_child(self) -> OwnedFd {
+        self.childs
+    }
+
+    /// The child with this id, which has the other end.
+    pub(crate) fn process(self, pid: Pid) -> Process {
+        Process { fd: self.ours, child: Some(pid) }
+    }
+}
+
+/// The error of pidfd_open(2), with the name of the call if a sandbox refuses it.
+fn not_opened(what: String) -> impl FnOnce(Errno) -> SysError {
+    move |e| match e {
+        Errno::NOSYS | Errno::PERM => {
+            let needs = "a sandbox or a kernel before Linux 5.3 refuses pidfd_open, which this needs";
+            SysError::new(format!("{what}: {needs}"), e.raw_os_error())
+        }
+        e => SysError::new(what, e.raw_os_error()),
+    }
 }
 
 impl Process {
@@ -67,20 +116,24 @@ impl Process {
         };
         let fd = match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
             Ok(fd) => fd,
-            Err(rustix::io::Errno::SRCH) => return Ok(None),
-            Err(e) => {
-                return Err(SysError::new(format!("opening process {}", identity.pid), e.raw_os_error()));
-            }
+            Err(Errno::SRCH) => return Ok(None),
+            Err(e) => return Err(not_opened(format!("opening process {}", identity.pid))(e)),
         };
         // The descriptor is open now, so /proc describes this process or, if it has ended, a later one with this id.
-        Ok((Identity::of(identity.pid).as_ref() == Some(identity)).then_some(Process { fd }))
+        let process = Process { fd, child: None };
+        Ok((Identity::of(identity.pid).as_ref() == Some(identity)).then_some(process))
     }
 
     /// The child with this id, which nobody has waited for, or the calling process.
     pub(crate) fn of_pid(pid: Pid) -> Result<Self, SysError> {
-        let fd =
-            rustix::process::pidfd_open(pid, PidfdFlags::empty()).map_err(failed("opening a process"))?;
-        Ok(Process { fd })
+        let opened = rustix::process::pidfd_open(pid, PidfdFlags::empty());
+        let fd = opened.map_err(not_opened("opening a process".into()))?;
+        Ok(Process { fd, child: None })
+    }
+
+    /// Waits for the end of this process by its descriptor, or by the id of a child without one.
+    pub(crate) fn wait_id(&self) -> WaitId<'_> {
+        self.child.map_or(WaitId::PidFd(self.fd.as_fd()), WaitId::Pid)
     }
 
     /// Sends SIGTERM. Succeeds if the process has ended.
@@ -100,8 +153,13 @@ impl Process {
     }
 
     fn send_signal(&self, signal: Signal) -> Result<(), SysError> {
-        match rustix::process::pidfd_send_signal(&self.fd, signal) {
-            Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
+        let sent = match self.child {
+            // The id is the child's until somebody waits for it, after which callers do not signal it.
+            Some(pid) => rustix::process::kill_process(pid, signal),
+            None => rustix::process::pidfd_send_signal(&self.fd, signal),
+        };
+        match sent {
+            Ok(()) | Err(Errno::SRCH) => Ok(()),
             Err(e) => Err(failed("signalling a process")(e)),
         }
     }
@@ -115,7 +173,7 @@ impl Process {
             match rustix::event::poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], Some(&timeout)) {
                 Ok(0) => return Ok(false),
                 Ok(_) => return Ok(true),
-                Err(rustix::io::Errno::INTR) => {}
+                Err(Errno::INTR) => {}
                 Err(e) => return Err(failed("waiting for a process")(e)),
             }
         }
@@ -125,7 +183,7 @@ impl Process {
 /// A descriptor that another process has opened, and handed over.
 impl From<OwnedFd> for Process {
     fn from(fd: OwnedFd) -> Self {
-        Process { fd }
+        Process { fd, child: None }
     }
 }
 

@@ -1,12 +1,12 @@
 //! Starting a program from its open file, without allocating memory: for a process that must start a new server just
 //! when memory has run out.
 //!
-//! [`Program::new`] prepares the arguments; [`Program::start`] only makes system calls: fork(2), execveat(2),
+//! [`Program::new`] prepares the arguments; [`Program::start`] only makes system calls: fork(2), fexecve(3),
 //! pidfd_open(2). The program is that of the open file, whatever lies at its path by now.
 
 use crate::SysError;
-use crate::pidfd::Process;
-use rustix::process::{Pid, WaitId, WaitIdOptions};
+use crate::pidfd::{Lifeline, Process};
+use rustix::process::{Pid, WaitIdOptions};
 use std::ffi::{CString, c_char};
 use std::fs::{File, OpenOptions};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -71,29 +71,24 @@ impl Program {
                 libc::sigemptyset(&raw mut none);
                 libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
                 if libc::dup2(stdin.as_raw_fd(), 0) == 0 {
-                    libc::syscall(
-                        libc::SYS_execveat,
-                        file.as_raw_fd(),
-                        c"".as_ptr(),
-                        self.pointers.as_ptr(),
-                        environ,
-                        libc::AT_EMPTY_PATH,
-                    );
+                    // By execveat(2), or by a path in /proc where that does not exist.
+                    libc::fexecve(file.as_raw_fd(), self.pointers.as_ptr(), environ);
                 }
                 libc::_exit(127);
             }
             pid
         };
-        Started::of_child(pid)
+        Started::of_child(pid, None)
     }
 }
 
 impl Started {
-    /// The child that fork(2) has just returned.
-    pub(crate) fn of_child(pid: i32) -> Result<Self, SysError> {
+    /// The child that fork(2) has just returned, which has the other end of `lifeline`, if there is one.
+    pub(crate) fn of_child(pid: i32, lifeline: Option<Lifeline>) -> Result<Self, SysError> {
         let started = Pid::from_raw(pid).filter(|_| pid > 0);
         let pid = started.ok_or_else(|| SysError::last("starting a process (fork)"))?;
-        let process = Process::of_pid(pid).inspect_err(|_| {
+        let process = lifeline.map_or_else(|| Process::of_pid(pid), |lifeline| Ok(lifeline.process(pid)));
+        let process = process.inspect_err(|_| {
             // It is a child that nobody has waited for, so the id is its own.
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
             let _ = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty());
@@ -111,7 +106,7 @@ impl Started {
     pub fn wait(&self) -> End {
         let fd = self.process.as_fd();
         loop {
-            match rustix::process::waitid(WaitId::PidFd(fd), WaitIdOptions::EXITED) {
+            match rustix::process::waitid(self.process.wait_id(), WaitIdOptions::EXITED) {
                 Err(rustix::io::Errno::INTR) => {}
                 Ok(Some(status)) => {
                     let by_signal = status.terminating_signal().map(End::Signal);

@@ -1,21 +1,22 @@
 //! Reading a tree of files that others may change: never through a symbolic link, never outside of the tree.
 //!
-//! Paths are resolved below an open directory ([`Folder`]) by openat2(2), so the kernel refuses links instead of
-//! following them. The type of a file is read from the opened inode, and not by its name again. A device, a pipe or a socket is
-//! never opened for reading, because opening can wait or have side effects.
+//! Files are opened below an open directory ([`Folder`]), name by name and with `O_NOFOLLOW`, so the kernel refuses links
+//! instead of following them. openat2(2) could resolve whole paths so, but sandboxes refuse it: systemd's `RestrictSUIDSGID=`,
+//! systemd-nspawn, gVisor. The type of a file is read from the opened inode, and not by its name again. A device, a pipe or a
+//! socket is never opened for reading, because opening can wait or have side effects.
 //!
 //! This module does not decide what is read.
 
-use crate::beneath::Folder;
+use crate::beneath::{Folder, one_name};
 use crate::{SysError, failed};
-use rustix::fs::{self, FileType, Mode, OFlags, ResolveFlags, SeekFrom};
+use rustix::fs::{self, FileType, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 use std::fs::File;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-const RESOLVE: ResolveFlags =
-    ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
+/// The operation in the errors of opening a file.
+const OPENING: &str = "opening";
 /// Longest target of a link and longest list of attribute names, bytes; Linux has no longer ones.
 const LIST_LEN_MAX: usize = 64 << 10;
 
@@ -57,10 +58,17 @@ pub struct SourceStat {
 impl Folder {
     /// Returns the inode of a name in this directory, whatever it is. Only its existence is needed, no right to read it.
     pub fn source_file(&self, name: &[u8]) -> Result<SourceFile, SysError> {
+        self.open_inode(one_name(name, OPENING)?)
+    }
+
+    /// Returns the inode of this directory.
+    pub fn source_itself(&self) -> Result<SourceFile, SysError> {
+        self.open_inode(b".")
+    }
+
+    fn open_inode(&self, name: &[u8]) -> Result<SourceFile, SysError> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        // NO_SYMLINKS would refuse a link that is the last name.
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-        let opened = fs::openat2(self.as_fd(), name, flags, Mode::empty(), resolve);
+        let opened = fs::openat(self.as_fd(), name, flags, Mode::empty());
         opened.map(SourceFile).map_err(failed("opening the file"))
     }
 
@@ -76,7 +84,7 @@ impl Folder {
             }
             None => (self.as_fd(), path),
         };
-        let opened = fs::openat2(parent, name, flags, Mode::empty(), RESOLVE);
+        let opened = fs::openat(parent, one_name(name, OPENING)?, flags, Mode::empty());
         let file = File::from(opened.map_err(failed("opening the file"))?);
         let stat = fs::fstat(&file).map_err(failed("looking at the file"))?;
         match FileType::from_raw_mode(stat.st_mode) {
@@ -245,6 +253,14 @@ mod tests {
         assert!(folder.open_source(b"link/file").is_err() && folder.open_source(b"link").is_err());
         assert_eq!(stat(folder.open_source(b"d/file").unwrap()).unwrap().len_bytes, 1);
         assert!(folder.open_source(b"d").is_err());
+        for name in [&b"."[..], b"..", b"", b"d/file", b"/etc/passwd", b"d/../d"] {
+            assert_eq!(folder.source_file(name).unwrap_err().errno, libc::EINVAL);
+        }
+        for path in [&b".."[..], b"d/..", b"../d/file", b"d/../d/file", b"d/"] {
+            assert_eq!(folder.open_source(path).unwrap_err().errno, libc::EINVAL);
+        }
+        let own = stat(&folder).unwrap();
+        assert_eq!(folder.source_itself().unwrap().stat().unwrap().inode, own.inode);
     }
 
     #[test]

@@ -2,17 +2,19 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use pagefold_sys::fork::{die_with_parent, fork};
+use pagefold_sys::fork::{die_with_parent, fork, fork_with};
 use pagefold_sys::forkshared::ForkShared;
 use pagefold_sys::respawn::End;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 fn main() {
     // A panic of a child is expected; one of this process fails in any case.
-    let tests: [(&str, fn()); 4] = [
+    let tests: [(&str, fn()); 5] = [
         ("a_child_runs_a_function_and_returns_its_code", a_child_runs_a_function_and_returns_its_code),
         ("a_child_dies_with_its_parent", a_child_dies_with_its_parent),
+        ("children_are_known_where_pidfd_open_is_refused", children_are_known_where_pidfd_open_is_refused),
         ("memory_is_shared_with_a_child", memory_is_shared_with_a_child),
         ("a_process_with_threads_is_not_forked", a_process_with_threads_is_not_forked),
     ];
@@ -63,6 +65,34 @@ fn a_child_dies_with_its_parent() {
     assert_eq!(parent.wait(), End::Signal(9));
     // The end of the child has closed its end of the socket.
     assert_eq!(ours.read(&mut [0]).unwrap(), 0);
+}
+
+/// In a child, which has the filter of system calls.
+fn children_are_known_where_pidfd_open_is_refused() {
+    for errno in [libc::EPERM, libc::ENOSYS] {
+        let sandboxed = fork(|| {
+            pagefold_testkit::seccomp::fail(libc::SYS_pidfd_open, errno);
+            a_child_runs_a_function_and_returns_its_code();
+            a_child_dies_with_its_parent();
+            a_child_ends_when_it_is_asked_to();
+            0
+        });
+        assert_eq!(sandboxed.unwrap().wait(), End::Code(0), "{errno}");
+    }
+    a_child_ends_when_it_is_asked_to();
+}
+
+fn a_child_ends_when_it_is_asked_to() {
+    let (mut ours, theirs) = UnixStream::pair().unwrap();
+    let child = fork_with(vec![theirs.into()], |fds| {
+        let mut socket = UnixStream::from(fds.into_iter().next().unwrap());
+        u8::from(socket.read_exact(&mut [0]).is_err()) + 2
+    });
+    let child = child.unwrap();
+    assert!(!child.process.wait(Duration::from_millis(20)).unwrap());
+    ours.write_all(b"a").unwrap();
+    assert!(child.process.wait(Duration::from_secs(60)).unwrap());
+    assert_eq!(child.wait(), End::Code(2));
 }
 
 fn memory_is_shared_with_a_child() {

@@ -152,8 +152,10 @@ pub struct ImageReport {
     pub blocks: u64,
     /// Inodes.
     pub inodes: u64,
-    /// Length of the image and its devices.
+    /// Length of the image, to the end of its file, and of its devices.
     pub media_bytes: u64,
+    /// The byte of the file at which the image begins (`--offset`).
+    pub offset_bytes: u64,
     /// Further devices.
     pub devices: usize,
     /// Features of the format.

@@ -14,6 +14,9 @@ pub struct MountReport {
     #[serde(with = "crate::path")]
     #[cfg_attr(feature = "schema", schemars(with = "crate::path::PathForm"))]
     pub image: PathBuf,
+    /// The byte of the file at which the image begins (`--offset`).
+    #[serde(default)]
+    pub offset_bytes: u64,
     /// Where it is mounted.
     #[serde(with = "crate::path")]
     #[cfg_attr(feature = "schema", schemars(with = "crate::path::PathForm"))]

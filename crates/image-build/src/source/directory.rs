@@ -85,7 +85,7 @@ pub fn scan_watched(path: &Path, options: &DirectoryOptions, on_entry: &mut OnEn
     let failed = |e: SysError| BuildError::source(path, e.into());
     let root = Folder::open(path).map_err(failed)?;
     let stat = source_tree::stat(&root).map_err(failed)?;
-    let handle = root.source_file(b".").map_err(failed)?;
+    let handle = root.source_itself().map_err(failed)?;
     let mut scan = Scan {
         root: Arc::new(Root {
             folder: root,

@@ -6,6 +6,9 @@ mod build;
 #[path = "../support/built.rs"]
 mod built;
 mod oracles;
+#[path = "../support/random_tree.rs"]
+mod random_tree;
+mod random_trees;
 mod set_id;
 #[path = "../../../image/tests/support/source.rs"]
 mod source;

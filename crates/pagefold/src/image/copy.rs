@@ -1,6 +1,6 @@
 //! `image copy`: copies an image from a server into a file, verified as a whole.
 
-use super::open::{RemoteArgs, Then, VerityArgs, media_config, open_media};
+use super::open::{OffsetArgs, RemoteArgs, Then, VerityArgs, media_config, open_media};
 use super::target::{Output, Target};
 use crate::cli::output;
 use crate::cli::progress::Bar;
@@ -26,6 +26,8 @@ pub struct CopyArgs {
     /// s3://bucket/key, az://container/blob, gs://bucket/object, or oci://registry/name:tag
     #[arg(value_name = "IMAGE", value_hint = ValueHint::AnyPath)]
     pub image: Location,
+    #[command(flatten)]
+    pub offset: OffsetArgs,
     /// The file to write
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub file: PathBuf,
@@ -47,7 +49,7 @@ pub fn run(args: &CopyArgs) -> Result<()> {
     }
     // The file stands first: it blocks signals, which threads would receive.
     let target = Target::open_image(&args.file)?;
-    let config = media_config(&args.image, &[], &args.verity, &args.remote)?;
+    let config = args.offset.with(media_config(&args.image, &[], &args.verity, &args.remote)?)?;
     let Sources { image, blobs, .. } = open_media(&config, DEFAULT_MEMORY_BYTES, Then::Copies)?;
     let hash = copy(args, &*image, &target)?;
     let (len_bytes, blob) = (image.len_bytes(), blobs.first());

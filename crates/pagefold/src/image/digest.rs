@@ -1,6 +1,6 @@
 //! `image digest`: computes the fs-verity digest of an image, and writes its Merkle tree.
 
-use super::open::{RemoteArgs, Then, ThreadsArgs, open_media};
+use super::open::{OffsetArgs, RemoteArgs, Then, ThreadsArgs, open_media};
 use super::target::{Output, Target};
 use crate::cli::output;
 use crate::cli::progress::Bar;
@@ -27,6 +27,8 @@ pub struct DigestArgs {
     /// The image: a file, a block device, or a URL of http:// or https://
     #[arg(value_name = "IMAGE", value_hint = ValueHint::AnyPath)]
     pub image: Location,
+    #[command(flatten)]
+    pub offset: OffsetArgs,
     /// File to write the Merkle tree to [default: IMAGE.verity; none for a URL]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub out_merkle_tree: Option<PathBuf>,
@@ -91,7 +93,8 @@ fn write_tree(args: &DigestArgs, path: &Path) -> Result<(Descriptor, Option<u64>
 /// Computes the digest; the blocks of the tree go to `target`.
 fn compute(args: &DigestArgs, target: Option<&Target>) -> Result<Descriptor> {
     let remote = args.remote.config(std::iter::once(&args.image))?;
-    let config = MediaConfig { image: args.image.clone(), devices: Vec::new(), verity: None, remote };
+    let (image, devices) = (args.image.clone(), Vec::new());
+    let config = args.offset.with(MediaConfig { image, offset_bytes: 0, devices, verity: None, remote })?;
     let Sources { image: source, blobs, .. } = open_media(&config, DEFAULT_MEMORY_BYTES, Then::Copies)?;
     let blob = blobs.into_iter().find(|blob| !blob.is_verified);
     let hashed = blob.as_ref().map(|blob| Arc::new(HashedSource::new(blob.source.clone())));

@@ -87,6 +87,7 @@ pub struct MountArgs {
 pub fn run(args: &MountArgs) -> Result<()> {
     let config = config(args)?;
     if args.kernel {
+        refuse_offset(&config.media)?;
         return kernel::run(&config, args.trusted, args.assume_local);
     }
     let signals = Termination::listen()?;
@@ -110,6 +111,18 @@ pub fn run(args: &MountArgs) -> Result<()> {
     match args.foreground {
         false => started.detach().map(|_| ()).inspect_err(|_| clean_up(&runtime)),
         true => serve_in_foreground(&runtime, &dir, started, &signals),
+    }
+}
+
+/// Fails if the image is a part of a file: the kernel mounts whole ones.
+fn refuse_offset(media: &MediaConfig) -> Result<()> {
+    let (offset, image) = (media.offset_bytes, &media.image);
+    match offset {
+        0 => Ok(()),
+        _ => Err(CliError::usage(format!(
+            "--kernel mounts whole files and devices; attach the image with 'losetup --read-only --offset {offset} --find \
+             --show {image}' and mount the loop device, or mount it without --kernel"
+        ))),
     }
 }
 

@@ -32,6 +32,8 @@ pub struct MediaArgs {
     /// s3://bucket/key, az://container/blob, gs://bucket/object, or oci://registry/name:tag
     #[arg(value_name = "IMAGE", value_hint = ValueHint::AnyPath)]
     pub image: Location,
+    #[command(flatten)]
+    pub offset: OffsetArgs,
     /// A further device of an image on several devices. Can be repeated, in the order of the image's device table
     #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
     pub device: Vec<Location>,
@@ -39,6 +41,15 @@ pub struct MediaArgs {
     pub verity: VerityArgs,
     #[command(flatten)]
     pub remote: RemoteArgs,
+}
+
+/// The place of an image in a larger file.
+#[derive(Debug, Args)]
+pub struct OffsetArgs {
+    /// Byte at which the image begins, in a larger file. Such as a container, the image of a disk with partitions, firmware or a
+    /// self-extracting program; the error about a file that does not begin with an image names the byte if it finds one
+    #[arg(long, value_name = "SIZE", default_value = "0", hide_default_value = true)]
+    pub offset: String,
 }
 
 /// The digests of an image and its devices.
@@ -113,7 +124,26 @@ impl ImageArgs {
 impl MediaArgs {
     /// The media to open, with the paths as they were typed.
     pub fn config(&self) -> Result<MediaConfig> {
-        media_config(&self.image, &self.device, &self.verity, &self.remote)
+        let config = media_config(&self.image, &self.device, &self.verity, &self.remote)?;
+        self.offset.with(config)
+    }
+}
+
+impl OffsetArgs {
+    /// The offset, bytes.
+    pub fn bytes(&self) -> Result<u64> {
+        values::bytes("--offset", &self.offset)
+    }
+
+    /// The media, with an image that begins here.
+    pub fn with(&self, media: MediaConfig) -> Result<MediaConfig> {
+        let offset_bytes = self.bytes()?;
+        // The digest in the manifest is that of the whole object.
+        if offset_bytes > 0 && media.image.is_in_registry() {
+            let what = format!("--offset is not for images in registries, such as '{}'", media.image);
+            return Err(CliError::usage(what));
+        }
+        Ok(MediaConfig { offset_bytes, ..media })
     }
 }
 
@@ -127,7 +157,7 @@ pub fn media_config(
     let verity = verity.config();
     let trees = verity.iter().flat_map(|verity| &verity.trees);
     let remote = remote.config(std::iter::once(image).chain(devices).chain(trees))?;
-    Ok(MediaConfig { image: image.clone(), devices: devices.to_vec(), verity, remote })
+    Ok(MediaConfig { image: image.clone(), offset_bytes: 0, devices: devices.to_vec(), verity, remote })
 }
 
 impl RemoteArgs {
@@ -208,11 +238,12 @@ pub fn open_image(
     read_ahead: ReadAhead,
     then: Then<'_>,
 ) -> Result<(Image, WholeCheck)> {
-    let Sources { image, devices, blobs, memory_bytes, .. } = open_media(media, memory_bytes, then)?;
+    let Sources { image, beginning, devices, blobs, memory_bytes, .. } =
+        open_media(media, memory_bytes, then)?;
     let whole = WholeCheck::of(blobs)?;
     let options =
         Options { memory_bytes, read_ahead, cache_full_reads: false, devices, ..Options::default() };
-    let image = Image::open(image, options);
+    let image = Image::open(image, options).map_err(|e| beginning.explain(e));
     Ok((image.map_err(|e| image_failure(format_args!("'{}'", media.image), &e))?, whole))
 }
 

@@ -21,6 +21,8 @@ use std::path::Path;
 pub struct Overview<'a> {
     pub image: &'a Image,
     pub stats: &'a TreeStats,
+    /// The byte of the file at which the image begins.
+    pub offset_bytes: u64,
 }
 
 impl Overview<'_> {
@@ -108,6 +110,7 @@ impl Overview<'_> {
             blocks: superblock.blocks,
             inodes: superblock.inos,
             media_bytes: self.image.media_bytes(),
+            offset_bytes: self.offset_bytes,
             devices: superblock.devices.len(),
             features: FeaturesReport { required, ignorable, unknown_bits },
             kernel: self.kernel().to_string(),
@@ -141,6 +144,9 @@ impl Overview<'_> {
         page.row("label", &or_dash(escaped(superblock.volume_name())));
         page.row("uuid", &uuid(&superblock.uuid));
         page.row("built", &built(self.image).map_or("-".into(), |s| format!("{} UTC", time_text(s))));
+        if self.offset_bytes > 0 {
+            page.row("begins at", &format!("byte {} of the file", self.offset_bytes));
+        }
         page.row("size", &Human(self.image.media_bytes()).to_string());
         page.row("block", &Human(u64::from(superblock.block_bytes())).to_string());
         page.row("features", &or_dash(needed.join(", ")));

@@ -51,7 +51,8 @@ pub fn run(args: &ShowArgs) -> Result<()> {
     }
     let stats = TreeStats::of_image(&image, &Limits::default());
     let stats = stats.map_err(|e| args.image.failure(&e))?;
-    let overview = Overview { image: &image, stats: &stats };
+    let offset_bytes = args.image.media.offset.bytes()?;
+    let overview = Overview { image: &image, stats: &stats, offset_bytes };
     match args.json {
         true => output::json(&overview.json())?,
         false => output::text(&overview.text(&args.image.media.image.name(), style::stdout_colours()))?,

@@ -75,6 +75,9 @@ fn text(report: &MountReport) -> String {
     let mut text = String::new();
     let mut row = |name: &str, value: &str| text.push_str(&format!("{name:<20}{value}\n"));
     row("image", &report.image.display().to_string());
+    if report.offset_bytes > 0 {
+        row("begins at", &format!("byte {} of the file", report.offset_bytes));
+    }
     row("mounted on", &report.mount_point.display().to_string());
     let (pid, transport) = (report.server.pid, &report.transport);
     row("server", &format!("process {pid}, {} threads, requests through {transport}", report.threads));

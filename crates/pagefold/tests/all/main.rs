@@ -38,6 +38,7 @@ mod image_layers;
 mod image_limits;
 mod image_mount;
 mod image_mounts;
+mod image_offset;
 mod image_pairs;
 mod image_proxies;
 mod image_remote;
@@ -55,5 +56,8 @@ mod json;
 mod keeper;
 mod odd_paths;
 mod output;
+#[path = "../../../image-build/tests/support/random_tree.rs"]
+mod random_tree;
+mod random_trees;
 #[path = "../support/mod.rs"]
 mod support;

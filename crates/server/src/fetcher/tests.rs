@@ -105,6 +105,7 @@ fn http_server() -> String {
 fn served(url: String) -> (Fetcher, Vec<UnixStream>, std::thread::JoinHandle<()>) {
     let remote = RemoteConfig { timeout_ms: 5000, ..RemoteConfig::default() };
     let config = MediaConfig {
+        offset_bytes: 0,
         image: Location::Url(url),
         devices: vec![Location::File("/file".into())],
         verity: None,

@@ -247,8 +247,11 @@ pub fn starter(
 
 /// A file in memory with these contents.
 fn memory_file(contents: &[u8]) -> std::io::Result<File> {
-    let file = rustix::fs::memfd_create("pagefold-start", rustix::fs::MemfdFlags::CLOEXEC)?;
-    let mut file = File::from(file);
+    let made = rustix::fs::memfd_create("pagefold-start", rustix::fs::MemfdFlags::CLOEXEC);
+    let mut file = File::from(made.map_err(|e| {
+        let e = std::io::Error::from(e);
+        std::io::Error::new(e.kind(), format!("creating a file in memory (memfd_create): {e}"))
+    })?);
     file.write_all(contents)?;
     Ok(file)
 }

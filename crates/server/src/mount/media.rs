@@ -5,10 +5,12 @@
 //! [`Media::connect`] lets the fetcher ask servers, reads the beginnings of Merkle trees and compares them with the digests.
 
 mod errors;
+mod offset;
 pub(crate) mod stores;
 mod whole;
 
 pub use errors::verity_exit;
+pub use offset::Beginning;
 pub use pagefold_remote::whole::{HashedSource, WholeHash};
 pub use stores::store_settings;
 pub use whole::Blob;
@@ -44,6 +46,8 @@ pub struct Media {
     /// The image, then its devices.
     media: Vec<Medium>,
     salt: Salt,
+    /// The byte of the first medium at which the image begins.
+    offset_bytes: u64,
 }
 
 /// Files that are open already, by their paths.
@@ -102,6 +106,8 @@ struct Verity {
 pub struct Sources {
     /// The image.
     pub image: Arc<dyn ByteSource>,
+    /// The file or object that the image is in.
+    pub beginning: Beginning,
     /// Its further devices.
     pub devices: Vec<Arc<dyn ByteSource>>,
     /// Those of the sources, and of the Merkle trees, that are on servers: for their versions.
@@ -136,21 +142,29 @@ impl Media {
             Ok(Medium { source, verity })
         };
         let media = config.all().enumerate().map(open).collect::<Result<Vec<_>>>()?;
-        Ok(Media { media, salt })
+        Ok(Media { media, salt, offset_bytes: config.offset_bytes })
     }
 
     /// Lets the fetcher of the configuration ask the servers for what is on them, and returns the sources, verified if there
     /// are digests. Fails if a tree does not belong to its digest. A part of `memory_bytes` is for ranges that servers sent.
     pub fn connect(self, memory_bytes: u64, fetcher: Option<&Arc<Fetcher>>) -> Result<Sources> {
-        let Media { media, salt } = self;
-        let mut connector = Connector { fetcher, remote: Vec::new(), blobs: Vec::new(), notes: Vec::new() };
+        let Media { media, salt, offset_bytes } = self;
+        let mut connector = Connector {
+            fetcher,
+            offset_bytes,
+            beginning: None,
+            remote: Vec::new(),
+            blobs: Vec::new(),
+            notes: Vec::new(),
+        };
         let sources =
             media.into_iter().enumerate().map(|(number, medium)| connector.connect(number, medium, &salt));
         let mut sources = sources.collect::<Result<Vec<_>>>()?;
         let image = sources.remove(0);
-        let Connector { remote, blobs, notes, .. } = connector;
+        let Connector { beginning, remote, blobs, notes, .. } = connector;
+        let beginning = beginning.ok_or_else(|| CliError::failed("no image was opened"))?;
         let memory_bytes = memory_bytes.saturating_sub(fetcher.map_or(0, |fetcher| fetcher.memory_bytes()));
-        Ok(Sources { image, devices: sources, remote, blobs, notes, memory_bytes })
+        Ok(Sources { image, beginning, devices: sources, remote, blobs, notes, memory_bytes })
     }
 }
 
@@ -180,6 +194,8 @@ impl From<CliError> for NotOpened {
 /// Makes sources of locations on servers, which a fetcher reads, and verifies.
 struct Connector<'f> {
     fetcher: Option<&'f Arc<Fetcher>>,
+    offset_bytes: u64,
+    beginning: Option<Beginning>,
     remote: Vec<Arc<FetchedSource>>,
     blobs: Vec<Blob>,
     notes: Vec<String>,
@@ -260,13 +276,20 @@ impl Connector<'_> {
 
     /// Opens the image, a device or a tree of this number.
     fn open_object(&mut self, source: &Opened, number: usize, is_tree: bool) -> Result<Arc<dyn ByteSource>> {
-        if let Some(file) = &source.file {
-            return Ok(file.clone());
+        let opened = match &source.file {
+            Some(file) => file.clone(),
+            None => {
+                let fetcher = self.fetcher.ok_or_else(|| CliError::failed("no fetcher was started"))?;
+                let source = Arc::new(FetchedSource::open(fetcher, ObjectId { medium: number, is_tree })?);
+                self.remote.push(source.clone());
+                source
+            }
+        };
+        if number > 0 || is_tree {
+            return Ok(opened);
         }
-        let fetcher = self.fetcher.ok_or_else(|| CliError::failed("no fetcher was started"))?;
-        let source = Arc::new(FetchedSource::open(fetcher, ObjectId { medium: number, is_tree })?);
-        self.remote.push(source.clone());
-        Ok(source)
+        self.beginning = Some(Beginning::new(opened.clone(), self.offset_bytes, &source.location));
+        offset::section(opened, self.offset_bytes, &source.location)
     }
 }
 

@@ -336,7 +336,7 @@ struct Opened {
 }
 
 fn open_image(config: &MountConfig, media: Media, fetcher: Option<&Arc<Fetcher>>) -> Result<Opened> {
-    let Sources { image, devices, remote, notes, memory_bytes, .. } =
+    let Sources { image, beginning, devices, remote, notes, memory_bytes, .. } =
         media.connect(config.memory_bytes, fetcher)?;
     let options = Options {
         memory_bytes,
@@ -348,6 +348,7 @@ fn open_image(config: &MountConfig, media: Media, fetcher: Option<&Arc<Fetcher>>
         ..Options::default()
     };
     let image = Image::open(image, options).map_err(|e| {
+        let e = beginning.explain(e);
         let failure = failure_of(config, &e);
         match (e, config.memory_bytes - memory_bytes) {
             (ImageError::TooLittleMemory { .. }, bytes @ 1..) => {

@@ -58,6 +58,7 @@ pub fn report(session: &MountSession) -> MountReport {
     let amplification = (reads.asked_bytes > 0).then(|| read_bytes as f64 / reads.asked_bytes as f64);
     MountReport {
         image: config.media.image.name(),
+        offset_bytes: config.media.offset_bytes,
         mount_point: config.mount_point.clone(),
         server: ServerReport::of_this_process(),
         threads: session.threads,

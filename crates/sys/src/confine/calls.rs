@@ -63,7 +63,7 @@ const ALLOWED: &[libc::c_long] = &numbers! {
     SYS_read SYS_write SYS_readv SYS_writev SYS_pread64 SYS_pwrite64 SYS_preadv SYS_pwritev SYS_preadv2 SYS_pwritev2
     SYS_lseek SYS_close SYS_close_range SYS_fstat SYS_newfstatat SYS_statx SYS_statfs SYS_fstatfs SYS_dup
     SYS_dup3 SYS_pipe2 SYS_eventfd2 SYS_epoll_create1 SYS_epoll_ctl SYS_epoll_pwait SYS_ppoll SYS_pselect6
-    SYS_openat SYS_openat2 SYS_readlinkat SYS_faccessat SYS_faccessat2 SYS_getdents64 SYS_getcwd SYS_umask SYS_flock
+    SYS_openat SYS_readlinkat SYS_faccessat SYS_faccessat2 SYS_getdents64 SYS_getcwd SYS_umask SYS_flock
     SYS_fsync SYS_fdatasync SYS_sync_file_range SYS_fallocate SYS_ftruncate SYS_fadvise64 SYS_readahead
     SYS_copy_file_range SYS_sendfile SYS_splice SYS_vmsplice SYS_tee SYS_fgetxattr SYS_flistxattr
     SYS_mmap SYS_munmap SYS_mremap SYS_mprotect SYS_madvise SYS_brk SYS_mlock SYS_mlock2 SYS_munlock SYS_mlockall
@@ -171,8 +171,6 @@ fn create_files(creates: &Creates, rules: &mut Rules) -> Result<(), BackendError
         for (call, argument) in MODES {
             rules.insert(*call, vec![rule(*argument, SeccompCmpOp::MaskedEq(SET_ID), 0)?]);
         }
-        // It has the mode in memory, which a filter does not see.
-        rules.remove(&libc::SYS_openat2);
         let mask = SeccompCmpOp::MaskedEq(SET_ID | u64::from(libc::S_IFMT));
         let kinds = [libc::S_IFIFO, libc::S_IFSOCK].map(|kind| rule(2, mask.clone(), kind.into()));
         rules.insert(libc::SYS_mknodat, kinds.into_iter().collect::<Result<_, _>>()?);

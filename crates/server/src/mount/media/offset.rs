@@ -1,0 +1,64 @@
+//! An image inside a larger file: the section that readers see, and the advice about a file that does not begin with an image.
+
+use pagefold_backing::{ByteSource, Section};
+use pagefold_control::error::{CliError, Result};
+use pagefold_control::media::Location;
+use pagefold_image::{ImageError, find_image};
+use pagefold_page::size::Human;
+use std::sync::Arc;
+
+/// The beginning of a file that is searched for an image, bytes: headers of containers and firmware are shorter.
+const SEARCHED_BYTES: u64 = 64 << 20;
+/// The same of an object on a server.
+const SEARCHED_REMOTE_BYTES: u64 = 1 << 20;
+
+/// The file of an image, and the byte of it at which the image begins.
+pub struct Beginning {
+    file: Arc<dyn ByteSource>,
+    offset_bytes: u64,
+    searched_bytes: u64,
+}
+
+impl Beginning {
+    /// The image at `location`, which begins at `offset_bytes` of `file`.
+    pub(super) fn new(file: Arc<dyn ByteSource>, offset_bytes: u64, location: &Location) -> Self {
+        let searched_bytes = match location {
+            Location::File(_) => SEARCHED_BYTES,
+            Location::Url(_) => SEARCHED_REMOTE_BYTES,
+        };
+        Beginning { file, offset_bytes, searched_bytes }
+    }
+
+    /// The error of opening the image, with the offset of an image that the file has elsewhere. Searches the file then, so the
+    /// process has to be confined.
+    pub fn explain(&self, error: ImageError) -> ImageError {
+        let ImageError::NotAnImage { mut what } = error else { return error };
+        if self.offset_bytes > 0 {
+            what.to_mut().push_str(&format!(" after --offset {}", self.offset_bytes));
+        }
+        if let Some(found) = find_image(&self.file, self.searched_bytes) {
+            what.to_mut().push_str(&match found {
+                0 => "; an EROFS image begins at byte 0: leave out --offset".to_string(),
+                found => format!("; an EROFS image begins at byte {found}: use --offset {found}"),
+            });
+        }
+        ImageError::NotAnImage { what }
+    }
+}
+
+/// The image that begins at `offset_bytes` of `file`.
+pub(super) fn section(
+    file: Arc<dyn ByteSource>,
+    offset_bytes: u64,
+    location: &Location,
+) -> Result<Arc<dyn ByteSource>> {
+    if offset_bytes == 0 {
+        return Ok(file);
+    }
+    let len_bytes = file.len_bytes();
+    let section = Section::new(file, offset_bytes).map_err(|_| {
+        let len = Human(len_bytes);
+        CliError::usage(format!("--offset {offset_bytes} is beyond the end of '{location}', which has {len}"))
+    })?;
+    Ok(Arc::new(section))
+}
