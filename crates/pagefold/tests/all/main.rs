@@ -56,3 +56,4 @@ mod odd_paths;
 mod output;
 #[path = "../support/mod.rs"]
 mod support;
+mod user_namespace;
