@@ -1,4 +1,4 @@
-//! What to do when an image cannot be mounted because of a sandbox: a user namespace, or `no_new_privs`.
+//! Advice for an image that cannot be mounted because of a sandbox: a user namespace, or `no_new_privs`.
 //!
 //! The server that failed is confined and cannot look at its surroundings, so the command does.
 
