@@ -4,7 +4,7 @@
 //! to end, and the table of docs/disk.md is compared with it. The code of an export is a module of
 //! `pagefold_server::export`. To add an export, add a kind here and a module there.
 
-use pagefold_sys::{fusedev, loopdev, rundir};
+use pagefold_sys::{fusedev, loopdev, rundir, userns};
 use serde::{Deserialize, Serialize};
 
 /// A kind of export.
@@ -103,7 +103,11 @@ fn loop_unavailable_reason() -> Option<String> {
         return Some("it needs root".to_string());
     }
     let fuse = fusedev::open().map(|_| ());
-    fuse.and_then(|()| loopdev::open_control().map(|_| ())).err().map(|e| e.to_string())
+    let failure = fuse.and_then(|()| loopdev::open_control().map(|_| ())).err()?;
+    Some(match userns::has_system_users() {
+        true => failure.to_string(),
+        false => format!("it needs root outside of user namespaces: {failure}"),
+    })
 }
 
 #[cfg(test)]

@@ -157,13 +157,31 @@ pub fn abort(mount_point: &Path) -> Result<(), SysError> {
     }
 }
 
+/// Aborts a connection as [`abort`] does, through a mounted fusectl file system, as root or as the user who mounted. Does
+/// nothing without fusectl.
+pub(crate) fn abort_by_control(device: DeviceNumber) {
+    // The name of a connection is the minor number of the file system's device.
+    let _ = std::fs::write(format!("/sys/fs/fuse/connections/{}/abort", device.minor), "1");
+}
+
 /// Aborts the connection as [`abort`] does and unmounts, even if the mount is in use (MNT_DETACH).
 ///
-/// Succeeds if nothing is mounted there, so that it can be repeated.
+/// Root of a user namespace may unmount, but needs fusectl to abort: without it, the server goes on serving processes with
+/// open files. Succeeds if nothing is mounted there, so that it can be repeated.
 pub fn abort_and_unmount(mount_point: &Path) -> Result<(), SysError> {
     use rustix::io::Errno;
-    let flags = UnmountFlags::FORCE | UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
-    match rustix::mount::unmount(mount_point, flags) {
+    let flags = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
+    let unmounted = match rustix::mount::unmount(mount_point, flags | UnmountFlags::FORCE) {
+        // Only root of the initial user namespace may force. The control file belongs to the user who mounted.
+        Err(Errno::PERM) => {
+            if let Some(mount) = mounts::at(mount_point)? {
+                abort_by_control(mount.device);
+            }
+            rustix::mount::unmount(mount_point, flags)
+        }
+        unmounted => unmounted,
+    };
+    match unmounted {
         Ok(()) | Err(Errno::INVAL | Errno::NOENT) => Ok(()),
         Err(e) => Err(SysError::new(
             format!("unmounting the FUSE mount {}", mount_point.display()),

@@ -5,6 +5,7 @@
 //! errors as text on its standard error, and this module returns that text. Root uses the module `fusedev` instead.
 
 use crate::mounts::{self, DeviceNumber};
+use crate::privileges::{self, CapabilitySet};
 use crate::{SysError, fusedev, handover};
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -40,6 +41,12 @@ impl HelperError {
         // The program runs in the C locale, so this text is not translated.
         matches!(self, HelperError::Refused { reason } if reason.contains("Device or resource busy") || reason.contains("target is busy"))
     }
+}
+
+/// Whether this process mounts with the program: it is not root and has no capability to mount, as in a sandbox that grants
+/// CAP_SYS_ADMIN to another user than root.
+pub fn is_needed() -> bool {
+    !rustix::process::geteuid().is_root() && !privileges::has_capability(CapabilitySet::SYS_ADMIN)
 }
 
 /// Mounts at `mount_point` with the mount options `options`. Returns the channel from which the server reads requests.
@@ -96,18 +103,12 @@ fn unmount_by(
 /// Aborting needs a mounted fusectl file system. Without one, the server goes on serving processes with open files.
 pub fn abort_and_unmount(mount_point: &Path) -> Result<(), HelperError> {
     let Some(mount) = mounts::at(mount_point)? else { return Ok(()) };
-    abort(mount.device);
+    fusedev::abort_by_control(mount.device);
     match unmount(mount_point, true) {
         // The server may have unmounted it meanwhile, when its connection ended.
         Err(_) if mounts::at(mount_point)?.is_none_or(|now| now.device != mount.device) => Ok(()),
         result => result,
     }
-}
-
-/// Aborts the connection of the calling user's FUSE mount, if fusectl is mounted.
-fn abort(device: DeviceNumber) {
-    // The name of a connection is the minor number of the file system's device.
-    let _ = std::fs::write(format!("/sys/fs/fuse/connections/{}/abort", device.minor), "1");
 }
 
 fn command(program: &str) -> Command {

@@ -80,6 +80,7 @@ pub mod spool;
 pub mod swap;
 pub mod timer;
 pub mod uffd;
+pub mod userns;
 
 /// An error number of the kernel alone, for code that must not allocate the text of a [`SysError`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -22,6 +22,16 @@ pub fn set_no_new_privs() -> Result<(), SysError> {
     rustix::thread::set_no_new_privs(true).map_err(failed("setting no_new_privs"))
 }
 
+/// Whether no_new_privs is set for the calling thread. `false` if that is unknown.
+pub fn has_no_new_privs() -> bool {
+    rustix::thread::no_new_privs().unwrap_or(false)
+}
+
+/// Whether the calling thread has a capability, in its user namespace.
+pub fn has_capability(capability: CapabilitySet) -> bool {
+    rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(capability))
+}
+
 /// The capabilities that the loop export needs during its setup, for mounting, raising limits and priorities, and
 /// locking memory.
 pub const SET_UP: CapabilitySet =

@@ -6,9 +6,16 @@
 //! user, and no other user may write to it. After that check only root and this user can change where the path leads,
 //! so ordinary path calls below it are safe.
 //!
+//! In a user namespace that does not map all users ([`userns`]), the folders of all others, root's among them, seem to belong
+//! to the overflow user. Such a folder may be a parent, because `/` is one, and the owner of `/` controls the programs too.
+//! It must not be writable by others, nor lie in a folder that is, such as `/tmp`: there anybody could have made it. So only
+//! root, or a user to whom root gave a folder, can own it. One path that is refused outside remains: through a folder that
+//! another user shares with this one (`/home/other/mine/run`). No default place is such a path, and a user who names one
+//! trusts that other user. The folder itself must always belong to this user.
+//!
 //! This module does not know the purpose of the folder or where it should be.
 
-use crate::{SysError, failed};
+use crate::{SysError, failed, userns};
 use rustix::fs::{self, Mode, OFlags};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
@@ -35,6 +42,14 @@ pub enum RunDirError {
         owner: u32,
         /// The owner it must have.
         wanted: u32,
+    },
+    /// A component lies in a folder that others can write to, and belongs to a user that this namespace does not map.
+    #[error("'{path}' belongs to user {owner}, who may be anybody in this user namespace")]
+    UnknownOwner {
+        /// The path of the component.
+        path: PathBuf,
+        /// The owner that this namespace shows.
+        owner: u32,
     },
     /// Other users may enter, read or write the directory itself.
     #[error("'{path}' has mode {mode:04o}, not 0700")]
@@ -138,34 +153,49 @@ fn open_parent(path: &Path, make_below: Option<&Path>) -> Result<(OwnedFd, PathB
     let last = names.pop().ok_or_else(not_absolute)?;
     let mut at = PathBuf::from("/");
     let mut fd = fs::open("/", FOLDER, Mode::empty()).map_err(failed("opening '/'"))?;
-    check_parent(&fd, &at, names.is_empty())?;
+    let mut parents = Parents { unmapped_owner: userns::unmapped_owner(), is_shared: false };
+    parents.check(&fd, &at, names.is_empty())?;
     for (i, name) in names.iter().enumerate() {
         at.push(name);
         if make_below.is_some_and(|base| at.starts_with(base) && at != base) {
             make_component(fd.as_fd(), Path::new(name), &at)?;
         }
         fd = open_component(fd.as_fd(), Path::new(name), &at)?;
-        check_parent(&fd, &at, i + 1 == names.len())?;
+        parents.check(&fd, &at, i + 1 == names.len())?;
     }
     Ok((fd, last.into()))
 }
 
-/// Verifies the owner and mode of a parent directory.
-///
-/// Above the last parent, a sticky directory may be writable by others: only an entry's owner can replace it, and the
-/// owner of the next component is checked. The last parent must not be: there any user could make the directory first.
-fn check_parent(fd: &OwnedFd, at: &Path, is_last: bool) -> Result<(), RunDirError> {
-    let st = stat(fd, at)?;
-    let wanted = rustix::process::geteuid().as_raw();
-    if st.st_uid != 0 && st.st_uid != wanted {
-        return Err(RunDirError::WrongOwner { path: at.into(), owner: st.st_uid, wanted });
+/// The check of the parent directories of a path, from the root down.
+struct Parents {
+    /// The owner of files of users that this namespace does not map.
+    unmapped_owner: Option<u32>,
+    /// Whether others may make entries in the directory that was checked last.
+    is_shared: bool,
+}
+
+impl Parents {
+    /// Verifies the owner and mode of the next directory.
+    ///
+    /// Above the last parent, a sticky directory may be writable by others: only an entry's owner can replace it, and the
+    /// owner of the next component is checked. The last parent must not be: there any user could make the directory first.
+    fn check(&mut self, fd: &OwnedFd, at: &Path, is_last: bool) -> Result<(), RunDirError> {
+        let st = stat(fd, at)?;
+        let (owner, wanted) = (st.st_uid, rustix::process::geteuid().as_raw());
+        if owner != 0 && owner != wanted {
+            match Some(owner) == self.unmapped_owner {
+                false => return Err(RunDirError::WrongOwner { path: at.into(), owner, wanted }),
+                true if self.is_shared => return Err(RunDirError::UnknownOwner { path: at.into(), owner }),
+                true => {}
+            }
+        }
+        let mode = st.st_mode & 0o7777;
+        self.is_shared = mode & OTHERS_WRITE != 0;
+        if self.is_shared && (is_last || mode & STICKY == 0) {
+            return Err(RunDirError::SharedParent { path: at.into(), mode });
+        }
+        Ok(())
     }
-    let mode = st.st_mode & 0o7777;
-    let shared = mode & OTHERS_WRITE != 0;
-    if shared && (is_last || mode & STICKY == 0) {
-        return Err(RunDirError::SharedParent { path: at.into(), mode });
-    }
-    Ok(())
 }
 
 /// Makes a directory with mode 0700, unless the name exists.
@@ -285,5 +315,33 @@ mod tests {
         std::os::unix::fs::chown(&path, Some(65534), None).unwrap();
         assert!(matches!(RunDir::open(&path), Err(RunDirError::WrongOwner { owner: 65534, .. })));
         assert!(matches!(RunDir::open_or_create(&path.join("x")), Err(RunDirError::WrongOwner { .. })));
+    }
+
+    #[test]
+    fn a_folder_of_unmapped_users_is_a_parent_only_where_nobody_else_can_have_made_it() {
+        if !rustix::process::geteuid().is_root() {
+            pagefold_testkit::skipped!(
+                "a_folder_of_unmapped_users_is_a_parent_only_where_nobody_else_can_have_made_it: needs root to give a folder away"
+            );
+            return;
+        }
+        let top = private();
+        let path = top.path().join("folder");
+        std::fs::create_dir(&path).unwrap();
+        let fd = fs::open(&path, FOLDER, Mode::empty()).unwrap();
+        let check = |unmapped_owner, is_shared, owner, mode| {
+            std::os::unix::fs::chown(&path, Some(owner), None).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            let mut parents = Parents { unmapped_owner, is_shared };
+            parents.check(&fd, &path, false).map(|()| parents.is_shared)
+        };
+        let (unmapped, some) = (65534, Some(65534));
+        assert_eq!(check(some, false, unmapped, 0o755), Ok(false));
+        assert_eq!(check(some, false, unmapped, 0o1777), Ok(true));
+        assert_eq!(check(some, true, 0, 0o755), Ok(false));
+        assert!(matches!(check(some, true, unmapped, 0o755), Err(RunDirError::UnknownOwner { .. })));
+        assert!(matches!(check(some, false, unmapped, 0o775), Err(RunDirError::SharedParent { .. })));
+        assert!(matches!(check(some, false, 1234, 0o755), Err(RunDirError::WrongOwner { .. })));
+        assert!(matches!(check(None, false, unmapped, 0o755), Err(RunDirError::WrongOwner { .. })));
     }
 }

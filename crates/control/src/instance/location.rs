@@ -5,9 +5,13 @@
 //! of a user must find the same runtime folder, or a login session would not see the disks of a cron job. So a folder
 //! that exists is preferred to one that would have to be created, and the path in the home folder depends on no other
 //! variable.
+//!
+//! Root in the user namespace of an ordinary user is that user outside, and has the same variables, so it finds the same
+//! folder. In a container with its own files, where nothing names a session, it has `/run`.
 
 use crate::error::{CliError, Exit, Result};
 use pagefold_sys::rundir::{self, RunDir, RunDirError};
+use pagefold_sys::userns;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -16,6 +20,9 @@ pub const OVERRIDE: &str = "PAGEFOLD_RUNTIME_DIR";
 
 /// The runtime folder of mounted images, inside that of disks. No disk can have this name.
 pub(super) const IMAGES: &str = ".images";
+
+/// The parent of root's runtime folder.
+const OF_ROOT: &str = "/run";
 
 /// The path of the runtime folder inside the home folder.
 const IN_HOME: &str = ".local/state/pagefold";
@@ -38,7 +45,7 @@ Files:
 
 Environment:
   XDG_RUNTIME_DIR       parent of the runtime folder of a user other than root; ignored unless it is
-                        a folder of that user
+                        a folder of that user. Root in a user namespace counts as such a user
   PAGEFOLD_RUNTIME_DIR  use this runtime folder instead; its parent must exist, and it must pass the
                         same checks
   PAGEFOLD_CACHE_DIR    folder for what is read from URLs; if empty, none
@@ -84,7 +91,10 @@ impl Location {
 struct UserEnvironment {
     override_path: Option<PathBuf>,
     uid: u32,
+    /// Whether the user is root, and [`OF_ROOT`] root's.
     is_root: bool,
+    /// Whether the users are those of the system, not of a user namespace.
+    has_system_users: bool,
     xdg: Option<PathBuf>,
     /// The usual folder of a login session of this user, which may exist though the variable is not set.
     session: PathBuf,
@@ -97,7 +107,8 @@ impl UserEnvironment {
         UserEnvironment {
             override_path: std::env::var_os(OVERRIDE).map(PathBuf::from),
             uid,
-            is_root: uid == 0,
+            is_root: userns::is_root_of(Path::new(OF_ROOT)),
+            has_system_users: userns::has_system_users(),
             xdg: std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from),
             session: format!("/run/user/{uid}").into(),
             home: std::env::home_dir(),
@@ -109,8 +120,9 @@ impl UserEnvironment {
         if let Some(path) = self.override_path.clone().filter(|p| !p.as_os_str().is_empty()) {
             return fixed(path);
         }
-        if self.is_root {
-            return fixed("/run/pagefold".into());
+        let of_root = || fixed(Path::new(OF_ROOT).join("pagefold"));
+        if self.is_root && self.has_system_users {
+            return of_root();
         }
         // The user chose another folder than the usual one of a session: use it.
         if let Some(xdg) = &self.xdg
@@ -118,6 +130,9 @@ impl UserEnvironment {
             && (self.is_mine(xdg) || self.is_mine(&xdg.join("pagefold")))
         {
             return fixed(xdg.join("pagefold"));
+        }
+        if self.is_root {
+            return of_root();
         }
         let session =
             self.is_mine(&self.session).then(|| Location { path: self.session.join("pagefold"), base: None });
@@ -177,7 +192,14 @@ pub fn refused(path: &Path, e: &RunDirError) -> CliError {
                 path.display()
             )
         }
+        RunDirError::Sys(e) if e.errno == libc::EOVERFLOW => {
+            "this user namespace does not map your user; make one that does: unshare --user --map-root-user --mount"
+                .to_string()
+        }
         RunDirError::Sys(_) => format!("check its permissions, {elsewhere}"),
+        RunDirError::UnknownOwner { .. } => {
+            format!("set {OVERRIDE} to a folder that this user has made, with mode 0700")
+        }
         _ => format!("another user may have created it: see whose it is, then remove it, {elsewhere}"),
     };
     let why = e.to_string();
@@ -200,6 +222,7 @@ mod tests {
             override_path: None,
             uid: rundir::effective_uid(),
             is_root: false,
+            has_system_users: true,
             xdg: None,
             session: top.join("run/user/7"),
             home: Some(top.join("home")),
@@ -236,6 +259,24 @@ mod tests {
             chosen(UserEnvironment { override_path: Some("/x/y".into()), ..user(&top) }),
             Path::new("/x/y")
         );
+    }
+
+    #[test]
+    fn root_of_a_user_namespace_is_an_ordinary_user_but_for_a_run_that_is_its_own() {
+        let (_dir, top) = top();
+        fs::create_dir_all(top.join("home")).unwrap();
+        let root = |is_root, xdg: Option<PathBuf>| {
+            chosen(UserEnvironment { is_root, has_system_users: false, xdg, ..user(&top) })
+        };
+        let xdg = Some(top.join("mine"));
+        for is_root in [false, true] {
+            fs::create_dir_all(top.join("mine")).unwrap();
+            assert_eq!(root(is_root, xdg.clone()), top.join("mine/pagefold"));
+        }
+        for no_folder in [None, Some("relative".into()), Some(top.join("no"))] {
+            assert_eq!(root(true, no_folder.clone()), Path::new("/run/pagefold"));
+            assert_eq!(root(false, no_folder), top.join("home/.local/state/pagefold"));
+        }
     }
 
     #[test]

@@ -148,7 +148,14 @@ fn apply_metadata(
     let mut failures = Failures::default();
     let change_owner = options.owners && shared.root && Some((inode.uid, inode.gid)) != shared.made_as;
     if change_owner {
-        failures.record(target.owner(inode.uid, inode.gid));
+        match target.owner(inode.uid, inode.gid) {
+            // The call has no other invalid argument: the numbers are those of the image.
+            Err(e) if e.errno == libc::EINVAL => {
+                shared.counters.unmapped_owners.add(1);
+                failures.add(FileError::outside(unmapped(inode.uid, inode.gid)));
+            }
+            set => failures.record(set),
+        }
     }
     let has_lists = apply_xattrs(target, node, shared, XattrClass::Other, &mut failures);
     if set_mode && node.kind() != FileKind::Symlink {
@@ -162,6 +169,11 @@ fn apply_metadata(
         failures.record(target.time(inode.mtime.seconds, inode.mtime.nanoseconds));
     }
     failures.into_result()
+}
+
+/// The error of an owner that cannot be set in this user namespace.
+fn unmapped(uid: u32, gid: u32) -> String {
+    format!("setting the owner {uid}:{gid}: this user namespace does not map both numbers")
 }
 
 /// Which attributes a pass over the attributes of an inode sets.

@@ -43,6 +43,8 @@ counters! {
         skipped_set_id,
         /// Attributes skipped for the same reason.
         skipped_xattrs,
+        /// Files whose owner or group the user namespace of this process does not map. Each has an error among the findings.
+        unmapped_owners,
         /// Attributes that the target's file system does not support; one warning reports them.
         unsupported_xattrs,
     }

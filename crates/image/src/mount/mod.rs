@@ -32,7 +32,7 @@ use pagefold_fuse::{
     rings_not_offered,
 };
 use pagefold_sys::{SysError, cpu};
-use pagefold_sys::{fusedev, fusering};
+use pagefold_sys::{fusedev, fusering, fusermount};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -64,10 +64,7 @@ impl Mount {
     /// On failure, nothing stays mounted.
     pub fn new(image: Image, mount_point: &Path, options: &MountOptions) -> Result<Self, MountError> {
         let path = free_directory(mount_point)?;
-        let mounter = match pagefold_sys::rundir::effective_uid() {
-            0 => Mounter::ThisProcess,
-            _ => Mounter::Helper,
-        };
+        let mounter = if fusermount::is_needed() { Mounter::Helper } else { Mounter::ThisProcess };
         Self::new_by(image, path, options, mounter, None)
     }
 

@@ -10,12 +10,14 @@ use crate::cli::output;
 use pagefold_control::client::Client;
 use pagefold_control::config::{DiskConfig, ServerConfig};
 use pagefold_control::error::{CliError, Exit, Result};
+use pagefold_control::export_kind::ExportKind;
 use pagefold_control::instance::state::State;
 use pagefold_control::instance::{InstanceDir, NewInstance, RuntimeDir};
 use pagefold_control::removal;
 use pagefold_control::report::disk::CreatedDisk;
 use pagefold_control::startup::{self, PassedFds, Ready, StartedServer};
 use pagefold_sys::signal::Termination;
+use pagefold_sys::userns;
 use std::fs::File;
 use std::process::ExitCode;
 
@@ -177,7 +179,16 @@ fn start(
         output::note(&format!("using the {title} export, because {access} cannot be used here: {reason}"));
         kind = *next;
     }
-    try_export(kind)
+    try_export(kind).map_err(|failure| in_user_namespace(kind, failure))
+}
+
+/// Adds what to do to the failure of an export that user namespaces do not have.
+fn in_user_namespace(kind: ExportKind, failure: CliError) -> CliError {
+    if failure.exit != Exit::Unavailable || kind != ExportKind::Loop || userns::has_system_users() {
+        return failure;
+    }
+    let advice = "loop devices need root outside of user namespaces; create the disk with --export nbd";
+    CliError { message: format!("{}; {advice}", failure.message), ..failure }
 }
 
 /// Waits until a server in the foreground has exited. A signal removes the disk.

@@ -4,13 +4,13 @@ use crate::cli::values;
 use clap::{Args, ValueHint};
 use pagefold_control::error::{CliError, Result};
 use pagefold_control::media::CacheConfig;
-use pagefold_sys::rundir;
-use std::path::PathBuf;
+use pagefold_sys::userns;
+use std::path::{Path, PathBuf};
 
 /// The environment variable that names the default folder; empty for none.
 const OVERRIDE: &str = "PAGEFOLD_CACHE_DIR";
-/// The folder of root.
-const OF_ROOT: &str = "/var/cache/pagefold";
+/// The parent of root's folder.
+const OF_ROOT: &str = "/var/cache";
 /// The smallest size, bytes.
 const MIN_SIZE_BYTES: u64 = 16 << 20;
 
@@ -51,7 +51,10 @@ impl CacheArgs {
 /// All that the default folder depends on.
 struct Environment {
     override_path: Option<PathBuf>,
+    /// Whether the user is root, and [`OF_ROOT`] root's.
     is_root: bool,
+    /// Whether the users are those of the system, not of a user namespace, whose root is an ordinary user outside.
+    has_system_users: bool,
     xdg: Option<PathBuf>,
     home: Option<PathBuf>,
 }
@@ -60,7 +63,8 @@ impl Environment {
     fn of_this_process() -> Self {
         Environment {
             override_path: std::env::var_os(OVERRIDE).map(PathBuf::from),
-            is_root: rundir::effective_uid() == 0,
+            is_root: userns::is_root_of(Path::new(OF_ROOT)),
+            has_system_users: userns::has_system_users(),
             xdg: std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from),
             home: std::env::home_dir(),
         }
@@ -71,10 +75,11 @@ impl Environment {
         if let Some(path) = self.override_path {
             return Some(path).filter(|path| path.is_absolute());
         }
-        if self.is_root {
-            return Some(OF_ROOT.into());
-        }
-        let parent = self.xdg.filter(|xdg| xdg.is_absolute());
+        let of_root = self.is_root.then(|| PathBuf::from(OF_ROOT));
+        let parent = match of_root {
+            of_root @ Some(_) if self.has_system_users => of_root,
+            of_root => self.xdg.filter(|xdg| xdg.is_absolute()).or(of_root),
+        };
         let in_home = |home: PathBuf| home.join(".cache");
         let home = self.home.filter(|home| home.is_absolute() && home.is_dir());
         parent.or(home.map(in_home)).map(|parent| parent.join("pagefold"))
@@ -87,12 +92,18 @@ mod tests {
 
     #[test]
     fn the_folder_follows_the_variables_and_needs_a_home() {
-        let folder = |override_path: Option<&str>, is_root, xdg: Option<&str>, home: Option<&str>| {
+        let of = |has_system_users,
+                  override_path: Option<&str>,
+                  is_root,
+                  xdg: Option<&str>,
+                  home: Option<&str>| {
             let path = |text: Option<&str>| text.map(PathBuf::from);
             let (override_path, xdg, home) = (path(override_path), path(xdg), path(home));
-            let found = Environment { override_path, is_root, xdg, home }.default_folder();
+            let environment = Environment { override_path, is_root, has_system_users, xdg, home };
+            let found = environment.default_folder();
             found.map(|path| path.display().to_string())
         };
+        let folder = |override_path, is_root, xdg, home| of(true, override_path, is_root, xdg, home);
         let some = |path: &str| Some(path.to_string());
         assert_eq!(folder(Some("/x"), true, Some("/y"), Some("/")), some("/x"));
         assert_eq!(folder(Some(""), true, Some("/y"), Some("/")), None);
@@ -101,5 +112,9 @@ mod tests {
         assert_eq!(folder(None, false, Some("y"), Some("/")), some("/.cache/pagefold"));
         assert_eq!(folder(None, false, None, Some("/nonexistent")), None);
         assert_eq!(folder(None, false, None, None), None);
+        // Root of a user namespace.
+        assert_eq!(of(false, None, true, Some("/y"), Some("/")), some("/y/pagefold"));
+        assert_eq!(of(false, None, true, None, Some("/")), some("/var/cache/pagefold"));
+        assert_eq!(of(false, None, false, None, Some("/")), some("/.cache/pagefold"));
     }
 }

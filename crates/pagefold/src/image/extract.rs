@@ -16,6 +16,7 @@ use pagefold_sys::beneath::{self, Folder};
 use pagefold_sys::confine::{Creates, path_of};
 use pagefold_sys::respawn::End;
 use pagefold_sys::signal::{Termination, unblock_termination};
+use pagefold_sys::userns;
 use serde::Serialize;
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -90,6 +91,12 @@ pub fn run(args: &ExtractArgs) -> Result<()> {
     if is_made && end != End::Code(0) {
         // A wrong path leaves nothing behind, and a directory with files stays.
         let _ = std::fs::remove_dir(&args.dir);
+    }
+    if args.privileged && end != End::Code(0) && !args.json && !userns::has_system_users() {
+        output::note(
+            "a user namespace creates no device nodes and no attributes trusted.*; without --privileged they are left out \
+             and counted",
+        );
     }
     worker::finish(end)
 }
@@ -192,6 +199,13 @@ fn print_report(report: &ExtractReport, privileged: bool) -> Result<()> {
         output::note(&format!("{files} left out, because the owner or group is not that of the image"));
     }
     findings::print_text(&report.findings);
+    if report.counts.unmapped_owners > 0 {
+        let files = text::counted(report.counts.unmapped_owners, "file belongs", "files belong");
+        output::note(&format!(
+            "{files} to this user, because the user namespace does not map the owner; --no-owner leaves owners out, and \
+             'unshare --map-auto' and 'podman unshare' map more users"
+        ));
+    }
     Ok(())
 }
 

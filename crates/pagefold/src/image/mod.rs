@@ -48,6 +48,7 @@ mod kernel;
 mod limit;
 mod ls;
 mod mount;
+mod mount_advice;
 mod mounts;
 mod names;
 mod open;

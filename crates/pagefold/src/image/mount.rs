@@ -1,7 +1,7 @@
 //! `image mount`: creates the folder of the instance, starts the server, and waits until it has mounted the image.
 
 use super::open::{MediaArgs, path_failure};
-use super::{find, kernel};
+use super::{find, kernel, mount_advice};
 use crate::cli::output;
 use crate::cli::values::{self, fuse_uring};
 use clap::{Args, ValueHint};
@@ -12,8 +12,8 @@ use pagefold_control::instance::{InstanceDir, NewInstance, RuntimeDir};
 use pagefold_control::media::{Location, MediaConfig, VerityConfig};
 use pagefold_control::startup::{self, Attachment, PassedFds, StartedServer};
 use pagefold_server::mount::media::TREE_SUFFIX;
-use pagefold_sys::rundir;
 use pagefold_sys::signal::Termination;
+use pagefold_sys::{rundir, userns};
 use std::path::{Path, PathBuf};
 
 /// The longest time of a recording with a limit, seconds.
@@ -102,7 +102,7 @@ pub fn run(args: &MountArgs) -> Result<()> {
         Err(failure) => {
             drop(new);
             clean_up(&runtime);
-            return Err(failure);
+            return Err(mount_advice::add(failure));
         }
     };
     // The server holds a duplicate of the lock.
@@ -138,6 +138,11 @@ fn config(args: &MountArgs) -> Result<MountConfig> {
     let memory_bytes = values::bytes("--memory", &args.memory)?;
     if (args.suid || args.dev) && rundir::effective_uid() != 0 {
         return Err(CliError::usage("--suid and --dev are for root"));
+    }
+    if args.dev && !userns::has_system_users() {
+        return Err(CliError::usage(
+            "--dev has no effect in a user namespace: the kernel opens no devices there",
+        ));
     }
     Ok(MountConfig {
         media: media(args)?,

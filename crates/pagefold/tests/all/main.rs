@@ -61,3 +61,4 @@ mod random_tree;
 mod random_trees;
 #[path = "../support/mod.rs"]
 mod support;
+mod user_namespace;

@@ -10,7 +10,7 @@ use pagefold_control::instance::state::{MountState, Server};
 use pagefold_control::instance::{InstanceDir, RuntimeDir};
 use pagefold_control::startup::KeptKind;
 use pagefold_fuse::{MOUNT_NAME, OwnedMount, free_directory, mount_by_helper, mount_here};
-use pagefold_sys::fusermount::Mounted;
+use pagefold_sys::fusermount::{self, Mounted};
 use pagefold_sys::mounts::DeviceNumber;
 use pagefold_sys::pidfd::{Identity, Process};
 use pagefold_sys::privileges::{self, CapabilitySet};
@@ -91,7 +91,7 @@ impl Duties {
         let Object::Mount(MountDuties { state, .. }) = &self.object else { return None };
         let (major, minor) = state.device?;
         let (path, device) = (state.mount_point.clone(), DeviceNumber { major, minor });
-        Some(Box::new(Mounted::taken_over(path, device, rundir::effective_uid() != 0)))
+        Some(Box::new(Mounted::taken_over(path, device, fusermount::is_needed())))
     }
 }
 
@@ -276,9 +276,9 @@ impl MountDuties {
             ..fusedev::Request::private(MOUNT_NAME, read_bytes)
         };
         let path = free_directory(&state.mount_point)?;
-        Ok(match rundir::effective_uid() {
-            0 => mount_here(path, &request)?,
-            _ => mount_by_helper(path, &request)?,
+        Ok(match fusermount::is_needed() {
+            false => mount_here(path, &request)?,
+            true => mount_by_helper(path, &request)?,
         })
     }
 }

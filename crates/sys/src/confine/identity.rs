@@ -7,6 +7,7 @@
 use super::set_ids;
 use crate::entropy;
 use crate::privileges::CapabilitySet;
+use crate::userns::IdMap;
 use std::ops::Range;
 
 /// The unassigned ranges of users, the best first.
@@ -16,12 +17,10 @@ const RANGES: [Range<u64>; 2] = [0x7000_0000..0x8000_0000, 60706..61184];
 /// reason that this is impossible. All capabilities are gone then.
 pub(super) fn become_nobody() -> Result<u32, String> {
     let failed = |what: String| format!("the user stays root: {what}");
-    let maps = ["uid_map", "gid_map"].map(|name| std::fs::read_to_string(format!("/proc/self/{name}")));
-    let [users, groups] = maps;
-    let (users, groups) = users
-        .and_then(|users| Ok((users, groups?)))
+    let (users, groups) = IdMap::of_users()
+        .and_then(|users| Ok((users, IdMap::of_groups()?)))
         .map_err(|e| failed(format!("/proc/self/uid_map: {e}")))?;
-    let range = RANGES.into_iter().find(|range| maps_all(&users, range) && maps_all(&groups, range));
+    let range = RANGES.into_iter().find(|range| users.maps_all(range) && groups.maps_all(range));
     let range = range.ok_or_else(|| failed("this user namespace has no unassigned users".into()))?;
     let capabilities = rustix::thread::capabilities(None).map_err(|e| failed(e.to_string()))?;
     if !capabilities.effective.contains(CapabilitySet::KILL) {
@@ -32,30 +31,4 @@ pub(super) fn become_nobody() -> Result<u32, String> {
     let id = u32::try_from(id).map_err(|e| failed(e.to_string()))?;
     set_ids(id).map_err(|e| failed(e.to_string()))?;
     Ok(id)
-}
-
-/// Whether a table of a user namespace (lines of first number inside, first outside, count) has all of `range`.
-fn maps_all(table: &str, range: &Range<u64>) -> bool {
-    table.lines().any(|line| {
-        let mut numbers = line.split_ascii_whitespace().filter_map(|word| word.parse::<u64>().ok());
-        let (first, count) = (numbers.next(), numbers.nth(1));
-        matches!((first, count), (Some(first), Some(count))
-            if first <= range.start && range.end <= first.saturating_add(count))
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_range_is_used_only_if_the_namespace_has_all_of_it() {
-        let whole = "         0          0 4294967295\n";
-        let container = "0 100000 65536\n";
-        let one = "0 1000 1\n";
-        assert!(RANGES.iter().all(|range| maps_all(whole, range)));
-        assert_eq!(RANGES.map(|range| maps_all(container, &range)), [false, true]);
-        assert_eq!(RANGES.map(|range| maps_all(one, &range)), [false, false]);
-        assert!(!maps_all("", &RANGES[1]) && !maps_all("0 0\nx y z\n", &RANGES[1]));
-    }
 }
