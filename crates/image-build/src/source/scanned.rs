@@ -1,5 +1,6 @@
 //! [`Scanned`]: what a source returns.
 
+use super::layers::Notes;
 use super::unreadable::{Unreadable, UnreadableFile, UnreadableXattr};
 use crate::Result;
 use crate::tree::Tree;
@@ -23,6 +24,10 @@ pub struct Scanned {
     pub unreadable_xattrs: Unreadable<UnreadableXattr>,
     /// Attributes whose kind the format does not have.
     pub dropped_xattrs: u64,
+    /// Notes for the merge of layers, if the source is one.
+    pub(super) notes: Notes,
+    /// Memory that the names and metadata of an archive were charged with, bytes.
+    pub(super) metadata_bytes: u64,
     late: Option<Arc<dyn LateErrors>>,
 }
 
@@ -36,6 +41,8 @@ impl Scanned {
     /// Begins with a tree from which nothing was left out.
     pub(crate) fn new(tree: Tree) -> Self {
         Scanned {
+            notes: Notes::new(tree.spill()),
+            metadata_bytes: 0,
             tree,
             unreadable: Unreadable::default(),
             zero_filled: Unreadable::default(),

@@ -110,16 +110,16 @@ pub fn unnamed_file(directory: &Path) -> Result<File> {
 /// Copies `input` to `file`, decompressed if it is compressed, and returns the file. `path` is for messages.
 /// Decoding takes up to `memory_bytes`, and the file nine tenths of the free space: a few bytes may decompress to
 /// terabytes.
-/// `on_progress` gets the number of bytes written; `Break` ends the copy.
+/// `on_bytes` gets the bytes that were written; `Break` ends the copy.
 pub fn spool(
     input: impl Read,
     path: &Path,
     file: File,
     memory_bytes: Option<u64>,
-    on_progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
+    on_bytes: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
 ) -> Result<File> {
     let space = beneath::free_space(&file).map_err(|e| BuildError::Spool { source: e.into() })?;
-    spool_up_to(space.free_bytes / 10 * 9, input, path, file, memory_bytes, on_progress)
+    spool_up_to(space.free_bytes / 10 * 9, input, path, file, memory_bytes, on_bytes)
 }
 
 /// As [`spool`], with this limit of the file.
@@ -129,7 +129,7 @@ fn spool_up_to(
     path: &Path,
     mut file: File,
     memory_bytes: Option<u64>,
-    on_progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
+    on_bytes: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
 ) -> Result<File> {
     let failed = |e| BuildError::source(path, e);
     let mut beginning = Vec::new();
@@ -162,7 +162,7 @@ fn spool_up_to(
             return Err(BuildError::Spool { source: io::Error::new(io::ErrorKind::StorageFull, what) });
         }
         file.write_all(&buffer[..len]).map_err(|source| BuildError::Spool { source })?;
-        if on_progress(done).is_break() {
+        if on_bytes(&buffer[..len]).is_break() {
             return Err(BuildError::Interrupted);
         }
     }
@@ -184,8 +184,8 @@ mod tests {
         let bomb = encoder.finish().unwrap();
         assert!(bomb.len() < 1 << 20);
         let (file, max_bytes) = (tempfile::tempfile().unwrap(), 3 << 20);
-        let (copy, on_progress) = (file.try_clone().unwrap(), &mut |_| ControlFlow::Continue(()));
-        let spooled = spool_up_to(max_bytes, &bomb[..], Path::new("a.tar.gz"), file, None, on_progress);
+        let (copy, on_bytes) = (file.try_clone().unwrap(), &mut |_: &[u8]| ControlFlow::Continue(()));
+        let spooled = spool_up_to(max_bytes, &bomb[..], Path::new("a.tar.gz"), file, None, on_bytes);
         let Err(BuildError::Spool { source }) = spooled else { panic!("{spooled:?}") };
         assert!(source.to_string().contains("nine tenths of the free space"), "{source}");
         assert!(copy.metadata().unwrap().len() <= max_bytes);

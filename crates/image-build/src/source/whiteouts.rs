@@ -18,16 +18,16 @@ use pagefold_image::read::FileKind;
 use pagefold_image::read::inode::DeviceNumber;
 
 /// Begins the names of whiteouts.
-const PREFIX: &[u8] = b".wh.";
+pub(super) const PREFIX: &[u8] = b".wh.";
 /// Begins the names of files that describe the layer itself.
 const META: &[u8] = b".wh..wh.";
 /// Marks its directory as opaque.
-const OPAQUE: &[u8] = b".wh..wh..opq";
+pub(super) const OPAQUE: &[u8] = b".wh..wh..opq";
 /// The number of a device that is a whiteout of overlayfs.
 const DEVICE: DeviceNumber = DeviceNumber { major: 0, minor: 0 };
 /// The attributes of overlayfs in mounts of root, and in those with the option `userxattr`.
-const TRUSTED: &[u8] = b"trusted.overlay.";
-const USER: &[u8] = b"user.overlay.";
+pub(super) const TRUSTED: &[u8] = b"trusted.overlay.";
+pub(super) const USER: &[u8] = b"user.overlay.";
 
 /// The meaning of files `.wh.NAME`, by which layers of containers remove files of the layers below.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -156,7 +156,7 @@ fn convert_names(tree: &mut Tree, id: InodeId, names: &Table<Name>, whiteouts: W
     Ok(has_device)
 }
 
-fn is_device(tree: &Tree, id: InodeId) -> bool {
+pub(super) fn is_device(tree: &Tree, id: InodeId) -> bool {
     tree.kind(id) == FileKind::CharDevice && tree.device(id) == Some(DEVICE)
 }
 

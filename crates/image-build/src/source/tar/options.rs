@@ -14,6 +14,9 @@ pub struct TarOptions {
     pub exclude: Vec<Pattern>,
     /// How files that stand for removed ones become part of the image.
     pub whiteouts: Whiteouts,
+    /// Whether the archive is a layer for [`Layers`](crate::source::Layers): its whiteouts stay files `.wh.NAME`, and hard
+    /// links may have their target in a lower layer.
+    pub is_layer: bool,
     /// Limit of the memory for names and metadata of all members, bytes, roughly.
     pub metadata_bytes_max: u64,
     /// Where the tree goes if it is large.
@@ -25,6 +28,7 @@ impl Default for TarOptions {
         TarOptions {
             exclude: Vec::new(),
             whiteouts: Whiteouts::Files,
+            is_layer: false,
             metadata_bytes_max: METADATA_BYTES_MAX,
             spill: Spill::none(),
         }

@@ -9,6 +9,7 @@ use super::options::TarOptions;
 use super::sparse::SparseRun;
 use crate::Result;
 use crate::content::Stored;
+use crate::source::layers::Note;
 use crate::source::whiteouts::{self, WhiteoutName};
 use crate::source::{Scanned, Whiteouts};
 use crate::table::Table;
@@ -44,10 +45,14 @@ impl<'o> Placer<'o> {
     /// Begins with a root directory.
     pub fn new(archive: Arc<Archive>, options: &'o TarOptions) -> Result<Self> {
         let spill = &options.spill;
+        let mut scanned = Scanned::new(Tree::with_spill(Metadata::default(), spill)?);
+        if options.is_layer {
+            scanned.notes.put(InodeId::ROOT, Note::Implied)?;
+        }
         Ok(Placer {
             archive,
             options,
-            scanned: Scanned::new(Tree::with_spill(Metadata::default(), spill)?),
+            scanned,
             runs: Table::new(spill),
             bytes_left: options.metadata_bytes_max,
             content_bytes: 0,
@@ -72,7 +77,7 @@ impl<'o> Placer<'o> {
         let parent = self.directories(directories, mtime)?;
         self.charge(INODE_BYTES + 2 * member.name.len())?;
         match member.kind {
-            kind if self.options.whiteouts != Whiteouts::Files
+            kind if (self.options.whiteouts != Whiteouts::Files || self.options.is_layer)
                 && let Some(whiteout) = WhiteoutName::of(name)
                 && is_mark(&whiteout, &kind) =>
             {
@@ -94,7 +99,10 @@ impl<'o> Placer<'o> {
     pub fn finish(mut self) -> Result<Scanned> {
         let tree = &mut self.scanned.tree;
         tree.set_contents(Arc::new(Members { archive: self.archive, runs: Arc::new(self.runs) }));
-        whiteouts::convert(tree, self.options.whiteouts)?;
+        if !self.options.is_layer {
+            whiteouts::convert(tree, self.options.whiteouts)?;
+        }
+        self.scanned.metadata_bytes = self.options.metadata_bytes_max - self.bytes_left;
         Ok(self.scanned)
     }
 
@@ -109,7 +117,10 @@ impl<'o> Placer<'o> {
 
     fn place_root(&mut self, member: Member) -> Result<()> {
         match member.kind {
-            MemberKind::Directory => self.scanned.tree.change(InodeId::ROOT, |root| *root = member.metadata),
+            MemberKind::Directory => {
+                self.note(InodeId::ROOT, Note::Whole)?;
+                self.scanned.tree.change(InodeId::ROOT, |root| *root = member.metadata)
+            }
             // Some programs write the root twice, as a directory and as a link to that.
             MemberKind::HardLink(target) if names(&target).is_ok_and(|names| names.is_empty()) => Ok(()),
             _ => Err(refused("the root would be no directory")),
@@ -133,11 +144,18 @@ impl<'o> Placer<'o> {
                 None => {
                     self.charge(INODE_BYTES + 2 * path_bytes)?;
                     let metadata = Metadata { mtime, ..Metadata::default() };
-                    self.scanned.tree.add(id, name, metadata, Body::Directory)?
+                    let id = self.scanned.tree.add(id, name, metadata, Body::Directory)?;
+                    self.note(id, Note::Implied)?;
+                    id
                 }
             };
         }
         Ok(id)
+    }
+
+    /// Notes for the merge of layers what a tree does not say.
+    fn note(&mut self, id: InodeId, note: Note) -> Result<()> {
+        if self.options.is_layer { self.scanned.notes.put(id, note) } else { Ok(()) }
     }
 
     fn body(&mut self, kind: MemberKind) -> Result<Body> {
@@ -178,7 +196,8 @@ impl<'o> Placer<'o> {
         let tree = &mut self.scanned.tree;
         match (tree.child(parent, name).filter(|id| tree.is_directory(*id)), &body) {
             (Some(id), Body::Directory) => {
-                return tree.change(id, |other| *other = metadata);
+                tree.change(id, |other| *other = metadata)?;
+                return self.note(id, Note::Whole);
             }
             (Some(id), _) => check_empty(tree, id)?,
             (None, _) => {}
@@ -194,6 +213,12 @@ impl<'o> Placer<'o> {
             .into_iter()
             .try_fold(InodeId::ROOT, |id, name| tree.child(id, name));
         let Some(id) = found else {
+            if self.options.is_layer {
+                self.charge(target.len())?;
+                let placeholder = Body::Symlink(target.into());
+                let id = self.scanned.tree.add(parent, name, Metadata::default(), placeholder)?;
+                return self.note(id, Note::LinkBelow);
+            }
             let what = format!("a hard link to '{}', which is not before it in the archive", shown(target));
             return Err(refused(what));
         };
