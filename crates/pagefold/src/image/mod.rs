@@ -5,7 +5,7 @@
 //! | module | contents |
 //! |---|---|
 //! | `mount`, `unmount`, `restart`, `mounts`, `stats` | the commands on mounted images, each with its arguments |
-//! | `build`, `build_args`, `build_source`, `build_summary` | the command that makes images, its arguments, what it makes them from, its summary |
+//! | `build`, `build_args`, `build_source`, `build_summary` | the command that makes images, its arguments, what it makes them from (`build_source/layers.rs`: layers), its summary |
 //! | `ls`, `cat`, `show`, `extract`, `tar`, `check` | the commands on images, each with its arguments |
 //! | `extract_total` | the total of the progress of `extract` |
 //! | `copy` | the command that copies an image from a server |
@@ -68,7 +68,7 @@ use pagefold_control::error::Result;
 /// The commands on images.
 #[derive(Debug, Subcommand)]
 pub enum ImageCommand {
-    /// Build an image from a directory, an archive or an image (like mkfs.erofs)
+    /// Build an image from a directory, an archive, an image or layers (like mkfs.erofs)
     ///
     /// Reads every file of SOURCE once, compresses it on all CPUs, and writes an image that `image mount` and Linux
     /// mount. Names, contents, owners, modes, times, hard links, holes, devices, attributes and access lists are kept.
@@ -80,6 +80,7 @@ pub enum ImageCommand {
     /// A file that changes while it is read ends the command.
     ///
     /// The counterpart in erofs-utils is mkfs.erofs.
+    #[command(override_usage = "pagefold image build [OPTIONS] <SOURCE>... <OUT>")]
     Build(Box<build_args::BuildArgs>),
     /// Mount an image read-only on a directory (like erofsfuse, or mount -t erofs)
     ///

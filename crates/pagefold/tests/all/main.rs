@@ -35,6 +35,7 @@ mod image_extract;
 mod image_fstab;
 mod image_layers;
 mod image_limits;
+mod image_merge;
 mod image_mount;
 mod image_mounts;
 mod image_pairs;

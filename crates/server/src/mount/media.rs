@@ -10,7 +10,7 @@ mod whole;
 
 pub use errors::verity_exit;
 pub use pagefold_remote::whole::{HashedSource, WholeHash};
-pub use stores::store_settings;
+pub use stores::{is_in_registry, store_settings};
 pub use whole::Blob;
 
 use crate::fetcher::{FetchedSource, Fetcher, ObjectId};
@@ -264,7 +264,8 @@ impl Connector<'_> {
             return Ok(file.clone());
         }
         let fetcher = self.fetcher.ok_or_else(|| CliError::failed("no fetcher was started"))?;
-        let source = Arc::new(FetchedSource::open(fetcher, ObjectId { medium: number, is_tree })?);
+        let source =
+            Arc::new(FetchedSource::open(fetcher, ObjectId { medium: number, is_tree, layer: None })?);
         self.remote.push(source.clone());
         Ok(source)
     }

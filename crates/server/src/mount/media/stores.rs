@@ -7,7 +7,7 @@ use super::errors::opening;
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::media::{Location, REGISTRY_TREE_SUFFIX, RemoteConfig, Secret};
 use pagefold_image::verity::{Digest, Salt};
-use pagefold_remote::oci::{self, OciImage, OciReference, Platform};
+use pagefold_remote::oci::{self, OciImage, OciLayers, OciReference, Platform};
 use pagefold_remote::stores::{self, ObjectName, Store, StoreSettings};
 use pagefold_remote::{Options, RemoteError, RemoteSource};
 use std::collections::HashMap;
@@ -37,6 +37,11 @@ pub fn store_settings<'a>(
     Ok(Some(Secret(settings.to_text())))
 }
 
+/// Whether a location is that of an image in a registry.
+pub fn is_in_registry(location: &Location) -> bool {
+    matches!(location, Location::Url(name) if Store::of(name) == Some(Store::Oci))
+}
+
 /// The name of an object that was parsed, or a wrong use of the command line.
 fn named<N, E: Display>(location: &Location, parsed: std::result::Result<N, E>) -> Result<N> {
     parsed.map_err(|e| CliError::usage(format!("'{location}': {e}")))
@@ -48,6 +53,8 @@ pub(crate) struct Stores {
     timeout: Duration,
     /// Images in registries, by their names, whose manifests have been read.
     registries: HashMap<String, Arc<OciImage>>,
+    /// Those that are read as their layers.
+    layers: HashMap<String, Arc<OciLayers>>,
 }
 
 impl Stores {
@@ -59,7 +66,7 @@ impl Stores {
                 .ok_or_else(|| CliError::failed("the settings of stores cannot be read"))?,
         };
         let timeout = Duration::from_millis(config.timeout_ms);
-        Ok(Stores { settings, timeout, registries: HashMap::new() })
+        Ok(Stores { settings, timeout, registries: HashMap::new(), layers: HashMap::new() })
     }
 
     /// Opens an object of a bucket.
@@ -97,12 +104,27 @@ impl Stores {
         }
         let reference = named(location, OciReference::parse(name))?;
         let login = self.settings.logins.get(&reference.repository());
-        let platform = self.settings.platform.clone().unwrap_or_else(Platform::of_this_machine);
-        let image =
-            oci::resolve(&reference, login, &platform, self.timeout).map_err(|e| opening(location, &e))?;
-        let image = Arc::new(image);
+        let image = oci::resolve(&reference, login, &self.platform(), self.timeout);
+        let image = Arc::new(image.map_err(|e| opening(location, &e))?);
         self.registries.insert(name.to_string(), image.clone());
         Ok(image)
+    }
+
+    /// The layers of an image in a registry. Its manifest is read once.
+    pub(crate) fn layers_of(&mut self, location: &Location, name: &str) -> Result<Arc<OciLayers>> {
+        if let Some(image) = self.layers.get(name) {
+            return Ok(image.clone());
+        }
+        let reference = named(location, OciReference::parse(name))?;
+        let login = self.settings.logins.get(&reference.repository());
+        let image = oci::resolve_layers(&reference, login, &self.platform(), self.timeout);
+        let image = Arc::new(image.map_err(|e| opening(location, &e))?);
+        self.layers.insert(name.to_string(), image.clone());
+        Ok(image)
+    }
+
+    fn platform(&self) -> Platform {
+        self.settings.platform.clone().unwrap_or_else(Platform::of_this_machine)
     }
 
     /// The digest and salt that the manifest of an image in a registry names; `None` for others. If it names none, adds a
