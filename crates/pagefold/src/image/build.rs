@@ -3,6 +3,7 @@
 use super::build_args::{BuildArgs, options, patterns};
 use super::build_source::{SourceReader, failure, source_failure};
 use super::build_summary::{self, Built};
+use super::layer_cache;
 use super::open::reading_share;
 use super::target::Target as OutFile;
 use crate::cli::output;
@@ -27,6 +28,9 @@ const READ_BYTES: u64 = 8 << 20;
 /// Builds the image, and reports what is in it.
 pub fn run(args: &BuildArgs) -> Result<()> {
     args.check_paths()?;
+    if let Some(cache) = &args.layer_cache {
+        return layer_cache::run(args, cache);
+    }
     let (options, running) = options(args)?;
     if options.memory_bytes.is_some() {
         pagefold_sys::malloc::return_large_blocks();
@@ -92,7 +96,7 @@ fn build_in(
 }
 
 /// Builds the image; if that shows that files cannot be read which are to be left out, again without them.
-fn build_image(
+pub fn build_image(
     scanned: &mut Scanned,
     options: &Options,
     out: &OutFile,
@@ -162,7 +166,7 @@ fn note_refused(kernel: &RunningKernel, options: &Options) {
 }
 
 /// Compares the image with what went into it. It has its name only afterwards.
-fn verify_image(out: &OutFile, tree: &Tree, summary: &Summary, args: &BuildArgs) -> Result<()> {
+pub fn verify_image(out: &OutFile, tree: &Tree, summary: &Summary, args: &BuildArgs) -> Result<()> {
     let shown = out.shown().display();
     let memory_bytes = reading_share(args.memory_bytes()?);
     let options = ReadOptions { memory_bytes, ..ReadOptions::default() };

@@ -31,6 +31,12 @@ pub struct BuildArgs {
     /// beside OUT, decompressed. OUT gets its name when the image is complete; an existing file is replaced then
     #[arg(value_name = "SOURCE", required = true, value_hint = ValueHint::AnyPath)]
     pub paths: Vec<PathBuf>,
+    /// Fill a layer cache of containerd with images of the layers of SOURCE, and write no OUT. SOURCE are images in
+    /// registries (oci://registry/name:tag). Each layer that is not there yet becomes DIR/sha256/XX/HEX.erofs, named by
+    /// its diffID, with whiteouts for overlay mounts; layers that are there are not fetched. Several layers are built at
+    /// a time
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub layer_cache: Option<PathBuf>,
     /// A further device of SOURCE, if that is an image on several devices. Can be repeated, in the order of the image's
     /// device table
     #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
@@ -152,7 +158,10 @@ pub struct BuildArgs {
 impl BuildArgs {
     /// The sources: several are layers, the lowest first.
     pub fn sources(&self) -> &[PathBuf] {
-        self.paths.split_last().map_or(&[], |(_, sources)| sources)
+        match self.layer_cache {
+            Some(_) => &self.paths,
+            None => self.paths.split_last().map_or(&[], |(_, sources)| sources),
+        }
     }
 
     /// The source, or the lowest one.
@@ -165,9 +174,9 @@ impl BuildArgs {
         self.paths.last().map_or(Path::new(""), PathBuf::as_path)
     }
 
-    /// Whether progress is shown.
+    /// Whether progress is shown: not where several images are built at once.
     pub fn shows_progress(&self) -> bool {
-        !self.json
+        !self.json && self.layer_cache.is_none()
     }
 
     /// Fails if there is no source.

@@ -1,6 +1,6 @@
 //! The sources of `image build`: a directory, a tar archive, another image, or layers.
 
-mod layers;
+pub mod layers;
 
 use super::build_args::BuildArgs;
 use super::fakeroot;

@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `mount`, `unmount`, `restart`, `mounts`, `stats` | the commands on mounted images, each with its arguments |
 //! | `build`, `build_args`, `build_source`, `build_summary` | the command that makes images, its arguments, what it makes them from (`build_source/layers.rs`: layers), its summary |
+//! | `layer_cache` | `build --layer-cache`, which makes an image of each layer |
 //! | `ls`, `cat`, `show`, `extract`, `tar`, `check` | the commands on images, each with its arguments |
 //! | `extract_total` | the total of the progress of `extract` |
 //! | `copy` | the command that copies an image from a server |
@@ -42,6 +43,7 @@ mod file;
 mod find;
 mod findings;
 mod kernel;
+mod layer_cache;
 mod limit;
 mod ls;
 mod mount;
@@ -80,7 +82,8 @@ pub enum ImageCommand {
     /// A file that changes while it is read ends the command.
     ///
     /// The counterpart in erofs-utils is mkfs.erofs.
-    #[command(override_usage = "pagefold image build [OPTIONS] <SOURCE>... <OUT>")]
+    #[command(override_usage = "pagefold image build [OPTIONS] <SOURCE>... <OUT>\n       \
+        pagefold image build [OPTIONS] --layer-cache <DIR> <SOURCE>...")]
     Build(Box<build_args::BuildArgs>),
     /// Mount an image read-only on a directory (like erofsfuse, or mount -t erofs)
     ///

@@ -214,3 +214,71 @@ fn layers_in_registries_are_merged_and_verified() {
     registry.server.put(&path, object(bytes));
     fails(&format!("{name}:archives"), DAMAGED, "has another digest");
 }
+
+/// The path of a layer in a cache.
+fn cached(cache: &str, contents: &[u8]) -> String {
+    let digest = digest(contents);
+    let hex = digest.strip_prefix("sha256:").unwrap();
+    format!("{cache}/sha256/{}/{hex}.erofs", &hex[..2])
+}
+
+/// All files below a directory.
+fn files_below(directory: &str) -> Vec<String> {
+    let found = Command::new("find").args([directory, "-type", "f"]).output().unwrap();
+    let mut found: Vec<_> = String::from_utf8(found.stdout).unwrap().lines().map(String::from).collect();
+    found.sort();
+    found
+}
+
+#[test]
+fn a_layer_cache_gets_the_layers_that_it_does_not_have() {
+    let s = sandbox();
+    let registry = Registry::start(&s);
+    let (name, cache) = (&registry.name, at(&s, "cache"));
+    let [low, up] = ["low.tar", "up.tar"].map(|layer| fs::read(s.path(layer)).unwrap());
+    let paths = [cached(&cache, &low), cached(&cache, &up)];
+    let fill = format!("image build --layer-cache {cache} --platform linux/amd64");
+    // Of an index, the image whose layers are archives: their diffIDs are those that containerd looks for.
+    let out = ok(&s, &format!("{fill} --verify {name}:index"), &[]);
+    let mut wanted = paths.to_vec();
+    wanted.sort();
+    assert_eq!(files_below(&cache), wanted);
+    for (path, layer) in paths.iter().zip(["low.tar", "up.tar"]) {
+        use std::os::unix::fs::PermissionsExt;
+        assert!(out.contains(path), "{out}");
+        assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o7777, 0o644);
+        s.ok(&format!("-q image build --whiteouts overlay {} {}", at(&s, layer), at(&s, "one")));
+        assert!(fs::read(path).unwrap() == fs::read(s.path("one")).unwrap(), "{layer}");
+    }
+    // Layers that are there are not fetched, whatever they contain.
+    fs::write(&paths[0], "present").unwrap();
+    fs::remove_file(&paths[1]).unwrap();
+    registry.server.take_log();
+    let ran = run(&s, &format!("{fill} {name}:archives"), &[]);
+    assert!(ran.code == 0 && ran.err.contains("in the cache already: 1 layer"), "{ran:?}");
+    let zipped = digest(&fs::read(s.path("low.tar.gz")).unwrap());
+    assert!(!registry.server.take_log().iter().any(|request| request.path.ends_with(&zipped)));
+    assert_eq!(files_below(&cache), wanted);
+    assert_eq!(fs::read(&paths[0]).unwrap(), b"present");
+    // A layer whose diffID is another one leaves nothing.
+    wanted.iter().for_each(|path| fs::remove_file(path).unwrap());
+    let ran = run(&s, &format!("{fill} {name}:swapped"), &[]);
+    ran.fails(DAMAGED, "the configuration of the image names");
+    assert!(files_below(&cache).is_empty());
+}
+
+#[test]
+fn a_layer_cache_refuses_what_containerd_would_not_look_for() {
+    let s = sandbox();
+    let registry = Registry::start(&s);
+    let (name, cache) = (&registry.name, at(&s, "cache"));
+    for (words, code, what) in [
+        (format!("{name}:archives --all-root"), USAGE, "--all-root is not for --layer-cache"),
+        (at(&s, "low.tar"), USAGE, "is no image in a registry"),
+        (format!("{name}:mixed"), 5, "has a layer that is an EROFS image"),
+        (format!("{name}:none"), NOT_FOUND, "no such image"),
+    ] {
+        run(&s, &format!("image build --layer-cache {cache} {words}"), &[]).fails(code, what);
+        assert!(files_below(&cache).is_empty(), "{words}");
+    }
+}

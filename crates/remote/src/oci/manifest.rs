@@ -76,6 +76,12 @@ impl Platform {
         Platform { os, os_features: None, architecture: architecture.into(), variant: None }
     }
 
+    /// The same platform, of which an image without features is wanted unless some were chosen: its layers are archives.
+    #[must_use]
+    pub fn preferring_archives(self) -> Self {
+        Platform { os_features: Some(self.os_features.unwrap_or_default()), ..self }
+    }
+
     fn features(&self) -> &[String] {
         self.os_features.as_deref().unwrap_or_default()
     }

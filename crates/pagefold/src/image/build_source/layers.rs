@@ -15,9 +15,9 @@ use pagefold_backing::{ByteSource, FileBacking};
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::media::{Location, MediaConfig};
 use pagefold_image::{Image, Options as ReadOptions, with_causes};
-use pagefold_image_build::source::tar;
+use pagefold_image_build::source::tar::{self, TarOptions};
 use pagefold_image_build::source::{Layers, Scanned, SourceKind, Whiteouts, image, spool};
-use pagefold_image_build::BuildError;
+use pagefold_image_build::{BuildError, Spill};
 use pagefold_page::size::Human;
 use pagefold_server::confinement::Kind;
 use pagefold_server::fetcher::{FetchedSource, Fetcher, LayerInfo, LayersInfo};
@@ -56,7 +56,7 @@ impl Registries {
                 Location::File(_) => numbers.push(None),
             }
         }
-        let fetcher = start_fetcher(args, locations)?;
+        let fetcher = start_fetcher(args, locations, false)?;
         let images = numbers.into_iter().map(|number| match (number, &fetcher) {
             (Some(number), Some(fetcher)) => Ok(Some((number, fetcher.layers(number)?))),
             _ => Ok(None),
@@ -74,9 +74,14 @@ impl Registries {
     }
 }
 
-/// Starts a fetcher for images in registries; `None` if there are none.
-fn start_fetcher(args: &BuildArgs, locations: Vec<Location>) -> Result<Option<Arc<Fetcher>>> {
-    let remote = args.remote.config(locations.iter())?;
+/// Starts a fetcher for images in registries; `None` if there are none. `wants_archives`: of an index, an image whose layers
+/// are archives is chosen.
+pub fn start_fetcher(
+    args: &BuildArgs,
+    locations: Vec<Location>,
+    wants_archives: bool,
+) -> Result<Option<Arc<Fetcher>>> {
+    let remote = args.remote.config_for(locations.iter(), wants_archives)?;
     let mut locations = locations.into_iter();
     let Some(image) = locations.next() else { return Ok(None) };
     let media = MediaConfig { image, devices: locations.collect(), verity: None, remote };
@@ -134,6 +139,38 @@ pub fn scan(reader: SourceReader<'_>, registries: Registries) -> Result<Scanned>
         layers.push(scanned, &shown).map_err(failure)?;
     }
     layers.finish(&exclude).map_err(failure)
+}
+
+/// A layer of an image in a registry.
+#[derive(Debug, Clone)]
+pub struct RemoteLayer {
+    /// The image, by the digest of its manifest.
+    pub image: Location,
+    /// The number of the layer in the manifest.
+    pub number: usize,
+    pub info: LayerInfo,
+}
+
+/// Reads one layer, an archive, and returns its tree with whiteouts for overlay mounts of root. Confines this process. A
+/// large tree goes to `spill`; decompressing takes up to `memory_bytes`.
+pub fn scan_one(
+    layer: RemoteLayer,
+    args: &BuildArgs,
+    out: &OutFile,
+    spill: &Spill,
+    memory_bytes: Option<u64>,
+) -> Result<Scanned> {
+    let RemoteLayer { image, number, info } = layer;
+    let shown = PathBuf::from(format!("{image}, layer {}", info.digest));
+    let form = Form::Remote { image: 0, number, info, spool: spool_file(out)? };
+    let fetcher = start_fetcher(args, vec![image], true)?;
+    confine(Kind::Printing)?;
+    let file = Input { shown: shown.clone(), form }.read(args, out, fetcher.as_ref(), memory_bytes)?;
+    if kind(&file, &shown)? != SourceKind::Tar {
+        return Err(CliError::usage(format!("'{}' is no archive", shown.display())));
+    }
+    let options = TarOptions { whiteouts: Whiteouts::Overlay, spill: spill.clone(), ..TarOptions::default() };
+    watched(args, out, |on_entry| tar::scan_watched(file, &shown, &options, on_entry))
 }
 
 /// Refuses options that are about one source.

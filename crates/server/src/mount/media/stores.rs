@@ -16,10 +16,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Reads the settings and credentials that these locations need, as a text for [`RemoteConfig`]; `None` if none is in a
-/// store. May run the user's programs.
+/// store. May run the user's programs. `wants_archives`: of an index, an image whose layers are archives is chosen, unless the
+/// platform names features.
 pub fn store_settings<'a>(
     locations: impl Iterator<Item = &'a Location>,
     platform: Option<&str>,
+    wants_archives: bool,
 ) -> Result<Option<Secret>> {
     let names = locations.filter_map(|location| match location {
         Location::Url(name) => Store::of(name).map(|_| name.as_str()),
@@ -27,7 +29,10 @@ pub fn store_settings<'a>(
     });
     let names: Vec<_> = names.collect();
     let platform = platform.map(str::parse::<Platform>).transpose();
-    let platform = platform.map_err(|e| CliError::usage(format!("--platform: {e}")))?;
+    let mut platform = platform.map_err(|e| CliError::usage(format!("--platform: {e}")))?;
+    if wants_archives {
+        platform = Some(platform.unwrap_or_else(Platform::of_this_machine).preferring_archives());
+    }
     if names.is_empty() {
         return Ok(None);
     }
