@@ -38,7 +38,7 @@ use std::sync::Arc;
 /// Layers at most. Runtimes mount some 500 at most, and registries have 127.
 pub const LAYERS_MAX: usize = 512;
 
-/// What an archive says of an inode that its tree does not.
+/// A property of an inode of an archive that the tree does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Note {
     /// The archive has all of it.

@@ -54,7 +54,7 @@ fn list(tree: &Tree, directory: InodeId, path: &str, each: &mut impl FnMut(&str,
     }
 }
 
-/// What a layer does, as its archive says it.
+/// A step of a layer, as its archive has it.
 #[derive(Debug, Clone)]
 enum Step {
     File(String),
