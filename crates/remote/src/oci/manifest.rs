@@ -297,7 +297,8 @@ impl Manifest {
             ([], all) => {
                 let kinds: Vec<_> = all.iter().take(3).map(|layer| printable(&layer.media_type)).collect();
                 let what = format!(
-                    "no layer of the manifest is an EROFS image ({EROFS_LAYER}); there are: {}",
+                    "no layer of the manifest is an EROFS image ({EROFS_LAYER}); 'pagefold image build' makes one of the \
+                     layers of a container; there are: {}",
                     kinds.join(", ")
                 );
                 return no_image(what);
