@@ -10,6 +10,7 @@
 //! | `ls`, `cat`, `show`, `extract`, `tar`, `check` | the commands on images, each with its arguments |
 //! | `extract_total` | the total of the progress of `extract` |
 //! | `copy` | the command that copies an image from a server |
+//! | `push` | the command that publishes an image in a registry |
 //! | `digest` | the command that computes digests and Merkle trees |
 //! | `kernel`, `tamper` | `mount --kernel`, and its check that only root can change the image |
 //! | `find` | finding a mounted image by its directory or path |
@@ -51,6 +52,7 @@ mod mounts;
 mod names;
 mod open;
 mod overview;
+mod push;
 mod restart;
 mod show;
 mod stats;
@@ -176,6 +178,14 @@ pub enum ImageCommand {
     /// is verified. The next copy after an interrupted one goes on where that stopped, if the cache has space for the image:
     /// what was read is there. Any object can be copied: the command does not look at the contents.
     Copy(copy::CopyArgs),
+    /// Publish an image in a registry, from which mounts read it
+    ///
+    /// Sends the image as a layer of the type application/vnd.erofs.layer.v1, its configuration, and a manifest by the tag of
+    /// TARGET, with the login of docker's configuration that reading it uses. Contents that the registry has are not
+    /// sent again. The manifest comes last: if the command fails or is interrupted, the tag names what it named before.
+    ///
+    /// Prints the name of the image by the digest of its manifest, which never names another one.
+    Push(push::PushArgs),
     /// Compute the digest of an image, by which all commands can verify it
     ///
     /// Prints the digest, and writes the Merkle tree to IMAGE.verity. With the digest and the tree, `image mount
@@ -210,6 +220,7 @@ pub fn run(command: &ImageCommand) -> Result<()> {
         ImageCommand::Tar(args) => tar::run(args),
         ImageCommand::Check(args) => check::run(args),
         ImageCommand::Copy(args) => copy::run(args),
+        ImageCommand::Push(args) => push::run(args),
         ImageCommand::Digest(args) => digest::run(args),
     }
 }

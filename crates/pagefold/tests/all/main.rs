@@ -40,6 +40,7 @@ mod image_mount;
 mod image_mounts;
 mod image_pairs;
 mod image_proxies;
+mod image_push;
 mod image_remote;
 mod image_restart;
 mod image_show;

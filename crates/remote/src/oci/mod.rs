@@ -9,12 +9,15 @@
 //!
 //! [`resolve_layers`] finds all layers, archives too, for a program that merges them (`layers.rs`).
 //!
-//! Not here: pushing, and other digests than SHA-256.
+//! [`push()`] publishes an image (`push.rs`).
+//!
+//! Not here: other digests than SHA-256.
 
 mod challenge;
 mod docker_config;
 mod layers;
 mod manifest;
+mod push;
 mod reference;
 mod registry;
 
@@ -25,6 +28,7 @@ pub use manifest::{
     DIGEST_ANNOTATION, Descriptor, EROFS_LAYER, Layer, Manifest, ManifestError, Platform, SALT_ANNOTATION,
     TREE_LAYER, TreeLayer,
 };
+pub use push::{ImageUpload, LIST_TYPE, Pushed, Upload, push};
 pub use reference::{OciReference, ReferenceError};
 
 use crate::access::{Access, Header, Reaction, Refusal, SignedRequest};

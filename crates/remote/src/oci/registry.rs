@@ -73,6 +73,17 @@ impl Registry {
         Url::parse(&text).map_err(|e| RemoteError::SetUp { what: e.to_string() })
     }
 
+    pub(super) fn manifest_url(&self, target: &str) -> Result<Url, AttemptError> {
+        let path = format!("{}v2/{}/manifests/{target}", self.server.as_str(), self.reference.name);
+        Url::parse(&path).map_err(|e| AttemptError::refused(e.to_string()))
+    }
+
+    /// Where an upload of a blob begins.
+    pub(super) fn uploads_url(&self) -> Result<Url, AttemptError> {
+        let path = format!("{}v2/{}/blobs/uploads/", self.server.as_str(), self.reference.name);
+        Url::parse(&path).map_err(|e| AttemptError::refused(e.to_string()))
+    }
+
     fn challenge(&self) -> Option<Challenge> {
         self.challenge.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -174,8 +185,7 @@ impl Registry {
                 "a manifest is longer than {MAX_MANIFEST_BYTES} bytes"
             )));
         }
-        let path = format!("{}v2/{}/manifests/{target}", self.server.as_str(), self.reference.name);
-        let url = Url::parse(&path).map_err(|e| AttemptError::refused(e.to_string()))?;
+        let url = self.manifest_url(target)?;
         let answer = self.get(&url, deadline)?;
         match answer.head.status {
             404 => {

@@ -5,11 +5,13 @@
 //! [`Media::connect`] lets the fetcher ask servers, reads the beginnings of Merkle trees and compares them with the digests.
 
 mod errors;
+mod push;
 pub(crate) mod stores;
 mod whole;
 
 pub use errors::verity_exit;
 pub use pagefold_remote::whole::{HashedSource, WholeHash};
+pub use push::{Publication, Pushed, Upload, push};
 pub use stores::{is_in_registry, store_settings};
 pub use whole::Blob;
 

@@ -28,18 +28,21 @@ pub fn store_settings<'a>(
         Location::File(_) => None,
     });
     let names: Vec<_> = names.collect();
-    let platform = platform.map(str::parse::<Platform>).transpose();
-    let mut platform = platform.map_err(|e| CliError::usage(format!("--platform: {e}")))?;
+    let mut settings = read_settings(&names, platform)?;
     if wants_archives {
-        platform = Some(platform.unwrap_or_else(Platform::of_this_machine).preferring_archives());
+        let platform = settings.platform.take().unwrap_or_else(Platform::of_this_machine);
+        settings.platform = Some(platform.preferring_archives());
     }
-    if names.is_empty() {
-        return Ok(None);
-    }
+    Ok((!names.is_empty()).then(|| Secret(settings.to_text())))
+}
+
+/// Reads the settings and credentials that these names in stores need. May run the user's programs.
+pub(super) fn read_settings(names: &[&str], platform: Option<&str>) -> Result<StoreSettings> {
+    let platform = platform.map(str::parse::<Platform>).transpose();
+    let platform = platform.map_err(|e| CliError::usage(format!("--platform: {e}")))?;
     let env = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-    let settings = StoreSettings::read(names, platform, &env);
-    let settings = settings.map_err(|e| CliError::new(Exit::Unavailable, e.to_string()))?;
-    Ok(Some(Secret(settings.to_text())))
+    let settings = StoreSettings::read(names.iter().copied(), platform, &env);
+    settings.map_err(|e| CliError::new(Exit::Unavailable, e.to_string()))
 }
 
 /// Whether a location is that of an image in a registry.
@@ -48,7 +51,7 @@ pub fn is_in_registry(location: &Location) -> bool {
 }
 
 /// The name of an object that was parsed, or a wrong use of the command line.
-fn named<N, E: Display>(location: &Location, parsed: std::result::Result<N, E>) -> Result<N> {
+pub(super) fn named<N, E: Display>(location: &Location, parsed: std::result::Result<N, E>) -> Result<N> {
     parsed.map_err(|e| CliError::usage(format!("'{location}': {e}")))
 }
 
