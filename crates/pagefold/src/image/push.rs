@@ -27,7 +27,7 @@ pub struct PushArgs {
     /// The image, a file
     #[arg(value_name = "IMAGE", value_hint = ValueHint::FilePath)]
     pub image: PathBuf,
-    /// The name in the registry: oci://registry/name:tag. What the tag named before stays in the registry by its digest
+    /// The name in the registry: oci://registry/name:tag. An image that the tag named before stays there by its digest
     #[arg(value_name = "TARGET")]
     pub target: Location,
     /// The platform that the configuration names, such as linux/arm64 [default: this machine's]

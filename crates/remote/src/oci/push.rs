@@ -59,12 +59,12 @@ pub struct ImageUpload {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// What a push has done.
+/// The outcome of a push.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Pushed {
     /// The digest of the manifest, `sha256:HEX`.
     pub manifest_digest: String,
-    /// Blobs that were sent, and their bytes.
+    /// Blobs that were sent.
     pub sent: u64,
     /// Their bytes.
     pub sent_bytes: u64,
