@@ -11,9 +11,9 @@ mod counting;
 mod tarball;
 
 use counting::{measure, run_alone};
-use pagefold_image_build::source::Whiteouts;
 use pagefold_image_build::source::directory::{self, DirectoryOptions};
 use pagefold_image_build::source::tar::{self, TarOptions};
+use pagefold_image_build::source::{Layers, Whiteouts};
 use pagefold_image_build::{
     Compression, Dedupe, LIST_BYTES_MAX, LIST_PATHS_MAX, Metadata, Options, Sort, SortList, Spill, Target,
     Tree, build,
@@ -89,6 +89,35 @@ fn attributes_links_whiteouts_and_maps_spill() {
     println!("heap with a spill {} KiB, without {} KiB", spilled >> 10, plain >> 10);
     // The attributes alone are 24 MB, and the maps 6 MB.
     assert!(plain > 40 * MIB, "{plain}");
+    assert!(spilled < 24 * MIB, "{spilled}");
+}
+
+/// Merges layers that replace each other's files, and returns the number of names and the peak of heap bytes.
+fn merge(path: &Path, layers: usize, spill: &Spill) -> (usize, usize) {
+    let (names, peak, _) = measure(|| {
+        let mut merged = Layers::new(None, spill).unwrap();
+        for _ in 0..layers {
+            let scanned = tar::scan(File::open(path).unwrap(), path, merged.tar_options()).unwrap();
+            merged.push(scanned, path).unwrap();
+        }
+        let tree = merged.finish(&[], &XattrFilter::default()).unwrap().tree;
+        tree.entries(tree.find(b"d").unwrap()).count()
+    });
+    (names, peak)
+}
+
+#[test]
+fn layers_spill_while_they_are_merged() {
+    let _alone = run_alone();
+    let work = tempfile::tempdir().unwrap();
+    let path = work.path().join("a.tar");
+    archive(&path);
+    let (wanted, plain) = merge(&path, 3, &Spill::none());
+    let spill = Spill::in_directory(work.path(), 0).unwrap();
+    let (found, spilled) = merge(&path, 3, &spill);
+    assert!(found == wanted && found == 2 * MEMBERS as usize, "{found} {wanted}");
+    println!("heap with a spill {} KiB, without {} KiB", spilled >> 10, plain >> 10);
+    assert!(plain > 60 * MIB, "{plain}");
     assert!(spilled < 24 * MIB, "{spilled}");
 }
 

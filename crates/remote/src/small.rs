@@ -8,9 +8,11 @@ use crate::client::failure;
 use crate::renewed::Expiring;
 use crate::retry::Deadline;
 use crate::{RemoteError, Secret, Url};
+use std::fs::File;
 use std::io::Read;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use ureq::SendBody;
 
 /// The longest time to connect to a service of the machine. Where none accepts a connection soon, there is none.
 const NEAR_CONNECT: Duration = Duration::from_secs(1);
@@ -24,6 +26,20 @@ pub(crate) enum Method<'a> {
     Put,
     /// With a form, as a browser encodes it.
     Post(&'a str),
+    /// Without a body.
+    PostNothing,
+    Head,
+    /// With these bytes.
+    PutBytes {
+        media_type: &'static str,
+        bytes: &'a [u8],
+    },
+    /// With the rest of a file, which is this long.
+    PutFile {
+        media_type: &'static str,
+        file: &'a mut File,
+        len_bytes: u64,
+    },
 }
 
 /// An answer with its body.
@@ -79,6 +95,11 @@ impl SmallClient {
         Ok(SmallClient { agents, connect, limit, max_bytes, is_present })
     }
 
+    /// The same client, with another limit of the time to connect.
+    pub(crate) fn connecting_within(self, connect: Duration) -> Self {
+        SmallClient { connect, ..self }
+    }
+
     /// Sends one request. Redirects are answers.
     pub(crate) fn ask(
         &self,
@@ -94,6 +115,20 @@ impl SmallClient {
             Method::Post(form) => {
                 let request = self.prepared(agent.post(url.as_str()), url, headers, deadline);
                 request.header("content-type", "application/x-www-form-urlencoded").send(form)
+            }
+            Method::PostNothing => {
+                self.prepared(agent.post(url.as_str()), url, headers, deadline).send_empty()
+            }
+            Method::Head => self.prepared(agent.head(url.as_str()), url, headers, deadline).call(),
+            Method::PutBytes { media_type, bytes } => {
+                let request = self.prepared(agent.put(url.as_str()), url, headers, deadline);
+                request.header("content-type", media_type).send(bytes)
+            }
+            Method::PutFile { media_type, file, len_bytes } => {
+                let request = self.prepared(agent.put(url.as_str()), url, headers, deadline);
+                let request = request.header("content-type", media_type);
+                let mut body = file.take(len_bytes);
+                request.header("content-length", len_bytes.to_string()).send(SendBody::from_reader(&mut body))
             }
         };
         let (head, body) = sent.map_err(|e| failure(e, true))?.into_parts();

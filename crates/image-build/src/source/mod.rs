@@ -8,6 +8,7 @@
 //! | `directory` | a directory of a mounted file system |
 //! | `image` | another image |
 //! | `tar` | a tar archive, which is a file and not compressed |
+//! | `layers` | the layers of a container, which are archives or images |
 //!
 //! [`SourceKind::of`] says by its beginning which source a file is. `spool` makes a file of a stream, and decompresses
 //! it. `whiteouts` converts those of layers, in the tree of any source, and `nested` treats those of an overlay mount
@@ -15,6 +16,7 @@
 
 pub mod directory;
 pub mod image;
+mod layers;
 mod lookahead;
 mod nested;
 mod scanned;
@@ -23,6 +25,7 @@ pub mod tar;
 mod unreadable;
 mod whiteouts;
 
+pub use layers::Layers;
 pub use nested::{NestedOverlay, OverlayFound};
 pub use scanned::{OnEntry, Scanned};
 pub use unreadable::{Unreadable, UnreadableFile, UnreadableXattr};

@@ -1,5 +1,6 @@
 //! [`Scanned`]: what a source returns.
 
+use super::layers::Notes;
 use super::nested::OverlayFound;
 use super::unreadable::{Unreadable, UnreadableFile, UnreadableXattr};
 use crate::Result;
@@ -30,6 +31,10 @@ pub struct Scanned {
     pub overlay: OverlayFound,
     /// Sentences for the user about an unusual source, such as an archive without the mark of its end.
     pub notes: Vec<String>,
+    /// Notes for the merge of layers, if the source is one.
+    pub(super) layer_notes: Notes,
+    /// Memory that the names and metadata of an archive were charged with, bytes.
+    pub(super) metadata_bytes: u64,
     late: Option<Arc<dyn LateErrors>>,
 }
 
@@ -43,6 +48,8 @@ impl Scanned {
     /// Begins with a tree from which nothing was left out.
     pub(crate) fn new(tree: Tree) -> Self {
         Scanned {
+            layer_notes: Notes::new(tree.spill()),
+            metadata_bytes: 0,
             tree,
             unreadable: Unreadable::default(),
             zero_filled: Unreadable::default(),

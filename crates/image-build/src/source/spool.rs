@@ -131,16 +131,16 @@ pub struct Spooled {
 /// Copies `input` to `file`, decompressed if it is compressed, and returns the file. `path` is for messages.
 /// Decoding takes up to `memory_bytes`, and the file nine tenths of the free space: a few bytes may decompress to
 /// terabytes.
-/// `on_progress` gets the number of bytes written; `Break` ends the copy.
+/// `on_bytes` gets the bytes that were written; `Break` ends the copy.
 pub fn spool(
     input: impl Read,
     path: &Path,
     file: File,
     memory_bytes: Option<u64>,
-    on_progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
+    on_bytes: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
 ) -> Result<Spooled> {
     let space = beneath::free_space(&file).map_err(|e| BuildError::Spool { source: e.into() })?;
-    let copy = Copy { path, file, max_bytes: space.free_bytes / 10 * 9, done_bytes: 0, on_progress };
+    let copy = Copy { path, file, max_bytes: space.free_bytes / 10 * 9, done_bytes: 0, on_bytes };
     copy.run(input, memory_bytes.unwrap_or(u64::MAX))
 }
 
@@ -152,7 +152,7 @@ struct Copy<'a> {
     /// Limit of the file.
     max_bytes: u64,
     done_bytes: u64,
-    on_progress: &'a mut dyn FnMut(u64) -> ControlFlow<()>,
+    on_bytes: &'a mut dyn FnMut(&[u8]) -> ControlFlow<()>,
 }
 
 impl Copy<'_> {
@@ -181,7 +181,7 @@ impl Copy<'_> {
             // Blocks of a tape, for example, are filled up with zeroes; xz has them between streams, too.
             while let Some(zeroes) = zeroes(input.fill_buf().map_err(failed)?) {
                 input.consume(zeroes);
-                self.go_on()?;
+                self.go_on(&[])?;
             }
             let beginning = input.peek(MAGIC_BYTES).map_err(failed)?;
             if beginning.is_empty() {
@@ -210,7 +210,7 @@ impl Copy<'_> {
                 return Err(BuildError::Spool { source: io::Error::new(io::ErrorKind::StorageFull, what) });
             }
             self.file.write_all(&buffer[..len]).map_err(|source| BuildError::Spool { source })?;
-            self.go_on()?;
+            self.go_on(&buffer[..len])?;
         }
     }
 
@@ -222,7 +222,7 @@ impl Copy<'_> {
                 0 => break,
                 len => input.consume(len),
             }
-            self.go_on()?;
+            self.go_on(&[])?;
         }
         let (count, member) = (input.position() - at, compression.member());
         let bytes = if count == 1 { "byte that is" } else { "bytes that are" };
@@ -232,8 +232,8 @@ impl Copy<'_> {
         ))
     }
 
-    fn go_on(&mut self) -> Result<()> {
-        match (self.on_progress)(self.done_bytes) {
+    fn go_on(&mut self, written: &[u8]) -> Result<()> {
+        match (self.on_bytes)(written) {
             ControlFlow::Continue(()) => Ok(()),
             ControlFlow::Break(()) => Err(BuildError::Interrupted),
         }
@@ -281,8 +281,8 @@ mod tests {
         let bomb = encoder.finish().unwrap();
         assert!(bomb.len() < 1 << 20);
         let (file, max_bytes) = (tempfile::tempfile().unwrap(), 3 << 20);
-        let (copy, on_progress) = (file.try_clone().unwrap(), &mut |_| ControlFlow::Continue(()));
-        let copy_of_bomb = Copy { path: Path::new("a.tar.gz"), file, max_bytes, done_bytes: 0, on_progress };
+        let (copy, on_bytes) = (file.try_clone().unwrap(), &mut |_: &[u8]| ControlFlow::Continue(()));
+        let copy_of_bomb = Copy { path: Path::new("a.tar.gz"), file, max_bytes, done_bytes: 0, on_bytes };
         let spooled = copy_of_bomb.run(&bomb[..], u64::MAX);
         let Err(BuildError::Spool { source }) = spooled else { panic!("{spooled:?}") };
         assert!(source.to_string().contains("nine tenths of the free space"), "{source}");

@@ -20,11 +20,11 @@ use pagefold_image::read::FileKind;
 use pagefold_image::read::inode::DeviceNumber;
 
 /// Begins the names of whiteouts.
-const PREFIX: &[u8] = b".wh.";
+pub(super) const PREFIX: &[u8] = b".wh.";
 /// Begins the names of files that describe the layer itself.
 const META: &[u8] = b".wh..wh.";
 /// Marks its directory as opaque.
-const OPAQUE: &[u8] = b".wh..wh..opq";
+pub(super) const OPAQUE: &[u8] = b".wh..wh..opq";
 /// The number of a device that is a whiteout of overlayfs.
 pub(super) const DEVICE: DeviceNumber = DeviceNumber { major: 0, minor: 0 };
 /// The attributes of overlayfs in mounts of root, and in those with the option `userxattr`.

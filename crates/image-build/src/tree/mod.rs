@@ -93,6 +93,11 @@ impl Tree {
         self.contents = Some(contents);
     }
 
+    /// The finder of the contents of files that are [`Body::Stored`].
+    pub(super) fn contents(&self) -> Option<&Arc<dyn Contents>> {
+        self.contents.as_ref()
+    }
+
     /// Where the tree spills to.
     pub fn spill(&self) -> &Spill {
         self.inodes.spill()

@@ -3,6 +3,7 @@
 use super::build_args::{BuildArgs, options, patterns};
 use super::build_source::{SourceReader, failure, source_failure};
 use super::build_summary::{self, Built};
+use super::layer_cache;
 use super::open::reading_share;
 use super::target::Target as OutFile;
 use super::{build_changes, build_notes};
@@ -26,6 +27,10 @@ const READ_BYTES: u64 = 8 << 20;
 
 /// Builds the image, and reports what is in it.
 pub fn run(args: &BuildArgs) -> Result<()> {
+    args.check_paths()?;
+    if let Some(cache) = &args.layer_cache {
+        return layer_cache::run(args, cache);
+    }
     let (options, running) = options(args)?;
     if options.memory_bytes.is_some() {
         pagefold_sys::malloc::return_large_blocks();
@@ -35,7 +40,7 @@ pub fn run(args: &BuildArgs) -> Result<()> {
     let exclude = patterns(args)?;
     let xattrs = (args.xattrs.filter()?, args.xattrs.changes()?);
     // The file stands first: it blocks signals, which threads would receive, and may be refused.
-    let out = OutFile::open_image(&args.out)?;
+    let out = OutFile::open_image(args.out())?;
     out.write_in_child(|out| build_in(args, exclude, &xattrs, &options, running, out))
 }
 
@@ -75,7 +80,7 @@ fn build_in(
         output::note(&format!("--rule '{}' decided for no file", pattern.text()));
     }
     let built = Built {
-        out: &args.out,
+        out: args.out(),
         summary: &summary,
         needs,
         scanned: &scanned,
@@ -96,9 +101,14 @@ fn build_in(
 }
 
 /// Builds the image; if that shows that files cannot be read which are to be left out, again without them.
-fn build_image(scanned: &mut Scanned, options: &Options, out: &OutFile, args: &BuildArgs) -> Result<Summary> {
+pub fn build_image(
+    scanned: &mut Scanned,
+    options: &Options,
+    out: &OutFile,
+    args: &BuildArgs,
+) -> Result<Summary> {
     loop {
-        let mut bar = Bar::new(!args.json);
+        let mut bar = Bar::new(args.shows_progress());
         let built = build(&scanned.tree, options, out.file(), &mut |progress| {
             bar.show_build(&progress);
             out.go_on()
@@ -112,7 +122,7 @@ fn build_image(scanned: &mut Scanned, options: &Options, out: &OutFile, args: &B
         return built.map_err(|e| match e {
             BuildError::Interrupted => out.interrupted(),
             BuildError::Write { offset, source } => {
-                CliError::io(format!("writing '{}' at byte {offset}", args.out.display()), &source)
+                CliError::io(format!("writing '{}' at byte {offset}", out.shown().display()), &source)
             }
             e => source_failure(e, args),
         });
@@ -126,13 +136,13 @@ fn reason(running: Option<&RunningKernel>, args: &BuildArgs) -> Option<String> {
 }
 
 /// Compares the image with what went into it. It has its name only afterwards.
-fn verify_image(out: &OutFile, tree: &Tree, summary: &Summary, args: &BuildArgs) -> Result<()> {
-    let shown = args.out.display();
+pub fn verify_image(out: &OutFile, tree: &Tree, summary: &Summary, args: &BuildArgs) -> Result<()> {
+    let shown = out.shown().display();
     let memory_bytes = reading_share(args.memory_bytes()?);
     let options = ReadOptions { memory_bytes, ..ReadOptions::default() };
     let failed = |reason: String| CliError::failed(format!("'{shown}' was not written: {reason}"));
     let image = open_built(out, options).map_err(failed)?;
-    let bar = RefCell::new(Bar::new(!args.json));
+    let bar = RefCell::new(Bar::new(args.shows_progress()));
     let mut done = 0;
     let verified = verify(&image, tree, &summary.digests, &mut |bytes| {
         done += bytes;

@@ -25,14 +25,19 @@ const LZ4_WINDOW_BYTES_MIN: u32 = 4 << 10;
 /// The arguments of `image build`.
 #[derive(Debug, Args)]
 pub struct BuildArgs {
-    /// Directory, tar archive, or image, whose files the image gets. An archive is plain, or compressed by gzip, zstd
-    /// or xz; - for one from standard input. Compressed archives and those from standard input need space for the
-    /// decompressed archive beside OUT
-    #[arg(value_name = "SOURCE", value_hint = ValueHint::AnyPath)]
-    pub source: PathBuf,
-    /// File to write. It gets its name when the image is complete; an existing file is replaced then
-    #[arg(value_name = "OUT", value_hint = ValueHint::FilePath)]
-    pub out: PathBuf,
+    /// Directory, tar archive, or image, whose files the image gets, and last OUT, the file to write. An archive is
+    /// plain, or compressed by gzip, zstd or xz; - for one from standard input. Several sources are layers of a container,
+    /// the lowest first: archives, images, and images in registries (oci://registry/name:tag) with all their layers.
+    /// They are merged. Compressed archives, those from standard input, and layers in registries need space
+    /// beside OUT, decompressed. OUT gets its name when the image is complete; an existing file is replaced then
+    #[arg(value_name = "SOURCE", required = true, value_hint = ValueHint::AnyPath)]
+    pub paths: Vec<PathBuf>,
+    /// Fill a layer cache of containerd with images of the layers of SOURCE, and write no OUT. SOURCE are images in
+    /// registries (oci://registry/name:tag). Each layer that is not there yet becomes DIR/sha256/XX/HEX.erofs, named by
+    /// its diffID, with whiteouts for overlay mounts; layers that are there are not fetched. Several layers are built at
+    /// a time
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub layer_cache: Option<PathBuf>,
     /// A further device of SOURCE, if that is an image on several devices. Can be repeated, in the order of the image's
     /// device table
     #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
@@ -104,7 +109,7 @@ pub struct BuildArgs {
     /// Form of whiteouts: files .wh.NAME, by which a container layer removes NAME. files: files of these names; overlay:
     /// device 0:0 as NAME, and for .wh..wh..opq the attribute trusted.overlay.opaque; overlay-user: the same
     /// with attributes user.overlay.*, for overlay mounts with the option userxattr, as rootless containers have them
-    /// [default: files]
+    /// [default: files; of several layers, and of layers in registries: none, they are applied]
     #[arg(long, value_name = "KIND", hide_possible_values = true)]
     #[arg(value_parser = one_of([("files", "", Whiteouts::Files), ("overlay", "", Whiteouts::Overlay), ("overlay-user", "", Whiteouts::OverlayUser)]))]
     pub whiteouts: Option<Whiteouts>,
@@ -164,6 +169,41 @@ impl BuildArgs {
     /// Whether each name of a hard link becomes a separate file.
     pub fn separates_links(&self) -> bool {
         self.hard_dereference || self.hard_links == Some(HardLinks::Ignore)
+    }
+
+    /// The sources: several are layers, the lowest first.
+    pub fn sources(&self) -> &[PathBuf] {
+        match self.layer_cache {
+            Some(_) => &self.paths,
+            None => self.paths.split_last().map_or(&[], |(_, sources)| sources),
+        }
+    }
+
+    /// The source, or the lowest one.
+    pub fn source(&self) -> &Path {
+        self.sources().first().map_or(Path::new(""), PathBuf::as_path)
+    }
+
+    /// The image to write.
+    pub fn out(&self) -> &Path {
+        self.paths.last().map_or(Path::new(""), PathBuf::as_path)
+    }
+
+    /// Whether progress is shown: not where several images are built at once.
+    pub fn shows_progress(&self) -> bool {
+        !self.json && self.layer_cache.is_none()
+    }
+
+    /// Fails if there is no source.
+    pub fn check_paths(&self) -> Result<()> {
+        if self.sources().is_empty() {
+            let what = format!(
+                "'{}' is the only path; name the image to write too, as the last one",
+                self.out().display()
+            );
+            return Err(CliError::usage(what));
+        }
+        Ok(())
     }
 
     /// The limit of memory, bytes.

@@ -1,4 +1,6 @@
-//! The sources of `image build`: a directory, a tar archive, or another image.
+//! The sources of `image build`: a directory, a tar archive, another image, or layers.
+
+pub mod layers;
 
 use super::build_args::BuildArgs;
 use super::fakeroot;
@@ -7,6 +9,7 @@ use super::target::Target as OutFile;
 use super::whole::WholeCheck;
 use crate::cli::output;
 use crate::cli::progress::Bar;
+use layers::Registries;
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::media::Location;
 use pagefold_image::ReadAhead;
@@ -18,6 +21,7 @@ use pagefold_image_build::source::{BEGINNING_BYTES, OnEntry, Scanned, SourceKind
 use pagefold_image_build::{BuildError, Pattern, Spill, XattrFilter};
 use pagefold_server::confinement::Kind;
 use pagefold_server::mount::image_failure;
+use pagefold_server::mount::media::is_in_registry;
 use pagefold_sys::ready;
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, stdin};
@@ -45,15 +49,35 @@ impl SourceReader<'_> {
     /// Reads the names and metadata of the source. Other files than archives are refused if an option is about archives,
     /// and likewise for directories. The second value is for an image in a registry, when all of it has been read.
     pub fn scan(self) -> Result<(Scanned, WholeCheck)> {
-        match Location::from(self.args.source.clone().into_os_string()) {
+        let without_check = |scanned| (scanned, WholeCheck::default());
+        match Location::from(self.args.source().as_os_str().to_owned()) {
+            _ if self.args.sources().len() > 1 => {
+                let registries = Registries::ask(self.args)?;
+                layers::scan(self, registries).map(without_check)
+            }
+            location if is_in_registry(&location) && self.names_no_parts() => {
+                let registries = Registries::ask(self.args)?;
+                match registries.is_one_image() {
+                    true => {
+                        drop(registries);
+                        self.scan_image()
+                    }
+                    false => layers::scan(self, registries).map(without_check),
+                }
+            }
             Location::Url(_) => self.scan_image(),
-            Location::File(_) => self.scan_file().map(|scanned| (scanned, WholeCheck::default())),
+            Location::File(_) => self.scan_file().map(without_check),
         }
+    }
+
+    /// Whether the user named neither devices nor digests of the source, which is one image then.
+    fn names_no_parts(&self) -> bool {
+        self.args.device.is_empty() && self.args.verity.digest.is_empty()
     }
 
     /// Reads the names and metadata of a source on this machine.
     fn scan_file(self) -> Result<Scanned> {
-        let (args, out, source) = (self.args, self.out, &self.args.source);
+        let (args, out, source) = (self.args, self.out, self.args.source());
         if source == Path::new("-") {
             let input = stdin();
             if input.is_terminal() {
@@ -66,19 +90,7 @@ impl SourceReader<'_> {
         if metadata.is_dir() {
             return self.scan_directory();
         }
-        let shown = source.display();
-        if !metadata.is_file() && !std::os::unix::fs::FileTypeExt::is_block_device(&metadata.file_type()) {
-            return Err(CliError::usage(format!(
-                "'{shown}' is a pipe or a device; pipe it, with - as the source"
-            )));
-        }
-        let is_same = |out: std::fs::Metadata| (out.dev(), out.ino()) == (metadata.dev(), metadata.ino());
-        if args.out.metadata().is_ok_and(is_same) {
-            return Err(CliError::usage(format!(
-                "'{shown}' would be replaced by its image; name another file"
-            )));
-        }
-        let file = File::open(source).map_err(|e| reading(source, &e))?;
+        let file = open_file(source, &metadata, args)?;
         match kind(&file, source)? {
             SourceKind::Tar => {
                 confine(Kind::Printing)?;
@@ -95,7 +107,7 @@ impl SourceReader<'_> {
     fn scan_directory(self) -> Result<Scanned> {
         let SourceReader { args, exclude, xattrs, out, spill } = self;
         check_options(args, true, false)?;
-        let (source, image) = (args.source.display(), args.out.display());
+        let (source, image) = (args.source().display(), args.out().display());
         let instead = format!("tar --xattrs -C '{source}' -c . | pagefold image build - '{image}'");
         fakeroot::refuse("sees the real owners and devices only", &instead)?;
         let options = DirectoryOptions {
@@ -110,14 +122,14 @@ impl SourceReader<'_> {
             output_folder: out.folder(),
             spill: spill.clone(),
         };
-        watched(args, out, |on_entry| directory::scan_watched(&args.source, &options, on_entry))
+        watched(args, out, |on_entry| directory::scan_watched(args.source(), &options, on_entry))
     }
 
     /// Reads another image, which may be on a server.
     fn scan_image(self) -> Result<(Scanned, WholeCheck)> {
         let SourceReader { args, exclude, xattrs, out, spill } = self;
         check_options(args, false, false)?;
-        let source = args.source.clone().into_os_string().into();
+        let source = args.source().as_os_str().to_owned().into();
         let media = media_config(&source, &args.device, &args.verity, &args.remote)?;
         let (image, whole) =
             open_image(&media, reading_share(args.memory_bytes()?), ReadAhead::default(), Then::Prints)?;
@@ -144,13 +156,44 @@ impl SourceReader<'_> {
             spill: spill.clone(),
             ..TarOptions::default()
         };
-        let scanned =
-            watched(args, out, |on_entry| tar::scan_watched(file, &args.source, &options, on_entry))?;
-        for note in &scanned.notes {
-            output::note(&format!("'{}': {note}", args.source.display()));
-        }
-        Ok(scanned)
+        scan_archive(file, args.source(), &options, args, out)
     }
+}
+
+/// Reads an archive, and prints its notes.
+fn scan_archive(
+    file: File,
+    shown: &Path,
+    options: &TarOptions,
+    args: &BuildArgs,
+    out: &OutFile,
+) -> Result<Scanned> {
+    let scanned = watched(args, out, |on_entry| tar::scan_watched(file, shown, options, on_entry))?;
+    for note in &scanned.notes {
+        output::note(&format!("'{}': {note}", shown.display()));
+    }
+    Ok(scanned)
+}
+
+/// The file of a copy, whose note is printed.
+fn noted(Spooled { file, note }: Spooled) -> File {
+    note.iter().for_each(|note| output::note(note));
+    file
+}
+
+/// Opens a source that is a file or a block device.
+fn open_file(source: &Path, metadata: &std::fs::Metadata, args: &BuildArgs) -> Result<File> {
+    let shown = source.display();
+    if !metadata.is_file() && !std::os::unix::fs::FileTypeExt::is_block_device(&metadata.file_type()) {
+        return Err(CliError::usage(format!(
+            "'{shown}' is a pipe or a device; pipe it, with - as the source"
+        )));
+    }
+    let is_same = |out: std::fs::Metadata| (out.dev(), out.ino()) == (metadata.dev(), metadata.ino());
+    if args.out().metadata().is_ok_and(is_same) {
+        return Err(CliError::usage(format!("'{shown}' would be replaced by its image; name another file")));
+    }
+    File::open(source).map_err(|e| reading(source, &e))
 }
 
 /// The file that is being written, and the one that it replaces: neither becomes part of the image if it is in the
@@ -159,7 +202,7 @@ fn outputs(args: &BuildArgs, out: &OutFile) -> Vec<OutputFile> {
     let identity = |metadata: std::fs::Metadata| (metadata.dev(), metadata.ino());
     let written = out.file().metadata().map(|metadata| OutputFile { inode: identity(metadata), name: None });
     // Other names of the file that is replaced stay, and so do its contents.
-    let replaced = args.out.canonicalize().and_then(|path| {
+    let replaced = args.out().canonicalize().and_then(|path| {
         let folder = path.parent().unwrap_or(Path::new("/")).metadata()?;
         let name = path.file_name().unwrap_or_default().as_bytes().to_vec();
         Ok(OutputFile { inode: identity(path.metadata()?), name: Some((identity(folder), name)) })
@@ -173,7 +216,7 @@ fn watched(
     out: &OutFile,
     scan: impl FnOnce(&mut OnEntry<'_>) -> std::result::Result<Scanned, BuildError>,
 ) -> Result<Scanned> {
-    let mut bar = Bar::new(!args.json);
+    let mut bar = Bar::new(args.shows_progress());
     let scanned = scan(&mut |count| {
         bar.show_found(count);
         out.go_on()
@@ -189,7 +232,7 @@ fn watched(
 pub fn source_failure(error: BuildError, args: &BuildArgs) -> CliError {
     let helps = match &error {
         BuildError::Source { source, .. } => {
-            is_of_one_file(source) && args.source.is_dir() && args.ignore_unreadable.is_none()
+            is_of_one_file(source) && args.source().is_dir() && args.ignore_unreadable.is_none()
         }
         _ => false,
     };
@@ -230,23 +273,11 @@ impl Read for Interruptible<'_> {
 
 /// Copies a stream to a file beside the output, decompressed. The result has to be an archive.
 fn spooled(args: &BuildArgs, out: &OutFile, input: impl Read, shown: &Path) -> Result<File> {
-    // If OUT is a link, its target's folder has space for an image.
-    let directory = out.path().parent().unwrap_or(Path::new("."));
-    let file = spool::unnamed_file(directory).map_err(failure)?;
+    let file = spool_file(out)?;
     confine(Kind::Printing)?;
     let memory_bytes = args.memory_bytes()?;
     let spooled = spool::spool(input, shown, file, memory_bytes, &mut |_| out.go_on());
-    let Spooled { file, note } = spooled.map_err(|e| match e {
-        _ if out.is_interrupted() => out.interrupted(),
-        BuildError::Spool { source } => {
-            let shown = if directory == Path::new("") { Path::new(".") } else { directory };
-            CliError::io(format!("writing a temporary file in '{}'", shown.display()), &source)
-        }
-        e => failure(e),
-    })?;
-    if let Some(note) = note {
-        output::note(&note);
-    }
+    let file = noted(spooled.map_err(|e| spool_failure(e, out))?);
     let shown = shown.display();
     match kind(&file, Path::new("-")) {
         Ok(SourceKind::Tar) => Ok(file),
@@ -257,10 +288,33 @@ fn spooled(args: &BuildArgs, out: &OutFile, input: impl Read, shown: &Path) -> R
     }
 }
 
+/// The directory of temporary files. If OUT is a link, its target's folder has space for an image.
+fn spool_directory(out: &OutFile) -> &Path {
+    out.path().parent().unwrap_or(Path::new("."))
+}
+
+/// Makes a file without a name beside the output, before this process is confined.
+fn spool_file(out: &OutFile) -> Result<File> {
+    spool::unnamed_file(spool_directory(out)).map_err(failure)
+}
+
+/// The error for a failure of copying a stream to a temporary file.
+fn spool_failure(error: BuildError, out: &OutFile) -> CliError {
+    match error {
+        _ if out.is_interrupted() => out.interrupted(),
+        BuildError::Spool { source } => {
+            let directory = spool_directory(out);
+            let shown = if directory == Path::new("") { Path::new(".") } else { directory };
+            CliError::io(format!("writing a temporary file in '{}'", shown.display()), &source)
+        }
+        e => failure(e),
+    }
+}
+
 /// Refuses options that say nothing about the source.
 fn check_options(args: &BuildArgs, is_directory: bool, is_archive: bool) -> Result<()> {
     let refused = |option: &str, kind: &str| {
-        let shown = args.source.display();
+        let shown = args.source().display();
         Err(CliError::usage(format!("{option} is for {kind}, and not for '{shown}'; leave it out")))
     };
     match () {

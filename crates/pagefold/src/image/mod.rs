@@ -5,10 +5,12 @@
 //! | module | contents |
 //! |---|---|
 //! | `mount`, `unmount`, `restart`, `mounts`, `stats` | the commands on mounted images, each with its arguments |
-//! | `build`, `build_args`, `build_source`, `build_summary` | the command that makes images, its arguments, what it makes them from, its summary |
+//! | `build`, `build_args`, `build_source`, `build_summary` | the command that makes images, its arguments, what it makes them from (`build_source/layers.rs`: layers), its summary |
+//! | `layer_cache` | `build --layer-cache`, which makes an image of each layer |
 //! | `ls`, `cat`, `show`, `extract`, `tar`, `check` | the commands on images, each with its arguments |
 //! | `extract_total` | the total of the progress of `extract` |
 //! | `copy` | the command that copies an image from a server |
+//! | `push` | the command that publishes an image in a registry |
 //! | `digest` | the command that computes digests and Merkle trees |
 //! | `kernel`, `tamper` | `mount --kernel`, and its check that only root can change the image |
 //! | `find` | finding a mounted image by its directory or path |
@@ -45,6 +47,7 @@ mod file;
 mod find;
 mod findings;
 mod kernel;
+mod layer_cache;
 mod limit;
 mod ls;
 mod mount;
@@ -53,6 +56,7 @@ mod mounts;
 mod names;
 mod open;
 mod overview;
+mod push;
 mod restart;
 mod show;
 mod stats;
@@ -72,7 +76,7 @@ use pagefold_control::error::Result;
 /// The commands on images.
 #[derive(Debug, Subcommand)]
 pub enum ImageCommand {
-    /// Build an image from a directory, an archive or an image (like mkfs.erofs)
+    /// Build an image from a directory, an archive, an image or layers (like mkfs.erofs)
     ///
     /// Reads every file of SOURCE once, compresses it on all CPUs, and writes an image that `image mount` and Linux
     /// mount. Names, contents, owners, modes, times, hard links, holes, devices, attributes and access lists are kept.
@@ -84,6 +88,8 @@ pub enum ImageCommand {
     /// A file that changes while it is read ends the command.
     ///
     /// The counterpart in erofs-utils is mkfs.erofs.
+    #[command(override_usage = "pagefold image build [OPTIONS] <SOURCE>... <OUT>\n       \
+        pagefold image build [OPTIONS] --layer-cache <DIR> <SOURCE>...")]
     Build(Box<build_args::BuildArgs>),
     /// Mount an image read-only on a directory (like erofsfuse, or mount -t erofs)
     ///
@@ -176,6 +182,14 @@ pub enum ImageCommand {
     /// is verified. The next copy after an interrupted one goes on where that stopped, if the cache has space for the image:
     /// what was read is there. Any object can be copied: the command does not look at the contents.
     Copy(copy::CopyArgs),
+    /// Publish an image in a registry, from which mounts read it
+    ///
+    /// Sends the image as a layer of the type application/vnd.erofs.layer.v1, its configuration, and a manifest by the tag of
+    /// TARGET, with the login of docker's configuration that reading it uses. Contents that the registry has are not
+    /// sent again. The manifest comes last: if the command fails or is interrupted, the tag names what it named before.
+    ///
+    /// Prints the name of the image by the digest of its manifest, which never names another one.
+    Push(push::PushArgs),
     /// Compute the digest of an image, by which all commands can verify it
     ///
     /// Prints the digest, and writes the Merkle tree to IMAGE.verity. With the digest and the tree, `image mount
@@ -210,6 +224,7 @@ pub fn run(command: &ImageCommand) -> Result<()> {
         ImageCommand::Tar(args) => tar::run(args),
         ImageCommand::Check(args) => check::run(args),
         ImageCommand::Copy(args) => copy::run(args),
+        ImageCommand::Push(args) => push::run(args),
         ImageCommand::Digest(args) => digest::run(args),
     }
 }

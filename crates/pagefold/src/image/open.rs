@@ -164,6 +164,15 @@ impl RemoteArgs {
     /// The time, the cache, and the credentials that these locations need: of the environment, of files, and of programs
     /// that the files name.
     pub fn config<'a>(&self, locations: impl Iterator<Item = &'a Location>) -> Result<RemoteConfig> {
+        self.config_for(locations, false)
+    }
+
+    /// The same; with `wants_archives`, of an index an image whose layers are archives is chosen.
+    pub fn config_for<'a>(
+        &self,
+        locations: impl Iterator<Item = &'a Location>,
+        wants_archives: bool,
+    ) -> Result<RemoteConfig> {
         let timeout_s = values::seconds("--timeout", &self.timeout)?;
         if !(1..=MAX_TIMEOUT_S).contains(&timeout_s) {
             return Err(CliError::usage("--timeout is between a second and an hour"));
@@ -175,7 +184,7 @@ impl RemoteArgs {
                 return Err(CliError::usage(format!("{AUTHORIZATION_VARIABLE} is no text")));
             }
         };
-        let stores = store_settings(locations, self.platform.as_deref())?;
+        let stores = store_settings(locations, self.platform.as_deref(), wants_archives)?;
         let (timeout_ms, cache) = (timeout_s * 1000, self.cache.config()?);
         Ok(RemoteConfig { timeout_ms, read_ahead: true, authorization, stores, cache })
     }

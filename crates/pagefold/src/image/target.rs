@@ -116,6 +116,11 @@ impl Target {
         }
     }
 
+    /// The name that the user chose, for messages.
+    pub fn shown(&self) -> &Path {
+        &self.shown
+    }
+
     /// The path that the file has until it is complete.
     pub fn path(&self) -> &Path {
         self.unnamed.as_ref().map_or(&self.shown, |unnamed| &unnamed.temporary)

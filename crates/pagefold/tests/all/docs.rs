@@ -32,6 +32,7 @@ const COMMANDS: &[&str] = &[
     "image tar",
     "image check",
     "image copy",
+    "image push",
     "image digest",
     #[cfg(feature = "zram")]
     "zram-shell",

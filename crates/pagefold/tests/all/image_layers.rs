@@ -96,3 +96,21 @@ fn overlay_mounts_with_user_attributes_see_what_a_layer_removed() {
         assert_eq!(with_mounted(&s, "user", "-rm", &mount), WANTED);
     }
 }
+
+#[test]
+fn layers_are_merged_to_the_files_that_the_kernels_overlay_shows() {
+    let Some(s) = sandbox("layers_are_merged_to_the_files_that_the_kernels_overlay_shows") else { return };
+    let at = |name: &str| s.path(name).display().to_string();
+    let archive = "tar --format=pax --xattrs -cf low.tar -C low .";
+    assert!(Command::new("sh").args(["-ec", archive]).current_dir(s.path("")).status().unwrap().success());
+    s.ok(&format!("image build -q --whiteouts overlay {} {}", at("layer.tar"), at("layer.erofs")));
+    // Owners, modes and times too: those that the overlay shows are written by tar, in the same order.
+    let list = "find . -mindepth 1 -printf '%p %y %m %U %G %s %T@ %n\\n' | grep -v ' d ' | sort";
+    let overlay = format!("mount -t overlay -o ro,lowerdir=at:low ov ov; cd ov; {list}");
+    let wanted = with_mounted(&s, "layer.erofs", "-m", &overlay);
+    assert_eq!(wanted.lines().count(), 4, "{wanted}");
+    for upper in ["layer.tar", "layer.erofs"] {
+        s.ok(&format!("image build -q {} {} {}", at("low.tar"), at(upper), at("merged")));
+        assert_eq!(with_mounted(&s, "merged", "-m", &format!("cd at; {list}")), wanted, "{upper}");
+    }
+}

@@ -42,11 +42,18 @@ pub enum ManifestError {
     NoImage(String),
 }
 
-/// A platform: `os/architecture`, perhaps with `/variant`.
+/// The feature of platforms whose layers are EROFS images.
+const EROFS_FEATURE: &str = "erofs";
+
+/// A platform: `os/architecture`, perhaps with `/variant`, and with features after the system: `linux(+erofs)/amd64`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Platform {
     /// `linux`.
     pub os: String,
+    /// Features that the system needs, such as `erofs`. As a choice: `None` for any, with EROFS preferred; an empty list for
+    /// none.
+    #[serde(rename = "os.features", default)]
+    pub os_features: Option<Vec<String>>,
     /// `amd64`, as Go names it.
     pub architecture: String,
     /// `v8`; `None` for any.
@@ -65,7 +72,18 @@ impl Platform {
             "loongarch64" => "loong64",
             other => other,
         };
-        Platform { os: std::env::consts::OS.into(), architecture: architecture.into(), variant: None }
+        let os = std::env::consts::OS.into();
+        Platform { os, os_features: None, architecture: architecture.into(), variant: None }
+    }
+
+    /// The same platform, of which an image without features is wanted unless some were chosen: its layers are archives.
+    #[must_use]
+    pub fn preferring_archives(self) -> Self {
+        Platform { os_features: Some(self.os_features.unwrap_or_default()), ..self }
+    }
+
+    fn features(&self) -> &[String] {
+        self.os_features.as_deref().unwrap_or_default()
     }
 
     /// Whether an image for `other` is one for this platform. Without a variant any will do; `arm64` is `arm64/v8`.
@@ -74,7 +92,14 @@ impl Platform {
             ("arm64", None) => Some("v8".to_string()),
             (_, variant) => variant.map(String::from),
         };
+        let has_features = match self.features() {
+            // Another feature than that of EROFS may be something that this machine does not have.
+            [] if self.os_features.is_none() => other.features().iter().all(|one| one == EROFS_FEATURE),
+            [] => other.features().is_empty(),
+            wanted => wanted.iter().all(|one| other.features().contains(one)),
+        };
         self.os == other.os
+            && has_features
             && self.architecture == other.architecture
             && (self.variant.is_none() || normal(self) == normal(other))
     }
@@ -84,31 +109,42 @@ impl FromStr for Platform {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let words: Vec<_> = text.split('/').collect();
+        let mut words: Vec<_> = text.split('/').collect();
         let is_word = |word: &&str| {
             (1..=32).contains(&word.len())
                 && word.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
         };
-        match (words.iter().all(is_word), &words[..]) {
-            (true, [os, architecture]) => {
-                Ok(Platform { os: os.to_string(), architecture: architecture.to_string(), variant: None })
-            }
-            (true, [os, architecture, variant]) => Ok(Platform {
-                os: os.to_string(),
-                architecture: architecture.to_string(),
-                variant: Some(variant.to_string()),
-            }),
-            _ => {
-                Err("a platform is os/architecture or os/architecture/variant, such as linux/arm64"
-                    .to_string())
-            }
+        let system = words.first().and_then(|system| system.strip_suffix(')')?.split_once("(+"));
+        let features: Option<Vec<&str>> = system.map(|(os, features)| {
+            words[0] = os;
+            features.split('+').collect()
+        });
+        let are_words = words.iter().chain(features.iter().flatten()).all(is_word);
+        let platform = |os: &str, architecture: &str, variant: Option<&str>| Platform {
+            os: os.to_string(),
+            os_features: features.map(|features| features.into_iter().map(String::from).collect()),
+            architecture: architecture.to_string(),
+            variant: variant.map(String::from),
+        };
+        match (are_words, &words[..]) {
+            (true, [os, architecture]) => Ok(platform(os, architecture, None)),
+            (true, [os, architecture, variant]) => Ok(platform(os, architecture, Some(variant))),
+            _ => Err("a platform is os/architecture or os/architecture/variant, such as linux/arm64, with features as in \
+                linux(+erofs)/amd64"
+                .to_string()),
         }
     }
 }
 
 impl fmt::Display for Platform {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.os, self.architecture)?;
+        f.write_str(&self.os)?;
+        if let [first, further @ ..] = self.features() {
+            write!(f, "(+{first}")?;
+            further.iter().try_for_each(|feature| write!(f, "+{feature}"))?;
+            f.write_str(")")?;
+        }
+        write!(f, "/{}", self.architecture)?;
         self.variant.iter().try_for_each(|variant| write!(f, "/{variant}"))
     }
 }
@@ -135,8 +171,13 @@ pub struct Descriptor {
 /// A manifest or an index.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Manifest {
-    /// The layers of an image or an artifact.
-    Image(Vec<Descriptor>),
+    /// The layers of an image or an artifact, and its configuration.
+    Image {
+        /// The layers, the lowest first.
+        layers: Vec<Descriptor>,
+        /// The configuration, which not every artifact has.
+        config: Option<Descriptor>,
+    },
     /// Manifests for platforms.
     Index(Vec<Descriptor>),
 }
@@ -170,6 +211,8 @@ struct Raw {
     #[serde(rename = "mediaType", default)]
     media_type: Option<String>,
     #[serde(default)]
+    config: Option<Descriptor>,
+    #[serde(default)]
     layers: Option<Vec<Descriptor>>,
     #[serde(default)]
     manifests: Option<Vec<Descriptor>>,
@@ -187,16 +230,15 @@ impl Manifest {
         if raw.schema_version != 2 {
             return Err(malformed("its schemaVersion is not 2"));
         }
-        let (manifest, entries) = match (raw.layers, raw.manifests) {
-            (Some(layers), None) => (Manifest::Image as fn(_) -> _, layers),
-            (None, Some(manifests)) => (Manifest::Index as fn(_) -> _, manifests),
+        let manifest = match (raw.layers, raw.manifests) {
+            (Some(layers), None) => Manifest::Image { layers, config: raw.config },
+            (None, Some(manifests)) => Manifest::Index(manifests),
             (Some(_), Some(_)) => return Err(malformed("it has layers and manifests")),
             (None, None) => return Err(malformed("it has neither layers nor manifests")),
         };
-        if entries.len() > MAX_ENTRIES {
+        if manifest.entries().len() > MAX_ENTRIES {
             return Err(malformed("it has too many entries"));
         }
-        let manifest = manifest(entries);
         let content_type = content_type.map(|text| text.split(';').next().unwrap_or_default().trim());
         for media_type in raw.media_type.as_deref().into_iter().chain(content_type) {
             let is_index = match media_type {
@@ -213,11 +255,16 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// The entry of an index for a platform: the first that is for it, or the only one if it is for none.
+    /// The entry of an index for a platform: the first that is for it, or the only one if it is for none. If the platform
+    /// does not choose features, the first one of EROFS layers precedes the others.
     pub fn for_platform(&self, platform: &Platform) -> Result<&Descriptor, ManifestError> {
         let entries = self.entries();
         let is_for = |entry: &&Descriptor| entry.platform.as_ref().is_some_and(|p| platform.accepts(p));
-        let entry = match (entries.iter().find(is_for), entries) {
+        let is_erofs =
+            |entry: &&&Descriptor| entry.platform.as_ref().is_some_and(|p| !p.features().is_empty());
+        let fitting: Vec<_> = entries.iter().filter(is_for).collect();
+        let preferred = fitting.iter().find(is_erofs).or(fitting.first()).copied();
+        let entry = match (preferred, entries) {
             (Some(entry), _) => entry,
             (None, [only]) if only.platform.is_none() => only,
             _ => {
@@ -250,7 +297,8 @@ impl Manifest {
             ([], all) => {
                 let kinds: Vec<_> = all.iter().take(3).map(|layer| printable(&layer.media_type)).collect();
                 let what = format!(
-                    "no layer of the manifest is an EROFS image ({EROFS_LAYER}); there are: {}",
+                    "no layer of the manifest is an EROFS image ({EROFS_LAYER}); 'pagefold image build' makes one of the \
+                     layers of a container; there are: {}",
                     kinds.join(", ")
                 );
                 return no_image(what);
@@ -275,14 +323,14 @@ impl Manifest {
         Ok(Layer { image: checked(image)?.clone(), tree, lone_digest })
     }
 
-    fn entries(&self) -> &[Descriptor] {
-        let (Manifest::Image(entries) | Manifest::Index(entries)) = self;
+    pub(super) fn entries(&self) -> &[Descriptor] {
+        let (Manifest::Image { layers: entries, .. } | Manifest::Index(entries)) = self;
         entries
     }
 }
 
 /// Fails if the descriptor names nothing that can be asked for.
-fn checked(entry: &Descriptor) -> Result<&Descriptor, ManifestError> {
+pub(super) fn checked(entry: &Descriptor) -> Result<&Descriptor, ManifestError> {
     match (is_digest(&entry.digest), entry.len_bytes <= i64::MAX as u64) {
         (true, true) => Ok(entry),
         (false, _) => {
@@ -293,7 +341,7 @@ fn checked(entry: &Descriptor) -> Result<&Descriptor, ManifestError> {
 }
 
 /// Whether layers of this type are EROFS images that are compressed once more, as a whole.
-fn is_compressed_erofs(media_type: &str) -> bool {
+pub(super) fn is_compressed_erofs(media_type: &str) -> bool {
     media_type.contains("erofs")
         && ["+zstd", "+gzip", "+xz"].iter().any(|suffix| media_type.ends_with(suffix))
 }
@@ -304,12 +352,12 @@ fn is_archive(media_type: &str) -> bool {
 }
 
 /// The place of an error in JSON, without the text there.
-fn place(error: &serde_json::Error) -> String {
+pub(super) fn place(error: &serde_json::Error) -> String {
     format!("line {}, column {} of its JSON", error.line(), error.column())
 }
 
 /// A text of a server for a message.
-fn printable(text: &str) -> String {
+pub(super) fn printable(text: &str) -> String {
     text.chars().filter(|c| c.is_ascii_graphic()).take(100).collect()
 }
 

@@ -7,20 +7,28 @@
 //! with a token or a password as the registry wants it (`challenge.rs`); logins are those of docker's configuration
 //! (`docker_config.rs`).
 //!
-//! Not here: pushing, other digests than SHA-256, images of several layers, and layers that are archives.
+//! [`resolve_layers`] finds all layers, archives too, for a program that merges them (`layers.rs`).
+//!
+//! [`push()`] publishes an image (`push.rs`).
+//!
+//! Not here: other digests than SHA-256.
 
 mod challenge;
 mod docker_config;
+mod layers;
 mod manifest;
+mod push;
 mod reference;
 mod registry;
 
 pub use challenge::Challenge;
 pub use docker_config::{Login, login};
+pub use layers::{LAYERS_MAX, LayerBlob, OciLayers, resolve_layers};
 pub use manifest::{
     DIGEST_ANNOTATION, Descriptor, EROFS_LAYER, Layer, Manifest, ManifestError, Platform, SALT_ANNOTATION,
     TREE_LAYER, TreeLayer,
 };
+pub use push::{ImageUpload, LIST_TYPE, Pushed, Upload, push};
 pub use reference::{OciReference, ReferenceError};
 
 use crate::access::{Access, Header, Reaction, Refusal, SignedRequest};
@@ -50,23 +58,25 @@ pub fn resolve(
 ) -> Result<OciImage, RemoteError> {
     let registry = Arc::new(Registry::new(reference, login, timeout)?);
     let deadline = Deadline::after(timeout);
-    let attempt = || resolve_once(&registry, platform, &deadline);
+    let attempt = || {
+        let (manifest_digest, manifest) = manifest_of(&registry, platform, &deadline)?;
+        let layer = manifest.layer().map_err(|e| AttemptError::refused(e.to_string()))?;
+        Ok((layer, manifest_digest))
+    };
     let (layer, manifest_digest) = until_deadline(&deadline, std::thread::sleep, attempt)?;
     Ok(OciImage { registry, layer, manifest_digest })
 }
 
-fn resolve_once(
+/// Reads the manifest of the image for a platform, and returns its digest too.
+fn manifest_of(
     registry: &Registry,
     platform: &Platform,
     deadline: &Deadline,
-) -> Result<(Layer, String), AttemptError> {
+) -> Result<(String, Manifest), AttemptError> {
     let (mut digest, mut manifest) = registry.manifest(&registry.reference().target, None, deadline)?;
     for _ in 0..=MAX_DEPTH {
         let entry = match &manifest {
-            Manifest::Image(_) => {
-                let layer = manifest.layer().map_err(|e| AttemptError::refused(e.to_string()))?;
-                return Ok((layer, digest));
-            }
+            Manifest::Image { .. } => return Ok((digest, manifest)),
             Manifest::Index(_) => manifest
                 .for_platform(platform)
                 .map_err(|e| AttemptError::Permanent(RemoteError::Missing { what: e.to_string() }))?,
@@ -90,19 +100,24 @@ impl OciImage {
 
     /// Opens the image.
     pub fn open(&self, options: &Options) -> Result<RemoteSource, RemoteError> {
-        self.open_blob(&self.layer.image, options)
+        open_blob(&self.registry, &self.layer.image, options)
     }
 
     /// Opens the Merkle tree; `None` if there is none.
     pub fn open_tree(&self, options: &Options) -> Option<Result<RemoteSource, RemoteError>> {
-        self.layer.tree.as_ref().map(|tree| self.open_blob(&tree.blob, options))
+        self.layer.tree.as_ref().map(|tree| open_blob(&self.registry, &tree.blob, options))
     }
+}
 
-    fn open_blob(&self, blob: &Descriptor, options: &Options) -> Result<RemoteSource, RemoteError> {
-        let url = self.registry.blob_url(&blob.digest)?;
-        let access = BlobAccess { registry: self.registry.clone(), url, blob: blob.clone() };
-        RemoteSource::open_by(Arc::new(access), options)
-    }
+/// Opens a blob, which is read by ranges.
+fn open_blob(
+    registry: &Arc<Registry>,
+    blob: &Descriptor,
+    options: &Options,
+) -> Result<RemoteSource, RemoteError> {
+    let url = registry.blob_url(&blob.digest)?;
+    let access = BlobAccess { registry: registry.clone(), url, blob: blob.clone() };
+    RemoteSource::open_by(Arc::new(access), options)
 }
 
 /// Access to one blob.

@@ -6,7 +6,7 @@
 
 use super::challenge::Challenge;
 use super::docker_config::Login;
-use super::manifest::{MAX_MANIFEST_BYTES, Manifest};
+use super::manifest::{Descriptor, MAX_MANIFEST_BYTES, Manifest};
 use super::reference::{OciReference, is_digest};
 use crate::answer::{AttemptError, CHALLENGE, redirect};
 use crate::encoding::{digest_name, form};
@@ -71,6 +71,17 @@ impl Registry {
     pub(super) fn blob_url(&self, digest: &str) -> Result<Url, RemoteError> {
         let text = format!("{}v2/{}/blobs/{digest}", self.server.as_str(), self.reference.name);
         Url::parse(&text).map_err(|e| RemoteError::SetUp { what: e.to_string() })
+    }
+
+    pub(super) fn manifest_url(&self, target: &str) -> Result<Url, AttemptError> {
+        let path = format!("{}v2/{}/manifests/{target}", self.server.as_str(), self.reference.name);
+        Url::parse(&path).map_err(|e| AttemptError::refused(e.to_string()))
+    }
+
+    /// Where an upload of a blob begins.
+    pub(super) fn uploads_url(&self) -> Result<Url, AttemptError> {
+        let path = format!("{}v2/{}/blobs/uploads/", self.server.as_str(), self.reference.name);
+        Url::parse(&path).map_err(|e| AttemptError::refused(e.to_string()))
     }
 
     fn challenge(&self) -> Option<Challenge> {
@@ -174,8 +185,7 @@ impl Registry {
                 "a manifest is longer than {MAX_MANIFEST_BYTES} bytes"
             )));
         }
-        let path = format!("{}v2/{}/manifests/{target}", self.server.as_str(), self.reference.name);
-        let url = Url::parse(&path).map_err(|e| AttemptError::refused(e.to_string()))?;
+        let url = self.manifest_url(target)?;
         let answer = self.get(&url, deadline)?;
         match answer.head.status {
             404 => {
@@ -197,7 +207,33 @@ impl Registry {
         manifest.map(|manifest| (found, manifest)).map_err(|e| AttemptError::refused(e.to_string()))
     }
 
-    /// Asks for a manifest, and answers challenges.
+    /// Reads a small blob, and compares it with its digest and length.
+    pub(super) fn small_blob(&self, blob: &Descriptor, deadline: &Deadline) -> Result<Vec<u8>, AttemptError> {
+        if blob.len_bytes > MAX_MANIFEST_BYTES as u64 {
+            let what = format!("the blob '{}' is longer than {MAX_MANIFEST_BYTES} bytes", blob.digest);
+            return Err(AttemptError::refused(what));
+        }
+        let url = self.blob_url(&blob.digest).map_err(AttemptError::Permanent)?;
+        let answer = self.get(&url, deadline)?;
+        match answer.head.status {
+            404 => {
+                let what = format!("the registry has the manifest, and not the blob '{}'", blob.digest);
+                return Err(AttemptError::Permanent(RemoteError::Missing { what }));
+            }
+            401 | 403 => return Err(AttemptError::Permanent(self.denial(answer.head.status))),
+            _ => {}
+        }
+        let body = answer.expect_ok("the registry")?;
+        match digest_name(&digest(&SHA256, &body)) {
+            found if found == blob.digest => Ok(body),
+            found => {
+                let wanted = blob.digest.clone();
+                Err(AttemptError::Permanent(RemoteError::OtherDigest { found, wanted }))
+            }
+        }
+    }
+
+    /// Asks for a manifest or a small blob, and answers challenges.
     fn get(&self, url: &Url, deadline: &Deadline) -> Result<Answer, AttemptError> {
         let mut challenges = 0;
         loop {

@@ -3,12 +3,13 @@
 use crate::registry::{EROFS, IMAGE, INDEX, descriptor, digest, image, index};
 use crate::{LEN, contents, options, read};
 use pagefold_remote::Secret;
-use pagefold_remote::oci::{self, Login, OciReference, Platform};
+use pagefold_remote::oci::{self, ImageUpload, Login, OciReference, Platform, Upload};
 use pagefold_testkit::skipped;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// A running registry.
@@ -19,9 +20,13 @@ struct DockerRegistry {
     _folder: tempfile::TempDir,
 }
 
-/// The program; the error says why there is none.
+/// The program; the error says why there is none. One test installs it for all.
 fn program() -> Result<PathBuf, String> {
-    Ok(PathBuf::from(crate::guest::install("docker-registry.sh")?).join("bin/docker-registry"))
+    static PROGRAM: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let install = || {
+        crate::guest::install("docker-registry.sh").map(|at| PathBuf::from(at).join("bin/docker-registry"))
+    };
+    PROGRAM.get_or_init(install).clone()
 }
 
 impl DockerRegistry {
@@ -136,5 +141,53 @@ fn dockers_registry_serves_images_by_tag_digest_and_platform() {
                 assert!(error.contains("status 401"), "{error}");
             }
         }
+    }
+}
+
+/// A file that becomes a blob.
+fn upload(bytes: &[u8]) -> Upload {
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(bytes).unwrap();
+    Upload { file, len_bytes: bytes.len() as u64, digest: digest(bytes) }
+}
+
+#[test]
+fn dockers_registry_takes_images_and_what_it_has_is_not_sent_again() {
+    let program = match program() {
+        Ok(program) => program,
+        Err(why) => {
+            return skipped!("dockers_registry_takes_images_and_what_it_has_is_not_sent_again: {why}");
+        }
+    };
+    let login = Login::Password { user: "me".into(), password: Secret("secret".into()) };
+    for with_user in [false, true] {
+        let registry = DockerRegistry::start(&program, with_user);
+        let push = |tag: &str, login: Option<&Login>, list: &[u8]| {
+            let reference = OciReference::parse(&format!("oci://{}/me/app{tag}", registry.address)).unwrap();
+            let image = ImageUpload {
+                image: upload(&contents(0)),
+                tree: None,
+                list: Some(upload(list)),
+                platform: "linux/amd64".parse().unwrap(),
+                annotations: [("a".to_string(), "b \"c\"".to_string())].into(),
+            };
+            oci::push(&reference, login, image, Duration::from_secs(10))
+        };
+        let login = with_user.then_some(&login);
+        let first = push(":1", login, b"/bin/a\n").unwrap();
+        // The image, its configuration, the list, and the empty configuration of that.
+        assert_eq!((first.sent, first.present), (4, 0));
+        let again = push(":2", login, b"/bin/b\n").unwrap();
+        assert_eq!((again.sent, again.present, again.sent_bytes), (1, 3, 7));
+        assert_eq!(first.manifest_digest, again.manifest_digest);
+        for target in [":1", ":2", &format!("@{}", first.manifest_digest)] {
+            assert_eq!(registry.read(target, login), Ok(()), "{target}");
+        }
+        if with_user {
+            let error = push(":3", None, b"").unwrap_err().to_string();
+            assert!(error.contains("log in by"), "{error}");
+        }
+        let error = push(&format!("@{}", first.manifest_digest), login, b"").unwrap_err().to_string();
+        assert!(error.contains("is pushed by a tag"), "{error}");
     }
 }

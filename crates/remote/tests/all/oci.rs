@@ -4,15 +4,17 @@ use crate::registry::{
     EROFS, IMAGE, INDEX, Manifests, NAME, descriptor, digest, image, index, put_blob, token_answer,
     unauthorized,
 };
-use crate::server::{Fault, Object, Server};
+use crate::server::{Fault, Object, Request, Server};
 use crate::{BLOCK, LEN, contents, options, read, read_at_once};
 use pagefold_backing::{BackingError, ByteSource};
-use pagefold_remote::oci::{self, Login, OciImage, OciReference, Platform};
+use pagefold_remote::oci::{self, ImageUpload, Login, OciImage, OciReference, Platform, Pushed, Upload};
 use pagefold_remote::whole::WholeHash;
 use pagefold_remote::{RemoteError, RemoteSource, Secret};
+use std::collections::HashMap;
+use std::io::Write;
 use std::ops::ControlFlow;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// A registry with the image, whose tag is `1`.
@@ -373,4 +375,129 @@ fn a_blob_that_comes_whole_is_compared_with_its_digest() {
         let is_whole = len as u64 <= BLOCK;
         assert_eq!(error.is_some_and(|text| text.contains("has another digest")), is_whole, "{len}");
     }
+}
+
+/// The blobs and manifests that a push has sent.
+#[derive(Default)]
+struct Store {
+    blobs: HashMap<String, Vec<u8>>,
+    manifests: Vec<(String, String)>,
+    requests: usize,
+}
+
+impl Store {
+    fn answer(&mut self, request: &Request) -> Fault {
+        self.requests += 1;
+        let base = format!("/v2/{NAME}/");
+        let path = request.path.strip_prefix(&base).unwrap();
+        let status = |status| Fault::Answer(status, String::new(), Vec::new());
+        match (&*request.method, path) {
+            ("HEAD", path) => {
+                let there = self.blobs.contains_key(path.strip_prefix("blobs/").unwrap());
+                status(if there { 200 } else { 404 })
+            }
+            ("POST", "blobs/uploads/") => {
+                Fault::Answer(202, format!("Location: {base}blobs/uploads/7?state=x\r\n"), Vec::new())
+            }
+            ("PUT", path) if path.starts_with("blobs/uploads/7?state=x&digest=") => {
+                let wanted = path.rsplit('=').next().unwrap().replace("%3A", ":");
+                assert_eq!(digest(&request.body_bytes), wanted);
+                self.blobs.insert(wanted, request.body_bytes.clone());
+                status(201)
+            }
+            ("PUT", path) => {
+                let target = path.strip_prefix("manifests/").unwrap();
+                assert_eq!(request.headers["content-type"], IMAGE);
+                self.manifests.push((target.to_string(), request.body.clone()));
+                status(201)
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn upload(bytes: &[u8]) -> Upload {
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(bytes).unwrap();
+    Upload { file, len_bytes: bytes.len() as u64, digest: digest(bytes) }
+}
+
+fn push(server: &Server, timeout: Duration) -> Result<Pushed, RemoteError> {
+    let reference = OciReference::parse(&format!("oci://{}/{NAME}:1", server.address)).unwrap();
+    let tree = ("sha256:00".to_string(), "11".to_string(), upload(b"tree"));
+    let image = ImageUpload {
+        image: upload(&contents(0)),
+        tree: Some(tree),
+        list: Some(upload(b"/bin/a\n")),
+        platform: "linux/arm64/v8".parse().unwrap(),
+        annotations: [("a".to_string(), "b".to_string())].into(),
+    };
+    let login = Login::Password { user: "me".into(), password: Secret("hidden".into()) };
+    oci::push(&reference, Some(&login), image, timeout)
+}
+
+#[test]
+fn a_push_sends_what_the_registry_does_not_have_and_the_manifest_last() {
+    let (server, tokens) = (Server::start(), Server::start());
+    let store = Arc::new(Mutex::new(Store::default()));
+    tokens.fail(|request| match request.path.contains("pull%2Cpush") {
+        true => token_answer(2, 300),
+        false => token_answer(1, 300),
+    });
+    let challenge = |scope: &str| {
+        format!(
+            "Bearer realm=\"{}\",service=\"test\",scope=\"repository:{NAME}:{scope}\"",
+            tokens.url("/token")
+        )
+    };
+    let (pull, both) = (challenge("pull"), challenge("pull,push"));
+    let shown = store.clone();
+    let mut is_broken = true;
+    server.fail(move |request| {
+        let writes = request.method != "HEAD";
+        let is_allowed = ["Bearer token-1", "Bearer token-2"];
+        let found = request.headers.get("authorization").map(String::as_str).unwrap_or_default();
+        if !is_allowed[usize::from(writes)..].contains(&found) {
+            return unauthorized(request, "", if writes { &both } else { &pull }).unwrap();
+        }
+        // The first upload breaks off, and is repeated as a whole.
+        if request.method == "PUT" && std::mem::take(&mut is_broken) {
+            return Fault::Hangup;
+        }
+        shown.lock().unwrap().answer(request)
+    });
+    let pushed = push(&server, Duration::from_secs(10)).unwrap();
+    assert_eq!((pushed.sent, pushed.present), (5, 0));
+    {
+        let store = store.lock().unwrap();
+        assert!(store.blobs.values().any(|blob| *blob == contents(0)));
+        let [(tag, manifest), (referrer, list)] = &store.manifests[..] else {
+            panic!("{:?}", store.manifests)
+        };
+        assert_eq!((tag.as_str(), digest(manifest.as_bytes())), ("1", pushed.manifest_digest.clone()));
+        assert_eq!(*referrer, digest(list.as_bytes()));
+        let [manifest, list]: [serde_json::Value; 2] =
+            [manifest, list].map(|text| serde_json::from_str(text).unwrap());
+        let config = &store.blobs[manifest["config"]["digest"].as_str().unwrap()];
+        let config: serde_json::Value = serde_json::from_slice(config).unwrap();
+        assert_eq!(config["os.features"], serde_json::json!(["erofs"]));
+        assert_eq!((&config["architecture"], &config["variant"]), (&"arm64".into(), &"v8".into()));
+        assert_eq!(config["rootfs"]["diff_ids"], serde_json::json!([digest(&contents(0))]));
+        assert_eq!(manifest["layers"][0]["mediaType"], EROFS);
+        assert_eq!(manifest["layers"][0]["annotations"]["io.github.pagefold.fsverity.digest"], "sha256:00");
+        assert_eq!(manifest["annotations"]["a"], "b");
+        assert_eq!(list["subject"]["digest"], pushed.manifest_digest.as_str());
+    }
+    let again = push(&server, Duration::from_secs(10)).unwrap();
+    assert_eq!((again.sent, again.present), (0, 5));
+    let _ = server.take_log();
+    server.fail(|request| match request.method.as_str() {
+        "HEAD" => Fault::Status(404, None),
+        _ => Fault::Answer(405, String::new(), b"{\"errors\": [{\"message\": \"read only\"}]}".to_vec()),
+    });
+    let error = push(&server, Duration::from_secs(10)).unwrap_err().to_string();
+    assert!(error.contains("takes no images") && error.contains("read"), "{error}");
+    server.fail(|_| Fault::Status(403, None));
+    let error = push(&server, Duration::from_secs(10)).unwrap_err().to_string();
+    assert!(error.contains("status 403"), "{error}");
 }

@@ -38,7 +38,9 @@ pub struct Request {
     pub method: String,
     pub path: String,
     pub headers: HashMap<String, String>,
+    /// Bytes that are no text are replaced.
     pub body: String,
+    pub body_bytes: Vec<u8>,
 }
 
 impl Request {
@@ -215,8 +217,9 @@ impl Shared {
         let len = headers.get("content-length").and_then(|len: &String| len.parse().ok()).unwrap_or(0);
         let mut body = vec![0; len];
         stream.read_exact(&mut body).ok()?;
-        let (number, body) = (self.next_number.fetch_add(1, Ordering::SeqCst), String::from_utf8(body).ok()?);
-        Some(Request { number, method, path, headers, body })
+        let number = self.next_number.fetch_add(1, Ordering::SeqCst);
+        let text = String::from_utf8_lossy(&body).into_owned();
+        Some(Request { number, method, path, headers, body: text, body_bytes: body })
     }
 
     /// Answers a request; `None` if the connection ends.

@@ -43,6 +43,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 pub(crate) use wire::ObjectId;
 use wire::{Answer, Failure, ObjectInfo, Request};
+pub use wire::{LayerInfo, LayersInfo};
 
 /// The time that a fetcher has for a read beyond its deadline, on a machine that is busy.
 const GRACE: Duration = Duration::from_secs(30);
@@ -169,6 +170,19 @@ impl Fetcher {
             (Ok(digest), Ok(salt)) => Ok(Some((digest, salt))),
             _ => Err(CliError::failed("the fetcher of this process answered nonsense")),
         }
+    }
+
+    /// The layers of a medium that is an image in a registry.
+    pub fn layers(&self, medium: usize) -> Result<LayersInfo> {
+        match self.request(&Request::Layers { medium })? {
+            Answer::Layers(layers) => Ok(layers),
+            answer => Err(unexpected(&answer)),
+        }
+    }
+
+    /// Opens a layer of a medium that is an image in a registry. The caller closes it, so that the next one has its memory.
+    pub fn open_layer(self: &Arc<Self>, medium: usize, layer: usize) -> Result<FetchedSource> {
+        FetchedSource::open(self, ObjectId { medium, is_tree: false, layer: Some(layer) })
     }
 
     /// Closes the objects of a medium, and removes them from the cache, which may be wrong.

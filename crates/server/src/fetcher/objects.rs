@@ -4,7 +4,7 @@
 //! configuration, and for an image in a registry from its manifest. So the peer, which parses the images, cannot let the
 //! fetcher ask for anything else. Bytes are verified by the peer: those of servers are foreign to both.
 
-use super::wire::{Answer, Failure, ObjectId, ObjectInfo, Request, bounded};
+use super::wire::{Answer, Failure, LayerInfo, LayersInfo, ObjectId, ObjectInfo, Request, bounded};
 use crate::mount::cache::OpenedCache;
 use crate::mount::media::stores::Stores;
 use crate::mount::media::{opening, tree_location};
@@ -17,6 +17,7 @@ use pagefold_control::report::mount::RemoteReport;
 use pagefold_image::verity::{Digest, Salt};
 use pagefold_page::latency::Latency;
 use pagefold_remote::cache::Key;
+use pagefold_remote::oci::LayerBlob;
 use pagefold_remote::stores::Store;
 use pagefold_remote::whole::NamedObject as _;
 use pagefold_remote::{Options, RemoteSource, Secret, Url};
@@ -74,7 +75,13 @@ impl Objects {
                 Ok(Answer::Hello { without_cache: warning.map(|warning| bounded(warning.into())) })
             }
             Request::Verity { medium } => Ok(self.verity_of(medium)?),
+            Request::Layers { medium } => Ok(self.layers_of(medium)?),
+            Request::Open(id) if id.layer.is_some() => Ok(Answer::Opened(self.open_layer(id)?)),
             Request::Open(id) => Ok(Answer::Opened(self.open(id)?)),
+            Request::Close(id) => {
+                self.open.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
+                Ok(Answer::Done)
+            }
             Request::Forget { medium } => Ok(self.forget(medium)?),
             Request::Remember(id) => {
                 self.get(id)?.remember();
@@ -145,7 +152,7 @@ impl Objects {
     }
 
     fn open(&self, id: ObjectId) -> Result<ObjectInfo> {
-        let ObjectId { medium, is_tree } = id;
+        let ObjectId { medium, is_tree, .. } = id;
         let image = self.location(medium)?;
         let opener = &mut *self.opener();
         if self.get(id).is_ok() {
@@ -173,6 +180,11 @@ impl Objects {
             cache: opener.cache.as_ref().and_then(|cache| cache.for_source(content)),
         };
         let source = self.open_url(opener, &location, url, options)?;
+        Ok(self.opened(id, source))
+    }
+
+    /// Keeps an object that is open, and describes it.
+    fn opened(&self, id: ObjectId, source: RemoteSource) -> ObjectInfo {
         let info = ObjectInfo {
             len_bytes: source.len_bytes(),
             version_name: source.version_name().map(bounded),
@@ -182,7 +194,46 @@ impl Objects {
             description: bounded(source.describe()),
         };
         self.open.write().unwrap_or_else(PoisonError::into_inner).insert(id, Arc::new(source));
-        Ok(info)
+        info
+    }
+
+    /// The name of a medium in a registry.
+    fn registry_name(&self, medium: usize) -> Result<(&Location, &str)> {
+        match self.location(medium)? {
+            location @ Location::Url(name) if Store::of(name) == Some(Store::Oci) => Ok((location, name)),
+            _ => Err(refused()),
+        }
+    }
+
+    fn layers_of(&self, medium: usize) -> Result<Answer> {
+        let (location, name) = self.registry_name(medium)?;
+        let image = self.opener().stores.layers_of(location, name)?;
+        let info = |layer: &LayerBlob| LayerInfo {
+            digest: layer.blob.digest.clone(),
+            len_bytes: layer.blob.len_bytes,
+            is_image: layer.is_image,
+            diff_id: layer.diff_id.clone(),
+        };
+        let layers = image.layers().iter().map(info).collect();
+        Ok(Answer::Layers(LayersInfo { layers, manifest_digest: image.manifest_digest().to_string() }))
+    }
+
+    /// Opens a layer, which is read once and in order: the cache on disk would only have it beside the file that it is
+    /// copied to.
+    fn open_layer(&self, id: ObjectId) -> Result<ObjectInfo> {
+        let (location, name) = self.registry_name(id.medium)?;
+        let number = id.layer.filter(|_| !id.is_tree && self.get(id).is_err()).ok_or_else(refused)?;
+        let options = Options {
+            timeout: Duration::from_millis(self.config.remote.timeout_ms),
+            cache_bytes: self.shares.image_bytes,
+            ahead_threads: if self.config.remote.read_ahead { AHEAD_THREADS } else { 0 },
+            authorization: None,
+            is_verified: false,
+            cache: None,
+        };
+        let image = self.opener().stores.layers_of(location, name)?;
+        let source = image.open(number, &options).ok_or_else(refused)?.map_err(|e| opening(location, &e))?;
+        Ok(self.opened(id, source))
     }
 
     fn open_url(

@@ -39,6 +39,11 @@ impl FetchedSource {
         self.info.is_kept
     }
 
+    /// Lets the fetcher forget the object, and what it has in memory of it.
+    pub fn close(&self) -> Result<()> {
+        Ok(self.fetcher.request(&Request::Close(self.id)).map(drop)?)
+    }
+
     /// Remembers the hash of each block that comes from now on, and of those that are in memory.
     pub fn remember(&self) -> Result<()> {
         Ok(self.fetcher.request(&Request::Remember(self.id)).map(drop)?)

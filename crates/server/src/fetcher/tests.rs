@@ -14,7 +14,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-const IMAGE: ObjectId = ObjectId { medium: 0, is_tree: false };
+const IMAGE: ObjectId = ObjectId { medium: 0, is_tree: false, layer: None };
 const LEN: u64 = 200_000;
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -139,7 +139,7 @@ fn a_hostile_decoder_gets_refusals_and_its_connection_ends_at_nonsense() {
         assert!(answer.is_err(), "{request:?}: {answer:?}");
     };
     // Nothing is open yet, and nothing else is in the configuration.
-    let other = |medium, is_tree| ObjectId { medium, is_tree };
+    let other = |medium, is_tree| ObjectId { medium, is_tree, layer: None };
     refused(range(IMAGE, 0, 1));
     for id in [other(0, true), other(1, false), other(2, false), other(usize::MAX, true)] {
         refused(Request::Open(id));

@@ -28,6 +28,31 @@ pub struct ObjectId {
     pub medium: usize,
     /// Whether it is the Merkle tree of the medium.
     pub is_tree: bool,
+    /// The number of a layer of the medium, if it is one: an image in a registry that is read as its layers.
+    #[serde(default)]
+    pub layer: Option<usize>,
+}
+
+/// A layer of an image in a registry.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LayerInfo {
+    /// The digest of the blob, which may be compressed, `sha256:HEX`.
+    pub digest: String,
+    /// Its length, bytes.
+    pub len_bytes: u64,
+    /// Whether the blob is an EROFS image that can be read in parts.
+    pub is_image: bool,
+    /// The digest of the bytes that the blob decompresses to, if the configuration of the image names it.
+    pub diff_id: Option<String>,
+}
+
+/// The layers of an image in a registry.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LayersInfo {
+    /// The layers, the lowest first.
+    pub layers: Vec<LayerInfo>,
+    /// The digest of the manifest, `sha256:HEX`.
+    pub manifest_digest: String,
 }
 
 /// A request to a fetcher.
@@ -37,8 +62,12 @@ pub enum Request {
     Hello,
     /// The digest and salt that the manifest of a medium in a registry names.
     Verity { medium: usize },
+    /// The layers of a medium in a registry.
+    Layers { medium: usize },
     /// Open an object.
     Open(ObjectId),
+    /// Close an object.
+    Close(ObjectId),
     /// Close the objects of a medium, and remove them from the cache, which may be wrong.
     Forget { medium: usize },
     /// Remember the hash of each block of an object.
@@ -75,6 +104,8 @@ pub enum Answer {
     Hello { without_cache: Option<String> },
     /// Of `Verity`: the digest and salt, and notes for users.
     Verity { found: Option<(String, String)>, notes: Vec<String> },
+    /// Of `Layers`.
+    Layers(LayersInfo),
     /// Of `Open`.
     Opened(ObjectInfo),
     /// Of `HasOtherBytes` and `Discard`.

@@ -6,13 +6,15 @@
 
 mod errors;
 mod offset;
+mod push;
 pub(crate) mod stores;
 mod whole;
 
 pub use errors::verity_exit;
 pub use offset::Beginning;
 pub use pagefold_remote::whole::{HashedSource, WholeHash};
-pub use stores::store_settings;
+pub use push::{Publication, Pushed, Upload, push};
+pub use stores::{is_in_registry, store_settings};
 pub use whole::Blob;
 
 use crate::fetcher::{FetchedSource, Fetcher, ObjectId};
@@ -280,7 +282,10 @@ impl Connector<'_> {
             Some(file) => file.clone(),
             None => {
                 let fetcher = self.fetcher.ok_or_else(|| CliError::failed("no fetcher was started"))?;
-                let source = Arc::new(FetchedSource::open(fetcher, ObjectId { medium: number, is_tree })?);
+                let source = Arc::new(FetchedSource::open(
+                    fetcher,
+                    ObjectId { medium: number, is_tree, layer: None },
+                )?);
                 self.remote.push(source.clone());
                 source
             }

@@ -21,6 +21,9 @@ pub struct TarOptions {
     pub xattrs: XattrFilter,
     /// Blocks of zeroes do not end the archive: archives that were written one after another are read.
     pub ignore_zeros: bool,
+    /// Whether the archive is a layer for [`Layers`](crate::source::Layers): its whiteouts stay files `.wh.NAME`, and hard
+    /// links may have their target in a lower layer.
+    pub is_layer: bool,
     /// Limit of the memory for names and metadata of all members, bytes, roughly.
     pub metadata_bytes_max: u64,
     /// Where the tree goes if it is large.
@@ -35,6 +38,7 @@ impl Default for TarOptions {
             nested: NestedOverlay::Keep,
             xattrs: XattrFilter::default(),
             ignore_zeros: false,
+            is_layer: false,
             metadata_bytes_max: METADATA_BYTES_MAX,
             spill: Spill::none(),
         }

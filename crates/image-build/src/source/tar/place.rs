@@ -10,6 +10,7 @@ use super::resolve::{PATH_BYTES_MAX, Resolver, names};
 use super::sparse::SparseRun;
 use crate::Result;
 use crate::content::Stored;
+use crate::source::layers::Note;
 use crate::source::whiteouts::WhiteoutName;
 use crate::source::{Scanned, Whiteouts, nested};
 use crate::table::Table;
@@ -42,10 +43,14 @@ impl<'o> Placer<'o> {
     /// Begins with a root directory.
     pub fn new(archive: Arc<Archive>, options: &'o TarOptions) -> Result<Self> {
         let spill = &options.spill;
+        let mut scanned = Scanned::new(Tree::with_spill(Metadata::default(), spill)?);
+        if options.is_layer {
+            scanned.layer_notes.put(InodeId::ROOT, Note::Implied)?;
+        }
         Ok(Placer {
             archive,
             options,
-            scanned: Scanned::new(Tree::with_spill(Metadata::default(), spill)?),
+            scanned,
             runs: Table::new(spill),
             bytes_left: options.metadata_bytes_max,
             content_bytes: 0,
@@ -71,7 +76,7 @@ impl<'o> Placer<'o> {
         let parent = self.directories(directories, name, mtime)?;
         self.charge(INODE_BYTES + 2 * member.name.len())?;
         match member.kind {
-            kind if self.options.whiteouts != Whiteouts::Files
+            kind if (self.options.whiteouts != Whiteouts::Files || self.options.is_layer)
                 && let Some(whiteout) = WhiteoutName::of(name)
                 && is_mark(&whiteout, &kind) =>
             {
@@ -94,8 +99,11 @@ impl<'o> Placer<'o> {
         let tree = &mut self.scanned.tree;
         tree.set_contents(Arc::new(Members { archive: self.archive, runs: Arc::new(self.runs) }));
         tree.exclude(&self.options.exclude)?;
-        let TarOptions { xattrs, nested, whiteouts, .. } = self.options;
-        nested::convert(&mut self.scanned, xattrs, *nested, *whiteouts)?;
+        let TarOptions { xattrs, nested, whiteouts, is_layer, .. } = self.options;
+        self.scanned.metadata_bytes = self.options.metadata_bytes_max - self.bytes_left;
+        if !is_layer {
+            nested::convert(&mut self.scanned, xattrs, *nested, *whiteouts)?;
+        }
         Ok(self.scanned)
     }
 
@@ -110,7 +118,10 @@ impl<'o> Placer<'o> {
 
     fn place_root(&mut self, member: Member) -> Result<()> {
         match member.kind {
-            MemberKind::Directory => self.scanned.tree.change(InodeId::ROOT, |root| *root = member.metadata),
+            MemberKind::Directory => {
+                self.note(InodeId::ROOT, Note::Whole)?;
+                self.scanned.tree.change(InodeId::ROOT, |root| *root = member.metadata)
+            }
             // Some programs write the root twice, as a directory and as a link to that.
             MemberKind::HardLink(target) if names(&target).is_ok_and(|names| names.is_empty()) => Ok(()),
             _ => Err(refused("the root would be no directory")),
@@ -128,8 +139,14 @@ impl<'o> Placer<'o> {
             self.charge(INODE_BYTES + 2 * resolved.path_bytes)?;
             let metadata = Metadata { mtime, ..Metadata::default() };
             id = self.scanned.tree.add(id, name, metadata, Body::Directory)?;
+            self.note(id, Note::Implied)?;
         }
         Ok(id)
+    }
+
+    /// Notes for the merge of layers what a tree does not say.
+    fn note(&mut self, id: InodeId, note: Note) -> Result<()> {
+        if self.options.is_layer { self.scanned.layer_notes.put(id, note) } else { Ok(()) }
     }
 
     fn body(&mut self, kind: MemberKind) -> Result<Body> {
@@ -171,13 +188,16 @@ impl<'o> Placer<'o> {
     fn add(&mut self, parent: InodeId, name: &[u8], metadata: Metadata, body: Body) -> Result<()> {
         let tree = &mut self.scanned.tree;
         match tree.child(parent, name).filter(|id| tree.is_directory(*id)) {
-            Some(id) if matches!(body, Body::Directory) => tree.change(id, |other| *other = metadata),
+            Some(id) if matches!(body, Body::Directory) => {
+                tree.change(id, |other| *other = metadata)?;
+                self.note(id, Note::Whole)
+            }
             _ => tree.add(parent, name, metadata, body).map(|_| ()),
         }
     }
 
     fn link(&mut self, parent: InodeId, name: &[u8], target: &[u8]) -> Result<()> {
-        let id = self.target(target)?;
+        let Some(id) = self.target(target)? else { return self.link_below(parent, name, target) };
         let tree = &mut self.scanned.tree;
         let replaced = tree.child(parent, name);
         if tree.is_directory(id) {
@@ -189,27 +209,36 @@ impl<'o> Placer<'o> {
         if replaced.is_some_and(|id| tree.is_directory(id)) {
             // The target may be in the directory that makes room.
             tree.remove(parent, name);
-            self.target(target)?;
+            if self.target(target)?.is_none() {
+                return self.link_below(parent, name, target);
+            }
         }
         self.scanned.tree.link(parent, name, id)
     }
 
-    /// The file that a hard link is a name of.
-    fn target(&mut self, target: &[u8]) -> Result<InodeId> {
+    /// Adds a hard link whose target is not in the archive.
+    fn link_below(&mut self, parent: InodeId, name: &[u8], target: &[u8]) -> Result<()> {
+        if !self.options.is_layer {
+            return Err(refused(format!(
+                "a hard link to '{}', which is not before it in the archive. If this is a layer of a container image, \
+                 that file is in a lower layer: build from all layers, the lowest first",
+                shown(target)
+            )));
+        }
+        self.charge(target.len())?;
+        let placeholder = Body::Symlink(target.into());
+        let id = self.scanned.tree.add(parent, name, Metadata::default(), placeholder)?;
+        self.note(id, Note::LinkBelow)
+    }
+
+    /// The file that a hard link is a name of, if it is in the archive.
+    fn target(&mut self, target: &[u8]) -> Result<Option<InodeId>> {
         let tree = &self.scanned.tree;
         let of_link = |error| described(error, |what| format!("a hard link to '{}': {what}", shown(target)));
         let names = names(target).map_err(of_link)?;
-        let Some((name, directories)) = names.split_last() else { return Ok(InodeId::ROOT) };
+        let Some((name, directories)) = names.split_last() else { return Ok(Some(InodeId::ROOT)) };
         let resolved = self.resolver.resolve(tree, directories).map_err(of_link)?;
-        let found = if resolved.missing.is_empty() { tree.child(resolved.directory, name) } else { None };
-        found.ok_or_else(|| {
-            refused(format!(
-                "a hard link to '{}', which is not before it in the archive. If this is a layer of a container image, \
-                 that file is in a lower layer: build from an archive of all layers, as 'docker export' writes it, or \
-                 from the directory that 'umoci unpack' makes",
-                shown(target)
-            ))
-        })
+        Ok(if resolved.missing.is_empty() { tree.child(resolved.directory, name) } else { None })
     }
 }
 

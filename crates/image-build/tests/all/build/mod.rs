@@ -12,6 +12,7 @@ mod foreign;
 mod fragments;
 mod generated;
 mod large;
+mod layers;
 mod metabox;
 mod nested;
 mod prefixes;

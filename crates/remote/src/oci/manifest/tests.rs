@@ -130,3 +130,25 @@ fn texts_that_are_neither_or_both_are_refused() {
     assert!(Manifest::parse(&vec![b' '; MAX_MANIFEST_BYTES + 1], None).is_err());
     assert!(Manifest::parse(b"\xff", None).is_err());
 }
+
+#[test]
+fn features_of_a_platform_choose_between_archives_and_images() {
+    let all = ["linux/amd64", "linux(+erofs)/amd64", "linux(+other)/arm64"];
+    let manifest = parse(&index(all.iter().zip(1..).map(|(p, n)| entry(n, Some(p))).collect())).unwrap();
+    let chosen = |platform: &Platform| manifest.for_platform(platform).map(|entry| entry.digest.clone()).ok();
+    let of = |text: &str| text.parse::<Platform>().unwrap();
+    assert_eq!(chosen(&of("linux/amd64")), Some(digest(2)));
+    assert_eq!(chosen(&of("linux(+erofs)/amd64")), Some(digest(2)));
+    assert_eq!(chosen(&of("linux/amd64").preferring_archives()), Some(digest(1)));
+    assert_eq!(chosen(&of("linux(+erofs)/amd64").preferring_archives()), Some(digest(2)));
+    assert_eq!(chosen(&of("linux(+erofs+other)/amd64")), None);
+    // A feature that this machine may not have is for those who ask for it.
+    assert_eq!(chosen(&of("linux/arm64")), None);
+    assert_eq!(chosen(&of("linux(+other)/arm64")), Some(digest(3)));
+    for text in ["linux(+erofs+other)/arm64/v8", "linux/arm64"] {
+        assert_eq!(of(text).to_string(), text);
+    }
+    for text in ["linux(+)/amd64", "linux(+a/amd64", "linux(a)/amd64", "(+a)/amd64", "linux(+a)"] {
+        assert!(text.parse::<Platform>().is_err(), "{text}");
+    }
+}

@@ -15,6 +15,11 @@ pub(crate) fn opening(location: &Location, error: &RemoteError) -> CliError {
     CliError::new(remote_exit(error), format!("opening '{location}': {error}"))
 }
 
+/// The error of an image that was not published.
+pub(super) fn pushing(target: &Location, error: &RemoteError) -> CliError {
+    CliError::new(remote_exit(error), format!("pushing to '{target}': {error}"))
+}
+
 fn remote_exit(error: &RemoteError) -> Exit {
     match error {
         error if error.is_missing() => Exit::NotFound,

@@ -7,7 +7,7 @@ use super::errors::opening;
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::media::{Location, REGISTRY_TREE_SUFFIX, RemoteConfig, Secret};
 use pagefold_image::verity::{Digest, Salt};
-use pagefold_remote::oci::{self, OciImage, OciReference, Platform};
+use pagefold_remote::oci::{self, OciImage, OciLayers, OciReference, Platform};
 use pagefold_remote::stores::{self, ObjectName, Store, StoreSettings};
 use pagefold_remote::{Options, RemoteError, RemoteSource};
 use std::collections::HashMap;
@@ -16,29 +16,42 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Reads the settings and credentials that these locations need, as a text for [`RemoteConfig`]; `None` if none is in a
-/// store. May run the user's programs.
+/// store. May run the user's programs. `wants_archives`: of an index, an image whose layers are archives is chosen, unless the
+/// platform names features.
 pub fn store_settings<'a>(
     locations: impl Iterator<Item = &'a Location>,
     platform: Option<&str>,
+    wants_archives: bool,
 ) -> Result<Option<Secret>> {
     let names = locations.filter_map(|location| match location {
         Location::Url(name) => Store::of(name).map(|_| name.as_str()),
         Location::File(_) => None,
     });
     let names: Vec<_> = names.collect();
+    let mut settings = read_settings(&names, platform)?;
+    if wants_archives {
+        let platform = settings.platform.take().unwrap_or_else(Platform::of_this_machine);
+        settings.platform = Some(platform.preferring_archives());
+    }
+    Ok((!names.is_empty()).then(|| Secret(settings.to_text())))
+}
+
+/// Reads the settings and credentials that these names in stores need. May run the user's programs.
+pub(super) fn read_settings(names: &[&str], platform: Option<&str>) -> Result<StoreSettings> {
     let platform = platform.map(str::parse::<Platform>).transpose();
     let platform = platform.map_err(|e| CliError::usage(format!("--platform: {e}")))?;
-    if names.is_empty() {
-        return Ok(None);
-    }
     let env = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-    let settings = StoreSettings::read(names, platform, &env);
-    let settings = settings.map_err(|e| CliError::new(Exit::Unavailable, e.to_string()))?;
-    Ok(Some(Secret(settings.to_text())))
+    let settings = StoreSettings::read(names.iter().copied(), platform, &env);
+    settings.map_err(|e| CliError::new(Exit::Unavailable, e.to_string()))
+}
+
+/// Whether a location is that of an image in a registry.
+pub fn is_in_registry(location: &Location) -> bool {
+    matches!(location, Location::Url(name) if Store::of(name) == Some(Store::Oci))
 }
 
 /// The name of an object that was parsed, or a wrong use of the command line.
-fn named<N, E: Display>(location: &Location, parsed: std::result::Result<N, E>) -> Result<N> {
+pub(super) fn named<N, E: Display>(location: &Location, parsed: std::result::Result<N, E>) -> Result<N> {
     parsed.map_err(|e| CliError::usage(format!("'{location}': {e}")))
 }
 
@@ -48,6 +61,8 @@ pub(crate) struct Stores {
     timeout: Duration,
     /// Images in registries, by their names, whose manifests have been read.
     registries: HashMap<String, Arc<OciImage>>,
+    /// Those that are read as their layers.
+    layers: HashMap<String, Arc<OciLayers>>,
 }
 
 impl Stores {
@@ -59,7 +74,7 @@ impl Stores {
                 .ok_or_else(|| CliError::failed("the settings of stores cannot be read"))?,
         };
         let timeout = Duration::from_millis(config.timeout_ms);
-        Ok(Stores { settings, timeout, registries: HashMap::new() })
+        Ok(Stores { settings, timeout, registries: HashMap::new(), layers: HashMap::new() })
     }
 
     /// Opens an object of a bucket.
@@ -97,12 +112,27 @@ impl Stores {
         }
         let reference = named(location, OciReference::parse(name))?;
         let login = self.settings.logins.get(&reference.repository());
-        let platform = self.settings.platform.clone().unwrap_or_else(Platform::of_this_machine);
-        let image =
-            oci::resolve(&reference, login, &platform, self.timeout).map_err(|e| opening(location, &e))?;
-        let image = Arc::new(image);
+        let image = oci::resolve(&reference, login, &self.platform(), self.timeout);
+        let image = Arc::new(image.map_err(|e| opening(location, &e))?);
         self.registries.insert(name.to_string(), image.clone());
         Ok(image)
+    }
+
+    /// The layers of an image in a registry. Its manifest is read once.
+    pub(crate) fn layers_of(&mut self, location: &Location, name: &str) -> Result<Arc<OciLayers>> {
+        if let Some(image) = self.layers.get(name) {
+            return Ok(image.clone());
+        }
+        let reference = named(location, OciReference::parse(name))?;
+        let login = self.settings.logins.get(&reference.repository());
+        let image = oci::resolve_layers(&reference, login, &self.platform(), self.timeout);
+        let image = Arc::new(image.map_err(|e| opening(location, &e))?);
+        self.layers.insert(name.to_string(), image.clone());
+        Ok(image)
+    }
+
+    fn platform(&self) -> Platform {
+        self.settings.platform.clone().unwrap_or_else(Platform::of_this_machine)
     }
 
     /// The digest and salt that the manifest of an image in a registry names; `None` for others. If it names none, adds a

@@ -1,0 +1,95 @@
+//! Publishing images in registries.
+
+use crate::image_remote::server::{Fault, Object, Request, Server};
+use crate::image_stores::registry::{NAME, digest, put_blob};
+use crate::image_stores::{ok, run};
+use crate::support::Sandbox;
+use std::collections::HashMap;
+use std::fs;
+use std::sync::{Arc, Mutex};
+
+/// Exit codes of the program.
+const USAGE: i32 = 2;
+const NOT_FOUND: i32 = 3;
+const UNAVAILABLE: i32 = 5;
+
+/// The contents of a registry, by the end of their paths.
+type Contents = Arc<Mutex<HashMap<String, Vec<u8>>>>;
+
+/// Stores what is pushed, and answers requests for manifests. Blobs are for the server to answer.
+fn answer(contents: &Contents, request: &Request) -> Fault {
+    let mut contents = contents.lock().unwrap();
+    let path = request.path.strip_prefix(&format!("/v2/{NAME}/")).unwrap();
+    let status = |status| Fault::Answer(status, String::new(), Vec::new());
+    match (&*request.method, path) {
+        ("HEAD", path) => status(if contents.contains_key(path) { 200 } else { 404 }),
+        ("POST", _) => Fault::Answer(202, "Location: uploads/1\r\n".into(), Vec::new()),
+        ("PUT", path) => {
+            let name = match path.split_once("digest=") {
+                Some((_, digest)) => format!("blobs/{}", digest.replace("%3A", ":")),
+                None => path.to_string(),
+            };
+            if name.starts_with("manifests/") {
+                let by_digest = format!("manifests/{}", digest(&request.body_bytes));
+                contents.insert(by_digest, request.body_bytes.clone());
+            }
+            contents.insert(name, request.body_bytes.clone());
+            status(201)
+        }
+        (_, path) => match contents.get(path) {
+            Some(bytes) if path.starts_with("manifests/") => Fault::Answer(200, String::new(), bytes.clone()),
+            _ => Fault::None,
+        },
+    }
+}
+
+#[test]
+fn an_image_that_was_pushed_is_read_and_verified() {
+    let s = Sandbox::new();
+    fs::create_dir(s.path("tree")).unwrap();
+    fs::write(s.path("tree/file"), "contents\n".repeat(10_000)).unwrap();
+    fs::write(s.path("list"), "/file\n").unwrap();
+    let image = s.path("app.erofs").display().to_string();
+    s.ok(&format!("-q image build {} {image}", s.path("tree").display()));
+    let of_image = s.ok(&format!("image digest {image}"));
+    let (server, contents) = (Server::start(), Contents::default());
+    let stored = contents.clone();
+    server.fail(move |request| answer(&stored, request));
+    let name = format!("oci://{}/{NAME}", server.address);
+    let words = format!(
+        "image push --digest {} --list {} {image} {name}:1.0",
+        of_image.trim(),
+        s.path("list").display()
+    );
+    let pushed = run(&s, &format!("{words} --annotation org.opencontainers.image.version=1.0"), &[]);
+    assert!(pushed.code == 0 && pushed.err.contains("5 blobs sent"), "{pushed:?}");
+    for (path, bytes) in contents.lock().unwrap().iter().filter(|(path, _)| path.starts_with("blobs/")) {
+        assert_eq!(*path, format!("blobs/{}", digest(bytes)));
+        put_blob(&server, bytes);
+    }
+    let by_digest = pushed.out.trim();
+    assert!(by_digest.starts_with(&format!("{name}@sha256:")), "{by_digest}");
+    let local = s.ok(&format!("image ls -lR {image}"));
+    for target in [by_digest, &format!("{name}:1.0")] {
+        assert_eq!(ok(&s, &format!("image ls -lR {target}"), &[]), local);
+    }
+    let again = run(&s, &format!("{words} --platform linux/arm64"), &[]);
+    assert!(again.err.contains("1 blob sent"), "{again:?}");
+    // The tree was pushed too, and tells that other bytes are not those of the image.
+    let mut bytes = fs::read(&image).unwrap();
+    let path = format!("/v2/{NAME}/blobs/{}", digest(&bytes));
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    server.put(&path, Object { bytes: Arc::new(bytes), etag: None, last_modified: None });
+    assert_ne!(run(&s, &format!("image check {name}:1.0"), &[]).code, 0);
+    let list = s.path("list").display().to_string();
+    for (words, code, what) in [
+        (format!("{list} {name}:1"), USAGE, "is no EROFS image"),
+        (format!("{image} {list}"), USAGE, "is no name of an image in a registry"),
+        (format!("{image} {by_digest}"), UNAVAILABLE, "is pushed by a tag"),
+        (format!("{image}x {name}:1"), NOT_FOUND, "app.erofsx"),
+        (format!("--annotation x {image} {name}:1"), USAGE, "is not NAME=TEXT"),
+    ] {
+        run(&s, &format!("image push {words}"), &[]).fails(code, what);
+    }
+}
