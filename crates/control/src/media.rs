@@ -32,7 +32,9 @@ pub const SECRET_VARIABLES: [&str; 12] = [
 pub const REGISTRY_TREE_SUFFIX: &str = "#verity";
 
 /// The schemes of locations that are no paths.
-pub const SCHEMES: [&str; 6] = ["http", "https", "s3", "az", "gs", "oci"];
+pub const SCHEMES: [&str; 7] = ["http", "https", "s3", "az", "gs", "oci", "oci+http"];
+/// Those of registries.
+const REGISTRIES: [&str; 2] = ["oci", "oci+http"];
 /// Those of buckets, whose objects have any characters in their names.
 const BUCKETS: [&str; 3] = ["s3", "az", "gs"];
 
@@ -137,7 +139,7 @@ impl Location {
                 name.push(suffix);
                 Location::File(name.into())
             }
-            Location::Url(name) if has_scheme(name, &["oci"]) => {
+            Location::Url(name) if has_scheme(name, &REGISTRIES) => {
                 Location::Url(format!("{name}{REGISTRY_TREE_SUFFIX}"))
             }
             Location::Url(name) if has_scheme(name, &BUCKETS) => Location::Url(format!("{name}{suffix}")),
@@ -159,7 +161,7 @@ impl Location {
                 return format!("{}?...", without_user(name)).into();
             }
             // Keys of buckets have any characters, and no secrets. A user and password is refused later.
-            Location::Url(name) if has_scheme(name, &BUCKETS) || has_scheme(name, &["oci"]) => {
+            Location::Url(name) if has_scheme(name, &BUCKETS) || has_scheme(name, &REGISTRIES) => {
                 return without_user(name).into();
             }
             Location::Url(url) => url,

@@ -20,8 +20,8 @@
 //!
 //! **One version.** A source is one version of an object for as long as it is open. The server's strong entity tag, or
 //! else the time of the last change, is sent with each request *and* compared with each answer, because some servers
-//! ignore it. A read of another version fails. An object without either is refused, unless the caller verifies the bytes
-//! by a digest ([`Options::is_verified`]).
+//! ignore it. A read of another version fails. Where the caller verifies the bytes by a digest ([`Options::is_verified`]),
+//! they decide, and neither is sent nor compared; without a digest an object that has neither is refused.
 //!
 //! **A deadline.** A read returns the bytes or an error by [`Options::timeout`]. Until then requests are tried again
 //! after broken connections and answers such as 503, with pauses that grow. So readers do not see an outage that is
@@ -48,7 +48,8 @@
 //! which blocks are evicted first, and `first_hashes.rs` detects a server that sends other bytes the second time. Other readers of a block that is on its way wait
 //! for it, and `ahead.rs` fetches what follows a sequence, while nobody waits for other blocks. `retry.rs`
 //! repeats a request until the deadline; `client.rs` sends it by the agents of `agents.rs` and follows redirects, and
-//! `answer.rs` judges the answer, with the parsers of `headers.rs`; `proxy.rs` does so for a proxy. `url.rs` has the names of objects. [`whole`] compares all of an object with
+//! `answer.rs` judges the answer, with the parsers of `headers.rs`; `proxy` chooses the proxy and judges its answers.
+//! `url.rs` has the names of objects. [`whole`] compares all of an object with
 //! the digest that is its name. Between `blocks.rs` and the server is
 //! the cache on disk, [`cache`].
 //!
@@ -94,6 +95,6 @@ mod url;
 pub mod whole;
 mod xml;
 
-pub use error::RemoteError;
+pub use error::{Change, RemoteError};
 pub use source::{Options, RemoteSource, RemoteStats};
 pub use url::{Secret, Url, UrlError};

@@ -39,7 +39,7 @@ pub struct Options {
     /// The value of the header `Authorization`. It is sent to the server of the URL only, and only by `https` or on this
     /// machine.
     pub authorization: Option<Secret>,
-    /// Whether the caller verifies all bytes, so that an object without a version is accepted.
+    /// Whether the caller verifies all bytes: they decide, and not how the server names the version of the object.
     pub is_verified: bool,
     /// A cache on disk.
     pub cache: Option<CacheUse>,
@@ -107,10 +107,13 @@ impl RemoteSource {
             let version = Version { len_bytes: cached.len_bytes(), validator: Validator::None };
             return Ok(RemoteSource::new(client, version, None, Some(cached), options));
         }
-        let (version, first) = open_version(&client, options)?;
+        let (mut version, first) = open_version(&client, options)?;
         let url = client.access().server();
         let cached = cache.zip(first.as_ref());
         let cached = cached.and_then(|(cache, first)| cache.object(&url, &version, fixed.is_some(), first));
+        if options.is_verified {
+            version.validator = Validator::None;
+        }
         Ok(RemoteSource::new(client, version, first, cached, options))
     }
 

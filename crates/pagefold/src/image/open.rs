@@ -145,7 +145,7 @@ impl RemoteArgs {
                 return Err(CliError::usage(format!("{AUTHORIZATION_VARIABLE} is no text")));
             }
         };
-        let stores = store_settings(locations, self.platform.as_deref())?;
+        let stores = store_settings(locations, self.platform.as_deref(), output::note)?;
         let (timeout_ms, cache) = (timeout_s * 1000, self.cache.config()?);
         Ok(RemoteConfig { timeout_ms, read_ahead: true, authorization, stores, cache })
     }

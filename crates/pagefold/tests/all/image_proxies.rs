@@ -167,15 +167,62 @@ fn redirects_and_proxies_lead_from_http_to_https() {
     front.fail(move |request| Fault::Redirect(format!("{base}{}", request.path)));
     let of_registry = format!("image cat oci://{}/{NAME}:1 /noise --timeout 5s", front.address);
     assert_eq!(ok(&s, &of_registry, &[trusting]).len(), 300_000);
-    // A proxy by https, which is the server behind it, too.
-    store.fail(|request| match request.method.as_str() {
-        "CONNECT" => Fault::Answer(200, String::new(), Vec::new()),
-        _ => Fault::None,
-    });
+    // A proxy by https, which has the object itself.
+    store.fail(|_| Fault::None);
+    store.take_log();
     let proxy = store.url("");
     let variables = [trusting, ("ALL_PROXY", proxy.as_str())];
     let by_proxy = "image cat http://images.example.org/app.erofs /noise --timeout 5s";
     assert_eq!(ok(&s, by_proxy, &variables).len(), 300_000);
+    assert!(
+        store.take_log().iter().all(|request| request.origin.as_deref() == Some("http://images.example.org"))
+    );
+}
+
+/// As curl and Go choose: a request for `http://` is sent whole, and the other variables do not matter.
+#[test]
+fn the_scheme_chooses_the_proxy_and_plain_requests_are_forwarded() {
+    let s = Sandbox::new();
+    let path = image(&s);
+    let proxy = Server::start();
+    proxy.put(PATH, Object::new(fs::read(&path).unwrap(), "v0"));
+    let address = format!("http://me:hid%20den@{}", proxy.address);
+    let dead = "http://me:hidden@127.0.0.1:9";
+    let cat = format!("image cat http://images.example.org:8080{PATH} /noise --timeout 5s --no-cache");
+    for name in ["http_proxy", "HTTP_PROXY", "ALL_PROXY"] {
+        let variables =
+            [(name, address.as_str()), ("HTTPS_PROXY", dead), ("NO_PROXY", "10.0.0.0/8,example.org:443")];
+        assert_eq!(ok(&s, &cat, &variables).len(), 300_000);
+        let log = proxy.take_log();
+        assert!(!log.is_empty());
+        for request in log {
+            assert_eq!((request.method.as_str(), request.path.as_str()), ("GET", PATH));
+            assert_eq!(request.origin.as_deref(), Some("http://images.example.org:8080"));
+            assert_eq!(request.headers["host"], "images.example.org:8080");
+            assert_eq!(request.headers["proxy-authorization"], "Basic bWU6aGlkIGRlbg==");
+        }
+    }
+    // Nothing is asked for https, and what cannot be reached is named, without the password.
+    for (url, proxies) in [
+        ("https://images.example.org/a", [("https_proxy", dead), ("http_proxy", address.as_str())]),
+        ("http://images.example.org/a", [("http_proxy", dead), ("https_proxy", address.as_str())]),
+    ] {
+        let ran = run(&s, &format!("image ls {url} --timeout 1s"), &proxies);
+        assert!(
+            ran.code != 0 && ran.err.contains("http://127.0.0.1:9") && !ran.err.contains("hidden"),
+            "{ran:?}"
+        );
+    }
+    assert!(proxy.take_log().is_empty());
+    for (status, help) in [(407, "write them into the variable"), (502, "answers with status 502")] {
+        proxy.fail(move |_| Fault::Status(status, None));
+        let ran = run(&s, &cat.replace("5s", "1s"), &[("http_proxy", &address)]);
+        assert!(
+            ran.code != 0 && ran.err.contains(help) && ran.err.contains(&proxy.address.to_string()),
+            "{ran:?}"
+        );
+        assert!(!ran.err.contains("hid"), "{ran:?}");
+    }
 }
 
 #[test]

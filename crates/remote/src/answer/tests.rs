@@ -95,7 +95,12 @@ fn failures_of_servers_are_transient_and_refusals_are_permanent() {
         let failure = AttemptError::Transient { error, retry_after };
         assert_eq!(first(&head(status, &[("retry-after", "3")])), Err(failure));
     }
-    for status in [100, 204, 304, 400, 401, 403, 404, 410, 451] {
+    let limited = Err(AttemptError::Transient {
+        error: RemoteError::Status { status: 429 },
+        retry_after: Some(Duration::ZERO),
+    });
+    assert_eq!(first(&head(429, &[])), limited);
+    for status in [100, 204, 304, 400, 501, 505, 401, 403, 404, 410, 451] {
         assert_eq!(first(&head(status, &[])), Err(AttemptError::Permanent(RemoteError::Status { status })));
     }
     assert_eq!(first(&head(302, &[("location", "/x")])), Ok(Verdict::Redirect("/x".into())));

@@ -4,19 +4,24 @@
 //! image (`manifest.rs`). A manifest that is named by a digest is compared with it, as are those that an index names.
 //! The layer is read by ranges, which a digest of the whole blob cannot verify, unless the first request brings all of
 //! it; a layer may come with the digest of fs-verity and a Merkle tree, and then the caller can. `registry.rs` asks,
-//! with a token or a password as the registry wants it (`challenge.rs`); logins are those of docker's configuration
-//! (`docker_config.rs`).
+//! with a token or a password as the registry wants it (`challenge.rs`); logins are those of docker and podman
+//! (`login_files.rs`, `docker_config.rs`).
+//!
+//! A registry on this machine is asked by `http`, and if that fails by `https`: registries for tests speak either. Others
+//! are asked by `https`, unless the name begins with `oci+http://`. A login is sent to no other machine without TLS.
 //!
 //! Not here: pushing, other digests than SHA-256, images of several layers, and layers that are archives.
 
 mod challenge;
 mod docker_config;
+mod login_files;
 mod manifest;
 mod reference;
 mod registry;
 
 pub use challenge::Challenge;
-pub use docker_config::{Login, login};
+pub use docker_config::Login;
+pub use login_files::login;
 pub use manifest::{
     DIGEST_ANNOTATION, Descriptor, EROFS_LAYER, Layer, Manifest, ManifestError, Platform, SALT_ANNOTATION,
     TREE_LAYER, TreeLayer,
@@ -48,11 +53,54 @@ pub fn resolve(
     platform: &Platform,
     timeout: Duration,
 ) -> Result<OciImage, RemoteError> {
-    let registry = Arc::new(Registry::new(reference, login, timeout)?);
+    let servers = reference.servers().map_err(|e| RemoteError::SetUp { what: e.to_string() })?;
+    let registries =
+        servers.into_iter().map(|server| Registry::new(reference, server, login, timeout).map(Arc::new));
+    let registries = registries.collect::<Result<Vec<_>, _>>()?;
     let deadline = Deadline::after(timeout);
-    let attempt = || resolve_once(&registry, platform, &deadline);
-    let (layer, manifest_digest) = until_deadline(&deadline, std::thread::sleep, attempt)?;
-    Ok(OciImage { registry, layer, manifest_digest })
+    let attempt = || resolve_by_one(&registries, platform, &deadline);
+    until_deadline(&deadline, std::thread::sleep, attempt)
+}
+
+/// Asks the first of these registries, which are one by several schemes, and the next if that does not speak its scheme.
+fn resolve_by_one(
+    registries: &[Arc<Registry>],
+    platform: &Platform,
+    deadline: &Deadline,
+) -> Result<OciImage, AttemptError> {
+    let mut first = None;
+    for registry in registries {
+        let failure = match resolve_once(registry, platform, deadline) {
+            Ok((layer, manifest_digest)) => {
+                return Ok(OciImage { registry: registry.clone(), layer, manifest_digest });
+            }
+            Err(failure) => failure,
+        };
+        match first {
+            None if speaks_otherwise(&failure) => first = Some(failure),
+            None => return Err(failure),
+            // The first one's failure says more, unless the second one speaks TLS.
+            Some(first) if is_unanswered(&failure) => return Err(first),
+            Some(_) => return Err(failure),
+        }
+    }
+    Err(first.unwrap_or_else(|| AttemptError::refused("there is no registry")))
+}
+
+/// Whether the failure is that of a server which is asked by the wrong scheme: an answer to what it took for no request, or a
+/// connection that it ended.
+fn speaks_otherwise(failure: &AttemptError) -> bool {
+    let (AttemptError::Permanent(error) | AttemptError::Transient { error, .. }) = failure;
+    matches!(error, RemoteError::Connection { .. } | RemoteError::Denied { status: 400, .. })
+}
+
+/// Whether the failure is that of a server which does not answer, or does not speak TLS.
+fn is_unanswered(failure: &AttemptError) -> bool {
+    matches!(
+        failure,
+        AttemptError::Transient { error: RemoteError::Connection { .. }, .. }
+            | AttemptError::Permanent(RemoteError::NotTls)
+    )
 }
 
 fn resolve_once(

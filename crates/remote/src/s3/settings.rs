@@ -261,7 +261,7 @@ fn of_profile(profile: &Profile) -> Result<Option<Keys>, SettingsError> {
     if let Some(line) = profile.get("credential_process") {
         let mut command = Command::new("sh");
         command.args(["-c", line]);
-        let output = program::run(command, b"", program::TIME_LIMIT);
+        let output = program::run(command, b"", program::TIME_LIMIT).map_err(|e| e.to_string());
         let keys = output.and_then(|output| process_keys(&output, origin));
         return match keys {
             Ok(keys) => Ok(Some(keys)),

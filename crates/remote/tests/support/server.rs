@@ -37,6 +37,8 @@ pub struct Request {
     pub number: u64,
     pub method: String,
     pub path: String,
+    /// The server that a proxy is asked for: scheme, host and port.
+    pub origin: Option<String>,
     pub headers: HashMap<String, String>,
     pub body: String,
 }
@@ -202,7 +204,10 @@ impl Shared {
         let mut line = String::new();
         stream.read_line(&mut line).ok()?;
         let mut words = line.split(' ');
-        let (method, path) = (words.next()?.to_string(), words.next()?.to_string());
+        let (method, target) = (words.next()?.to_string(), words.next()?);
+        let path_start = target.strip_prefix("http://").and_then(|rest| Some(7 + rest.find('/')?));
+        let (origin, path) = target.split_at(path_start.unwrap_or(0));
+        let (origin, path) = (path_start.map(|_| origin.to_string()), path.to_string());
         let mut headers = HashMap::new();
         loop {
             line.clear();
@@ -216,7 +221,7 @@ impl Shared {
         let mut body = vec![0; len];
         stream.read_exact(&mut body).ok()?;
         let (number, body) = (self.next_number.fetch_add(1, Ordering::SeqCst), String::from_utf8(body).ok()?);
-        Some(Request { number, method, path, headers, body })
+        Some(Request { number, method, path, origin, headers, body })
     }
 
     /// Answers a request; `None` if the connection ends.

@@ -7,6 +7,7 @@ use super::errors::opening;
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::media::{Location, REGISTRY_TREE_SUFFIX, RemoteConfig, Secret};
 use pagefold_image::verity::{Digest, Salt};
+use pagefold_remote::environment::variable;
 use pagefold_remote::oci::{self, OciImage, OciReference, Platform};
 use pagefold_remote::stores::{self, ObjectName, Store, StoreSettings};
 use pagefold_remote::{Options, RemoteError, RemoteSource};
@@ -16,10 +17,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Reads the settings and credentials that these locations need, as a text for [`RemoteConfig`]; `None` if none is in a
-/// store. May run the user's programs.
+/// store. May run the user's programs. `note` gets sentences about logins that cannot be had.
 pub fn store_settings<'a>(
     locations: impl Iterator<Item = &'a Location>,
     platform: Option<&str>,
+    note: impl FnMut(&str),
 ) -> Result<Option<Secret>> {
     let names = locations.filter_map(|location| match location {
         Location::Url(name) => Store::of(name).map(|_| name.as_str()),
@@ -31,8 +33,9 @@ pub fn store_settings<'a>(
     if names.is_empty() {
         return Ok(None);
     }
-    let env = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-    let settings = StoreSettings::read(names, platform, &env);
+    let mut notes = Vec::new();
+    let settings = StoreSettings::read(names, platform, &variable, &mut notes);
+    notes.iter().map(String::as_str).for_each(note);
     let settings = settings.map_err(|e| CliError::new(Exit::Unavailable, e.to_string()))?;
     Ok(Some(Secret(settings.to_text())))
 }
