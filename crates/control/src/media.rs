@@ -87,6 +87,9 @@ pub struct RemoteConfig {
     pub stores: Option<Secret>,
     /// Where ranges that were read are kept on disk; `None` for nowhere.
     pub cache: Option<CacheConfig>,
+    /// Whether all of the image is read, so that it may be downloaded whole where its server answers no range requests.
+    #[serde(default)]
+    pub takes_whole: bool,
 }
 
 /// A cache of remote images on disk.
@@ -112,7 +115,14 @@ impl fmt::Debug for Secret {
 
 impl Default for RemoteConfig {
     fn default() -> Self {
-        RemoteConfig { timeout_ms: 30_000, read_ahead: true, authorization: None, stores: None, cache: None }
+        RemoteConfig {
+            timeout_ms: 30_000,
+            read_ahead: true,
+            authorization: None,
+            stores: None,
+            cache: None,
+            takes_whole: false,
+        }
     }
 }
 

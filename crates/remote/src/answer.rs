@@ -117,6 +117,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) range: Range<u64>,
     /// The version; `None` for the first request, which learns it. The range may end after the object then.
     pub(crate) version: Option<&'a Version>,
+    /// All of the object is wanted, by a request without a range.
+    pub(crate) is_whole: bool,
 }
 
 /// The meaning of an answer that is not a failure.
@@ -134,15 +136,16 @@ pub(crate) enum Verdict {
 pub(crate) fn judge(head: &Head, wanted: &Wanted<'_>) -> Result<Verdict, AttemptError> {
     let is_empty = wanted.version.is_none() && is_empty(head);
     match head.status {
+        200 if wanted.is_whole => whole(head),
         206 => partial(head, wanted),
-        200 | 416 if is_empty => Ok(Verdict::Empty),
+        200 | 416 if is_empty && !wanted.is_whole => Ok(Verdict::Empty),
         200 => Err(AttemptError::Permanent(RemoteError::NoRanges)),
         301 | 302 | 303 | 307 | 308 => match head.get("location") {
             Some(location) => Ok(Verdict::Redirect(location)),
             None => Err(redirect("it has no header Location")),
         },
         412 => Err(changed("the server has another version (status 412)", Change::Refused)),
-        416 if wanted.version.is_some() => Err(changed("it is shorter", Change::Length)),
+        416 if has_other_length(head, wanted) => Err(changed("it is shorter", Change::Length)),
         status => Err(head.failure(RemoteError::Status { status })),
     }
 }
@@ -169,6 +172,14 @@ fn changed(what: impl Into<String>, reason: Change) -> AttemptError {
     AttemptError::Permanent(RemoteError::Changed { what: what.into(), reason })
 }
 
+/// Whether a refusal of a range says that the object has another length than the known version. Servers without range
+/// requests send the same status, and no length.
+fn has_other_length(head: &Head, wanted: &Wanted<'_>) -> bool {
+    let range = head.get("content-range").as_deref().and_then(headers::content_range);
+    let total_bytes = range.and_then(|range| range.total_bytes);
+    wanted.version.zip(total_bytes).is_some_and(|(version, total_bytes)| version.len_bytes != total_bytes)
+}
+
 fn is_empty(head: &Head) -> bool {
     let range = head.get("content-range").as_deref().and_then(headers::content_range);
     match head.status {
@@ -177,15 +188,17 @@ fn is_empty(head: &Head) -> bool {
     }
 }
 
+/// Judges an answer with all of an object, whose length may be unknown: then it is that of the longest object.
+fn whole(head: &Head) -> Result<Verdict, AttemptError> {
+    check_encoding(head)?;
+    let len_bytes = head.get("content-length").and_then(|length| headers::number(length.trim()));
+    let len_bytes = len_bytes.unwrap_or(u64::MAX);
+    Ok(Verdict::Body { version: Version { len_bytes, validator: validator(head) }, range: 0..len_bytes })
+}
+
 /// Judges an answer with a part of an object.
 fn partial(head: &Head, wanted: &Wanted<'_>) -> Result<Verdict, AttemptError> {
-    if head
-        .get("content-encoding")
-        .as_deref()
-        .is_some_and(|encoding| !encoding.eq_ignore_ascii_case("identity"))
-    {
-        return Err(AttemptError::refused("the body is compressed"));
-    }
+    check_encoding(head)?;
     let text = head.get("content-range");
     let text = text.ok_or_else(|| AttemptError::refused("it has no header Content-Range"))?;
     let range = headers::content_range(&text);
@@ -208,6 +221,16 @@ fn partial(head: &Head, wanted: &Wanted<'_>) -> Result<Verdict, AttemptError> {
             Err(AttemptError::refused(format!("Content-Length is not {body_bytes}, the length of its range")))
         }
         _ => Ok(Verdict::Body { version, range: first..end }),
+    }
+}
+
+/// Fails if the body is compressed.
+fn check_encoding(head: &Head) -> Result<(), AttemptError> {
+    match head.get("content-encoding") {
+        Some(encoding) if !encoding.eq_ignore_ascii_case("identity") => {
+            Err(AttemptError::refused("the body is compressed"))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -14,6 +14,7 @@ use crate::retry::Deadline;
 use crate::{RemoteError, Secret, Url};
 use pagefold_page::latency::LatencyCounters;
 use pagefold_sys::resolver::unknown_host_text;
+use pagefold_sys::timer;
 use std::io::{ErrorKind, Read};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -50,13 +51,23 @@ pub(crate) struct Client {
     access: Arc<dyn Access>,
     /// The place to which redirects led.
     redirected: Mutex<Option<Url>>,
-    /// The time until which the server wants no requests, and its answer that said so.
-    quiet: Mutex<Option<(Instant, RemoteError)>>,
+    /// The pause that the server wants.
+    quiet: Mutex<Option<Quiet>>,
     /// Whether the server has refused its own entity tag: it is compared with those of answers only.
     is_unconditional: AtomicBool,
     /// Whether the server has sent the entity tag of the version again after another one.
     has_several_tags: AtomicBool,
     pub(crate) counters: Counters,
+}
+
+/// A pause that a server wants.
+struct Quiet {
+    /// The time until which it gets no request: no longer than a read may take, because it may be back sooner than it said.
+    until: Instant,
+    /// The time that it named.
+    wanted_until: Instant,
+    /// Its answer.
+    error: RemoteError,
 }
 
 /// The body of an answer that fits its request.
@@ -120,24 +131,24 @@ impl Client {
     /// Notes the pause that a server of the object asks for with its failure.
     fn note_pause(&self, failure: &AttemptError, deadline: &Deadline) {
         if let AttemptError::Transient { error, retry_after: Some(pause) } = failure {
-            // Not for longer than a read may take: then the server is asked again, whatever it wanted.
-            let until = Instant::now() + (*pause).min(deadline.timeout);
-            *self.quiet() = Some((until, error.clone()));
+            let now = Instant::now();
+            let (until, wanted_until) = (now + (*pause).min(deadline.timeout), timer::deadline(now, *pause));
+            *self.quiet() = Some(Quiet { until, wanted_until, error: error.clone() });
         }
     }
 
     /// Fails while the server wants no requests.
     fn check_quiet(&self) -> Result<(), AttemptError> {
         match &*self.quiet() {
-            Some((until, error)) if *until > Instant::now() => {
-                let retry_after = Some(until.saturating_duration_since(Instant::now()));
+            Some(Quiet { until, wanted_until, error }) if *until > Instant::now() => {
+                let retry_after = Some(wanted_until.saturating_duration_since(Instant::now()));
                 Err(AttemptError::Transient { error: error.clone(), retry_after })
             }
             _ => Ok(()),
         }
     }
 
-    fn quiet(&self) -> std::sync::MutexGuard<'_, Option<(Instant, RemoteError)>> {
+    fn quiet(&self) -> std::sync::MutexGuard<'_, Option<Quiet>> {
         self.quiet.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -159,7 +170,7 @@ impl Client {
         let first = signed.as_ref().map(|signed| signed.url.clone());
         let mut url = known.or_else(|| first.clone()).unwrap_or_else(|| self.access.server());
         for _ in 0..=MAX_REDIRECTS {
-            let sent = self.send(&url, signed.as_ref(), &added, wanted.version.is_none(), deadline);
+            let sent = self.send(&url, signed.as_ref(), &added, wanted, deadline);
             let (head, mut reader) = sent.inspect_err(|_| self.forget_redirect())?;
             // The server of the store may lead to another of its places, which takes the same credentials. If that was
             // remembered, a refusal may be meant for a signature in its URL, so the first place is asked again.
@@ -220,6 +231,7 @@ impl Client {
         let refusal = Refusal {
             status: head.status,
             challenge: challenge.as_deref(),
+            date: head.date(),
             bucket_region: bucket_region.as_deref(),
             body: &String::from_utf8_lossy(&body),
         };
@@ -244,13 +256,13 @@ impl Client {
         *self.redirected() = None;
     }
 
-    /// Sends one request to this URL. `is_first`: the version of the object is not known yet.
+    /// Sends one request to this URL.
     fn send(
         &self,
         url: &Url,
         signed: Option<&SignedRequest>,
         added: &[Header],
-        is_first: bool,
+        wanted: &Wanted<'_>,
         deadline: &Deadline,
     ) -> Result<(Head, ureq::BodyReader<'static>), AttemptError> {
         self.counters.requests.fetch_add(1, Ordering::Relaxed);
@@ -268,12 +280,20 @@ impl Client {
         // The agent's own limit is that of a whole read. Requests with other limits than the agent do not share its
         // configuration of TLS, which takes some milliseconds to make.
         let answered = match remaining + Duration::from_millis(100) >= deadline.timeout {
+            // The body has the time that it needs; silence ends it.
+            _ if wanted.is_whole => request.config().timeout_global(None).build().call(),
             true => request.call(),
             false => request.config().timeout_global(Some(remaining)).build().call(),
         };
-        let (head, body) = answered.map_err(|e| failure(e, is_first, proxy))?.into_parts();
+        let (head, body) = answered.map_err(|e| failure(e, wanted.version.is_none(), proxy))?.into_parts();
         check_proxy(head.status.as_u16(), url, proxy)?;
         Ok((Head { status: head.status.as_u16(), headers: head.headers }, body.into_reader()))
+    }
+
+    /// Passes the whole body to `take`.
+    pub(crate) fn read_whole<T>(&self, mut body: Body, take: impl FnOnce(&mut dyn Read) -> T) -> T {
+        let mut counted = CountingReader { inner: &mut body.reader, bytes: &self.counters.received_bytes };
+        take(&mut counted)
     }
 
     /// Fills the buffers, one after the other, with a whole body. A shorter or a longer body fails.
@@ -291,16 +311,30 @@ impl Client {
     }
 }
 
+/// Counts the bytes that are read.
+struct CountingReader<'a> {
+    inner: &'a mut ureq::BodyReader<'static>,
+    bytes: &'a AtomicU64,
+}
+
+impl Read for CountingReader<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
+        let read = self.inner.read(buf)?;
+        self.bytes.fetch_add(read as u64, Ordering::Relaxed);
+        Ok(read)
+    }
+}
+
 /// The headers that ask for a range of a version; `is_unconditional`: without naming it.
 fn added_headers(wanted: &Wanted<'_>, is_unconditional: bool) -> Vec<Header> {
     let Range { start, end } = wanted.range;
-    let range = ("range", format!("bytes={start}-{}", end.saturating_sub(1)));
+    let range = (!wanted.is_whole).then(|| ("range", format!("bytes={start}-{}", end.saturating_sub(1))));
     let condition = match wanted.version.filter(|_| !is_unconditional).map(|version| &version.validator) {
         Some(Validator::Etag(etag)) => Some(("if-match", etag.clone())),
         Some(Validator::LastModified(time)) => Some(("if-unmodified-since", time.clone())),
         Some(Validator::None) | None => None,
     };
-    std::iter::once(range).chain(condition).collect()
+    range.into_iter().chain(condition).collect()
 }
 
 /// The failure of one request.
@@ -377,7 +411,7 @@ fn tls_failure(error: &std::io::Error) -> RemoteError {
             "; the certificate must have the host as a subjectAltName: a common name does not count"
         }
         Some(rustls::Error::InvalidCertificate(rustls::CertificateError::Other(other)))
-            if other.to_string().contains("CaUsedAsEndEntity") =>
+            if format!("{other:?}").contains("CaUsedAsEndEntity") =>
         {
             "; the server shows the certificate of an authority as its own, as 'openssl req -x509' makes it: make one that is \
              none, by 'openssl req -x509 -addext basicConstraints=critical,CA:FALSE -addext subjectAltName=DNS:HOST ...', \

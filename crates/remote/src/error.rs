@@ -8,8 +8,8 @@ use std::time::Duration;
 pub enum RemoteError {
     /// The server sends the whole object in place of a range.
     #[error(
-        "the server does not answer range requests: it sends the whole object. Serve it by a program that knows them (nginx, \
-         Apache, Caddy), or download it by another program"
+        "the server does not answer range requests: it sends the whole object. 'pagefold image copy' downloads it; \
+         or serve it by a program that knows ranges, such as nginx, Apache or Caddy"
     )]
     NoRanges,
     /// The server names neither a strong entity tag nor a time of the last change.
@@ -145,6 +145,11 @@ impl RemoteError {
         matches!(self, RemoteError::Status { status: 404 | 410 } | RemoteError::Missing { .. })
     }
 
+    /// Whether the server may have the object, and not know range requests.
+    pub(crate) fn may_lack_ranges(&self) -> bool {
+        matches!(self, RemoteError::NoRanges | RemoteError::Status { status: 400 | 416 | 501 })
+    }
+
     /// Whether the store does not let this user read the object.
     pub fn is_denied(&self) -> bool {
         matches!(
@@ -177,7 +182,9 @@ fn meaning(status: u16) -> &'static str {
     match status {
         401 | 403 => ": access is denied; credentials can be given in PAGEFOLD_HTTP_AUTHORIZATION",
         429 => ": it limits the number of requests",
-        400 | 416 | 501 => ": it may not know range requests; download the whole object by another program",
+        400 | 416 | 501 => {
+            ": it may not know range requests; 'pagefold image copy' tries to download the whole object"
+        }
         404 | 410 => ": there is no such object",
         _ => "",
     }

@@ -33,8 +33,8 @@
 //!
 //! # Limits
 //!
-//! - The server must answer range requests. An answer with the whole object, with another range, or with a body of
-//!   another length is refused.
+//! - The server must answer range requests, unless the caller has a [`Spool`] for whole objects. An answer with another
+//!   range, or with a body of another length, is refused.
 //! - Nothing but HTTP/1.1, and TLS by the certificates of the system. A plain URL has no credentials but the header
 //!   `Authorization`; [`s3`], [`azure`], [`gcs`] and [`oci`] have those of their stores.
 //! - Reads run in the calling threads. A source has threads that fetch ahead of readers that read in order
@@ -50,7 +50,7 @@
 //! repeats a request until the deadline; `client.rs` sends it by the agents of `agents.rs` and follows redirects, and
 //! `answer.rs` judges the answer, with the parsers of `headers.rs`; `proxy` chooses the proxy and judges its answers.
 //! `url.rs` has the names of objects. [`whole`] compares all of an object with
-//! the digest that is its name. Between `blocks.rs` and the server is
+//! the digest that is its name, and `spool.rs` has objects that come as a whole only. Between `blocks.rs` and the server is
 //! the cache on disk, [`cache`].
 //!
 //! `access.rs` is how the client asks a store where to send a request and with which headers, and what a refusal means.
@@ -89,6 +89,7 @@ mod retry;
 pub mod s3;
 mod small;
 mod source;
+mod spool;
 pub mod stores;
 mod time;
 mod url;
@@ -97,4 +98,5 @@ mod xml;
 
 pub use error::{Change, RemoteError};
 pub use source::{Options, RemoteSource, RemoteStats};
+pub use spool::Spool;
 pub use url::{Secret, Url, UrlError};

@@ -2,10 +2,57 @@
 
 use crate::headers::number;
 use pagefold_page::DateTime;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, SystemTime};
 
 const MONTHS: [&str; 12] =
     ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+
+/// The shortest difference of clocks that may be the reason of a refusal.
+const SKEW_MIN: Duration = Duration::from_secs(60);
+
+/// The time of a server, as far as it is known: this machine's, corrected when the server refuses a signature for its time.
+#[derive(Debug, Default)]
+pub(crate) struct ServerClock {
+    /// By how much the server's clock is ahead, seconds.
+    ahead_s: AtomicI64,
+}
+
+impl ServerClock {
+    /// The server's time.
+    pub(crate) fn now(&self) -> SystemTime {
+        let (now, ahead_s) = (SystemTime::now(), self.ahead_s.load(Ordering::Relaxed));
+        let by = Duration::from_secs(ahead_s.unsigned_abs());
+        let corrected = if ahead_s < 0 { now.checked_sub(by) } else { now.checked_add(by) };
+        corrected.unwrap_or(now)
+    }
+
+    /// Takes the time that the server sends. Returns whether it was another one, so that another signature may help.
+    pub(crate) fn correct(&self, server_now: SystemTime) -> bool {
+        let is_other = difference(self.now(), server_now) >= SKEW_MIN;
+        if is_other {
+            self.ahead_s
+                .store(unix_s(server_now).saturating_sub(unix_s(SystemTime::now())), Ordering::Relaxed);
+        }
+        is_other
+    }
+}
+
+/// A sentence about the clock of this machine, if it differs from that of the server; empty otherwise.
+pub(crate) fn skew_advice(server_now: Option<SystemTime>) -> String {
+    let now = SystemTime::now();
+    match server_now.map(|server| (difference(now, server), now > server)) {
+        Some((by, is_ahead)) if by >= SKEW_MIN => {
+            let side = if is_ahead { "ahead of" } else { "behind" };
+            format!("; the clock of this machine is {} s {side} that of the server: set it", by.as_secs())
+        }
+        _ => String::new(),
+    }
+}
+
+fn difference(a: SystemTime, b: SystemTime) -> Duration {
+    a.duration_since(b).or_else(|_| b.duration_since(a)).unwrap_or_default()
+}
 
 /// Seconds since 1970; 0 for times before.
 fn unix_s(time: SystemTime) -> i64 {
@@ -109,6 +156,24 @@ mod tests {
 
     fn at(seconds: u64) -> SystemTime {
         SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn a_clock_is_corrected_by_the_time_of_the_server() {
+        let (clock, hour) = (ServerClock::default(), Duration::from_secs(3600));
+        assert!(!clock.correct(SystemTime::now() + Duration::from_secs(2)));
+        for server_now in [SystemTime::now() + hour, SystemTime::now() - hour] {
+            assert!(clock.correct(server_now));
+            assert!(difference(clock.now(), server_now) < SKEW_MIN);
+            assert!(!clock.correct(server_now));
+        }
+        assert!(
+            clock.correct(SystemTime::UNIX_EPOCH)
+                && difference(clock.now(), SystemTime::UNIX_EPOCH) < SKEW_MIN
+        );
+        assert_eq!(skew_advice(None) + &skew_advice(Some(SystemTime::now())), "");
+        assert!(skew_advice(Some(SystemTime::now() + hour)).contains("s behind that"));
+        assert!(skew_advice(Some(SystemTime::now() - hour)).contains("s ahead of that"));
     }
 
     #[test]

@@ -74,7 +74,7 @@ fn read_key_pair(provider: &CryptoProvider, cert: &Path, key: &Path) -> Result<C
     }
 }
 
-/// What can be done about a file that has no private key in PEM; `None` if its contents do not say.
+/// The advice for a file that has no private key in PEM; `None` if its contents do not say.
 fn key_advice(contents: &[u8]) -> Option<&'static str> {
     // A sequence of DER, with its length in the next bytes.
     let is_der = contents.starts_with(&[0x30]) && contents.get(1).is_some_and(|length| length & 0x80 != 0);

@@ -111,7 +111,8 @@ impl SourceReader<'_> {
         let SourceReader { args, exclude, out, spill } = self;
         check_options(args, false, false)?;
         let source = args.source.clone().into_os_string().into();
-        let media = media_config(&source, &args.device, &args.verity, &args.remote)?;
+        let mut media = media_config(&source, &args.device, &args.verity, &args.remote)?;
+        media.remote.takes_whole = true;
         let (image, whole) =
             open_image(&media, reading_share(args.memory_bytes()?), ReadAhead::default(), Then::Prints)?;
         let whiteouts = args.whiteouts.unwrap_or_default();

@@ -2,7 +2,7 @@
 
 use crate::image_digest::{image, mount_sandbox};
 use crate::image_remote::server::{Fault, Object, Server};
-use crate::image_remote::{PATH, certified_server};
+use crate::image_remote::{PATH, certified_server, server_with};
 use crate::image_stores::registry::{self, EROFS, IMAGE, Manifests, NAME, descriptor, put_blob};
 use crate::image_stores::s3_store::{StoreKey, judge};
 use crate::image_stores::{REGION, ok, run};
@@ -244,4 +244,82 @@ fn a_mount_follows_its_server_from_http_to_https() {
     assert!(!store.take_log().is_empty());
     ok(&s.inner, &s.words("unmount", ""), &[]);
     s.assert_nothing_left();
+}
+
+/// Lets a server have the image in the repository of the tests, with the tag `1`.
+fn serve_registry(server: &Server, blob: &[u8]) {
+    let mut manifests = Manifests::default();
+    manifests.add("1", IMAGE, &registry::image(&[descriptor(EROFS, blob, "")]));
+    put_blob(server, blob);
+    server.fail(move |request| manifests.answer(request));
+}
+
+#[test]
+fn a_registry_on_this_machine_may_speak_tls_and_one_elsewhere_may_not() {
+    let s = Sandbox::new();
+    let blob = fs::read(image(&s)).unwrap();
+    let (secure, certificate) = certified_server(&["127.0.0.1"]);
+    serve_registry(&secure, &blob);
+    let ca = s.path("ca.pem");
+    fs::write(&ca, certificate).unwrap();
+    let trusting = [("SSL_CERT_FILE", ca.to_str().unwrap())];
+    let cat = format!("image cat oci://{}/{NAME}:1 /noise --timeout 5s", secure.address);
+    assert_eq!(ok(&s, &cat, &trusting).len(), 300_000);
+    let untrusted = run(&s, &cat, &[]);
+    let scheme = format!("'https://{}'", secure.address);
+    assert!(untrusted.err.contains("certificate") && untrusted.err.contains(&scheme), "{untrusted:?}");
+    // Elsewhere, as a proxy shows it: only a name that says so is asked without TLS, and gets no login.
+    let plain = Server::start();
+    serve_registry(&plain, &blob);
+    fs::create_dir_all(s.path("home/.config/containers")).unwrap();
+    let logins = r#"{"auths": {"registry.example.org": {"auth": "bWU6aGlkZGVu"}}}"#;
+    fs::write(s.path("home/.config/containers/auth.json"), logins).unwrap();
+    let proxy_url = format!("http://{}", plain.address);
+    let cat = format!("image cat oci+http://registry.example.org/{NAME}:1 /noise --timeout 5s --no-cache");
+    assert_eq!(ok(&s, &cat, &[("http_proxy", &proxy_url)]).len(), 300_000);
+    for request in plain.take_log() {
+        assert_eq!(request.origin.as_deref(), Some("http://registry.example.org"));
+        assert!(!request.headers.contains_key("authorization"), "{request:?}");
+    }
+    plain.fail(|request| match request.headers.contains_key("authorization") {
+        true => panic!("a login was sent without TLS"),
+        false => Fault::Answer(401, "WWW-Authenticate: Basic realm=\"r\"\r\n".into(), Vec::new()),
+    });
+    run(&s, &cat, &[("http_proxy", &proxy_url)]).fails(UNAVAILABLE, "is not sent without TLS");
+    let (server, _) = refusing("400 Bad Request");
+    let (tunnel, _asked) = proxy(server.trim_start_matches("http://").parse().unwrap());
+    let tunnel = format!("http://{tunnel}");
+    let ran = run(&s, &cat.replace("oci+http", "oci"), &[("https_proxy", &tunnel)]);
+    assert!(ran.code != 0 && ran.err.contains("begins with oci+http://registry.example.org/"), "{ran:?}");
+}
+
+/// As `openssl req -x509` makes it.
+#[test]
+fn a_certificate_that_is_an_authority_is_refused_with_advice() {
+    let s = Sandbox::new();
+    let mut certificate = rcgen::CertificateParams::new(vec!["127.0.0.1".to_string()]).unwrap();
+    certificate.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let (server, certificate) = server_with(certificate);
+    let ca = s.path("ca.pem");
+    fs::write(&ca, certificate).unwrap();
+    let ran = run(&s, &format!("image ls {}", server.url(PATH)), &[("SSL_CERT_FILE", ca.to_str().unwrap())]);
+    assert!(ran.code != 0 && ran.err.contains("basicConstraints=critical,CA:FALSE"), "{ran:?}");
+}
+
+#[test]
+fn a_program_for_logins_that_is_missing_is_a_note() {
+    let s = Sandbox::new();
+    let blob = fs::read(image(&s)).unwrap();
+    let server = Server::start();
+    serve_registry(&server, &blob);
+    fs::create_dir_all(s.path("docker")).unwrap();
+    let folder = s.path("docker").display().to_string();
+    for (config, note) in
+        [("", ""), (r#"{"credsStore": "pagefold-none"}"#, "docker-credential-pagefold-none")]
+    {
+        fs::write(s.path("docker/config.json"), config).unwrap();
+        let ran =
+            run(&s, &format!("image ls oci://{}/{NAME}:1", server.address), &[("DOCKER_CONFIG", &folder)]);
+        assert!(ran.code == 0 && ran.err.contains(note), "{ran:?}");
+    }
 }

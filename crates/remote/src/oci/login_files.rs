@@ -102,7 +102,7 @@ mod tests {
         // A file that the user names is the only one.
         other.insert("REGISTRY_AUTH_FILE", at("missing.json"));
         assert_eq!(found(&other), (None, vec![]));
-        // A program that is missing does not hide the files after its own; without a login it is told.
+        // A program that is missing does not hide the files after its own; without a login a note says so.
         write("run/containers/auth.json", "{\"credsStore\": \"no-such-program-of-pagefold\"}");
         assert_eq!(found(&env), (Some("home/.docker/config.json".to_string()), vec![]));
         write("home/.docker/config.json", "{}");

@@ -3,7 +3,7 @@
 //! Entries are separated by commas or spaces. An entry is `*`; a name, which fits that host and all below it, with or
 //! without a dot or `*.` before it; an address; or a network such as `10.0.0.0/8`. A name or address may end with a port,
 //! and fits only that port then. Networks and addresses fit hosts that are written as addresses: names are not resolved,
-//! because behind a proxy they often cannot be. What is malformed fits nothing.
+//! because behind a proxy they often cannot be. A malformed entry fits nothing.
 
 use crate::Url;
 use crate::headers::number;
