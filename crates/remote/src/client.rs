@@ -413,9 +413,10 @@ fn tls_failure(error: &std::io::Error) -> RemoteError {
         Some(rustls::Error::InvalidCertificate(rustls::CertificateError::Other(other)))
             if format!("{other:?}").contains("CaUsedAsEndEntity") =>
         {
-            "; the server shows the certificate of an authority as its own, as 'openssl req -x509' makes it: make one that is \
-             none, by 'openssl req -x509 -addext basicConstraints=critical,CA:FALSE -addext subjectAltName=DNS:HOST ...', \
-             and trust it by SSL_CERT_FILE"
+            let what = "the server's certificate is that of an authority, as 'openssl req -x509' makes it: make one that is none, \
+                        by 'openssl req -x509 -addext basicConstraints=critical,CA:FALSE -addext \
+                        subjectAltName=DNS:HOST ...', and trust it by SSL_CERT_FILE";
+            return RemoteError::Connection { what: what.to_string() };
         }
         _ => "",
     };

@@ -8,7 +8,7 @@ use crate::image_stores::s3_store::{StoreKey, judge};
 use crate::image_stores::{REGION, ok, run};
 use crate::support::Sandbox;
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
@@ -30,20 +30,64 @@ fn proxy(target: SocketAddr) -> (SocketAddr, std::sync::mpsc::Receiver<String>) 
                 let mut head = String::new();
                 while !head.ends_with("\r\n\r\n") && reader.read_line(&mut head).is_ok_and(|len| len > 0) {}
                 let _ = sender.send(head.split(' ').nth(1).unwrap_or_default().to_string());
-                let server = TcpStream::connect(target).unwrap();
                 (&client).write_all(b"HTTP/1.1 200 OK\r\n\r\n").unwrap();
-                let (mut to_server, mut from_server) = (server.try_clone().unwrap(), server);
-                let mut to_client = client.try_clone().unwrap();
-                std::thread::spawn(move || {
-                    let _ = std::io::copy(&mut from_server, &mut to_client);
-                    let _ = to_client.shutdown(Shutdown::Both);
-                });
-                let _ = std::io::copy(&mut reader, &mut to_server);
-                let _ = to_server.shutdown(Shutdown::Both);
+                lead(client, reader, target);
             });
         }
     });
     (address, asked)
+}
+
+/// Leads a connection, whose next bytes come from `reader`, to a server until one of them ends.
+fn lead(mut client: TcpStream, mut reader: impl Read, target: SocketAddr) {
+    let server = TcpStream::connect(target).unwrap();
+    let (mut to_server, mut from_server) = (server.try_clone().unwrap(), server);
+    std::thread::spawn(move || {
+        let _ = std::io::copy(&mut from_server, &mut client);
+        let _ = client.shutdown(Shutdown::Both);
+    });
+    let _ = std::io::copy(&mut reader, &mut to_server);
+    let _ = to_server.shutdown(Shutdown::Both);
+}
+
+/// A proxy of SOCKS 5 that leads every connection to one server, and its log of the names that were asked for.
+fn socks_proxy(target: SocketAddr) -> (SocketAddr, std::sync::mpsc::Receiver<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (sender, asked) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for mut client in listener.incoming().map_while(Result::ok) {
+            let read = |client: &mut TcpStream, len: usize| {
+                let mut bytes = vec![0; len];
+                client.read_exact(&mut bytes).unwrap();
+                bytes
+            };
+            let methods = read(&mut client, 2)[1];
+            read(&mut client, methods.into());
+            client.write_all(&[5, 0]).unwrap();
+            // Connect, to a name, which a byte with its length begins; then the port.
+            assert_eq!(read(&mut client, 4), [5, 1, 0, 3]);
+            let len = read(&mut client, 1)[0];
+            let name = read(&mut client, len.into());
+            read(&mut client, 2);
+            client.write_all(&[5, 0, 0, 1, 0, 0, 0, 0, 0, 0]).unwrap();
+            let _ = sender.send(String::from_utf8(name).unwrap());
+            std::thread::spawn(move || lead(client.try_clone().unwrap(), client, target));
+        }
+    });
+    (address, asked)
+}
+
+#[test]
+fn a_proxy_of_socks_resolves_names() {
+    let s = Sandbox::new();
+    let server = Server::start();
+    server.put(PATH, Object::new(fs::read(image(&s)).unwrap(), "v0"));
+    let (address, asked) = socks_proxy(server.address);
+    let cat = format!("image cat http://images.example.org{PATH} /noise --timeout 5s");
+    assert_eq!(ok(&s, &cat, &[("all_proxy", &format!("socks5h://{address}"))]).len(), 300_000);
+    assert!(asked.try_iter().all(|name| name == "images.example.org"));
+    assert!(server.take_log().iter().all(|request| request.origin.is_none()));
 }
 
 /// A bucket of AWS and a registry, by their names, over TLS and a proxy: the names exist nowhere but in the certificate.
