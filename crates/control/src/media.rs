@@ -32,7 +32,9 @@ pub const SECRET_VARIABLES: [&str; 12] = [
 pub const REGISTRY_TREE_SUFFIX: &str = "#verity";
 
 /// The schemes of locations that are no paths.
-pub const SCHEMES: [&str; 6] = ["http", "https", "s3", "az", "gs", "oci"];
+pub const SCHEMES: [&str; 7] = ["http", "https", "s3", "az", "gs", "oci", "oci+http"];
+/// Those of registries.
+const REGISTRIES: [&str; 2] = ["oci", "oci+http"];
 /// Those of buckets, whose objects have any characters in their names.
 const BUCKETS: [&str; 3] = ["s3", "az", "gs"];
 
@@ -88,6 +90,9 @@ pub struct RemoteConfig {
     pub stores: Option<Secret>,
     /// Where ranges that were read are kept on disk; `None` for nowhere.
     pub cache: Option<CacheConfig>,
+    /// Whether all of the image is read, so that it may be downloaded whole where its server answers no range requests.
+    #[serde(default)]
+    pub takes_whole: bool,
 }
 
 /// A cache of remote images on disk.
@@ -113,7 +118,14 @@ impl fmt::Debug for Secret {
 
 impl Default for RemoteConfig {
     fn default() -> Self {
-        RemoteConfig { timeout_ms: 30_000, read_ahead: true, authorization: None, stores: None, cache: None }
+        RemoteConfig {
+            timeout_ms: 30_000,
+            read_ahead: true,
+            authorization: None,
+            stores: None,
+            cache: None,
+            takes_whole: false,
+        }
     }
 }
 
@@ -140,7 +152,7 @@ impl Location {
                 name.push(suffix);
                 Location::File(name.into())
             }
-            Location::Url(name) if has_scheme(name, &["oci"]) => {
+            Location::Url(name) if has_scheme(name, &REGISTRIES) => {
                 Location::Url(format!("{name}{REGISTRY_TREE_SUFFIX}"))
             }
             Location::Url(name) if has_scheme(name, &BUCKETS) => Location::Url(format!("{name}{suffix}")),
@@ -167,7 +179,7 @@ impl Location {
                 return format!("{}?...", without_user(name)).into();
             }
             // Keys of buckets have any characters, and no secrets. A user and password is refused later.
-            Location::Url(name) if has_scheme(name, &BUCKETS) || has_scheme(name, &["oci"]) => {
+            Location::Url(name) if has_scheme(name, &BUCKETS) || has_scheme(name, &REGISTRIES) => {
                 return without_user(name).into();
             }
             Location::Url(url) => url,

@@ -16,7 +16,7 @@ use pagefold_image_build::source::tar::{self, TarOptions};
 use pagefold_image_build::source::{Layers, Whiteouts};
 use pagefold_image_build::{
     Compression, Dedupe, LIST_BYTES_MAX, LIST_PATHS_MAX, Metadata, Options, Sort, SortList, Spill, Target,
-    Tree, build,
+    Tree, XattrFilter, build,
 };
 use std::fs::{self, File};
 use std::io::Write;

@@ -9,6 +9,7 @@ use crate::answer::AttemptError;
 use crate::retry::Deadline;
 use crate::{RemoteError, Secret, Url};
 use std::fmt::Display;
+use std::time::SystemTime;
 
 /// Most bytes of the body of a refusal that an [`Access`] gets to see.
 pub(crate) const MAX_REFUSAL_BYTES: u64 = 4 << 10;
@@ -52,6 +53,8 @@ pub(crate) struct Refusal<'a> {
     pub(crate) status: u16,
     /// The header `WWW-Authenticate`, or all of them, each on a line.
     pub(crate) challenge: Option<&'a str>,
+    /// The header `Date`: the time of the server.
+    pub(crate) date: Option<SystemTime>,
     /// The header `x-amz-bucket-region`.
     pub(crate) bucket_region: Option<&'a str>,
     /// The beginning of the body.

@@ -4,11 +4,13 @@
 //! blobs. So every client can ask both schemes. Loading the certificates of the system takes some milliseconds, and fails
 //! on machines that have none, so this is done when the first connection with TLS is wanted.
 
-use crate::{RemoteError, Url, proxy};
+use crate::proxy::{ForwardConnector, Proxies, ProxyServer};
+use crate::{RemoteError, Url};
 use rustls::crypto::ring;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use ureq::tls::{Certificate, RootCerts, TlsConfig, TlsProvider};
+use ureq::unversioned::resolver::DefaultResolver;
 
 /// Idle connections that an agent keeps.
 const MAX_IDLE: usize = 16;
@@ -20,64 +22,88 @@ pub(crate) struct Agents {
     /// The longest time of a call.
     timeout: Duration,
     https_only: bool,
-    /// Whether proxies of the environment are used.
-    with_proxy: bool,
-    /// For URLs of `http`.
-    plain: OnceLock<ureq::Agent>,
-    /// For URLs of `https`.
-    secure: OnceLock<ureq::Agent>,
+    proxies: Proxies,
+    /// Without a proxy, for URLs of `http` and of `https`.
+    direct: [OnceLock<ureq::Agent>; 2],
+    /// Through the proxy of the scheme.
+    by_proxy: [OnceLock<ureq::Agent>; 2],
+}
+
+/// How a request is sent.
+pub(crate) struct Route<'a> {
+    pub(crate) agent: &'a ureq::Agent,
+    /// The proxy that it goes through.
+    pub(crate) proxy: Option<&'a ProxyServer>,
 }
 
 impl Agents {
-    /// The agent of one scheme is made now, so that what is missing is an error of opening. `https_only`: no other scheme is
-    /// asked, neither by a redirect.
-    pub(crate) fn new(timeout: Duration, https_only: bool, with_proxy: bool) -> Result<Self, RemoteError> {
-        if with_proxy {
-            proxy::check(&|name| std::env::var(name).ok().filter(|value| !value.is_empty()))?;
-        }
-        let (plain, secure) = Default::default();
-        let agents = Agents { timeout, https_only, with_proxy, plain, secure };
-        agents.of_scheme(https_only)?;
+    /// The agent for this server is made now, so that what is missing is an error of opening. `https_only`: no other scheme
+    /// is asked, neither by a redirect.
+    pub(crate) fn new(
+        timeout: Duration,
+        server: &Url,
+        https_only: bool,
+        proxies: Proxies,
+    ) -> Result<Self, RemoteError> {
+        let (direct, by_proxy) = Default::default();
+        let agents = Agents { timeout, https_only, proxies, direct, by_proxy };
+        agents.of(server)?;
         Ok(agents)
     }
 
     /// The agent for a URL.
-    pub(crate) fn of(&self, url: &Url) -> Result<&ureq::Agent, RemoteError> {
-        // That of `https` refuses other schemes if it must.
-        self.of_scheme(url.is_https() || self.https_only)
-    }
-
-    fn of_scheme(&self, is_https: bool) -> Result<&ureq::Agent, RemoteError> {
-        let agent = if is_https { &self.secure } else { &self.plain };
-        if let Some(agent) = agent.get() {
-            return Ok(agent);
+    pub(crate) fn of(&self, url: &Url) -> Result<Route<'_>, RemoteError> {
+        let is_https = url.is_https();
+        if self.https_only && !is_https {
+            return Err(RemoteError::Redirect { what: format!("'{url}' is not asked by https://") });
         }
-        let made = self.make(is_https)?;
-        Ok(agent.get_or_init(|| made))
+        let proxy = self.proxies.of(url)?;
+        let kept = match proxy {
+            None => &self.direct[usize::from(is_https)],
+            Some(_) => &self.by_proxy[usize::from(is_https)],
+        };
+        let agent = match kept.get() {
+            Some(agent) => agent,
+            None => {
+                let made = self.make(is_https, proxy)?;
+                kept.get_or_init(|| made)
+            }
+        };
+        Ok(Route { agent, proxy })
     }
 
-    fn make(&self, is_https: bool) -> Result<ureq::Agent, RemoteError> {
-        let proxy = ureq::Proxy::try_from_env().filter(|_| self.with_proxy);
-        let is_proxy_https =
-            proxy.as_ref().is_some_and(|proxy| proxy.protocol() == ureq::ProxyProtocol::Https);
+    fn make(&self, is_https: bool, proxy: Option<&ProxyServer>) -> Result<ureq::Agent, RemoteError> {
         // A server that says nothing for a third of the time is tried again within it.
         let stall = Some(self.timeout / 3);
-        let config = ureq::Agent::config_builder()
-            .http_status_as_error(false)
-            .https_only(self.https_only)
-            .max_redirects(0)
-            .max_redirects_will_error(false)
-            .user_agent(USER_AGENT)
-            .max_idle_connections(MAX_IDLE)
-            .max_idle_connections_per_host(MAX_IDLE)
-            .timeout_global(Some(self.timeout))
-            .timeout_resolve(stall)
-            .timeout_connect(stall)
-            .timeout_recv_response(stall)
-            .timeout_per_read(stall)
-            .proxy(proxy);
-        let config = if is_https || is_proxy_https { config.tls_config(tls()?) } else { config };
-        Ok(config.build().new_agent())
+        let proxy_is_https = proxy.is_some_and(ProxyServer::is_https);
+        let config = |proxy: Option<ureq::Proxy>| {
+            let config = ureq::Agent::config_builder()
+                .http_status_as_error(false)
+                .https_only(self.https_only)
+                .max_redirects(0)
+                .max_redirects_will_error(false)
+                .user_agent(USER_AGENT)
+                .max_idle_connections(MAX_IDLE)
+                .max_idle_connections_per_host(MAX_IDLE)
+                .timeout_global(Some(self.timeout))
+                .timeout_resolve(stall)
+                .timeout_connect(stall)
+                .timeout_recv_response(stall)
+                .timeout_per_read(stall)
+                .proxy(proxy);
+            match is_https || proxy_is_https {
+                true => tls().map(|tls| config.tls_config(tls).build()),
+                false => Ok(config.build()),
+            }
+        };
+        let own = config(proxy.map(|server| server.proxy.clone()))?;
+        Ok(match proxy.filter(|proxy| !is_https && proxy.forwards()) {
+            None => own.new_agent(),
+            Some(server) => {
+                let connector = ForwardConnector::new(&server.proxy, config(None)?);
+                ureq::Agent::with_parts(own, connector, DefaultResolver::default())
+            }
+        })
     }
 }
 

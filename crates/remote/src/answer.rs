@@ -3,16 +3,19 @@
 //! Nothing here reads or sends. An answer that does not say exactly what was asked for is refused, because its bytes
 //! would be taken for those of another place.
 
-use crate::RemoteError;
+use crate::error::Change;
 use crate::headers::{self, ContentRange};
+use crate::time::parse_http;
+use crate::{RemoteError, Url};
 use std::ops::Range;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use ureq::http::HeaderMap;
 
 /// A failed attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum AttemptError {
-    /// Another attempt may succeed; not before `retry_after`, if the server says so.
+    /// Another attempt may succeed; not before `retry_after`, if the server says so. Zero: the server limits requests, and
+    /// does not say for how long.
     Transient { error: RemoteError, retry_after: Option<Duration> },
     /// No attempt will succeed.
     Permanent(RemoteError),
@@ -21,6 +24,20 @@ pub(crate) enum AttemptError {
 impl AttemptError {
     pub(crate) fn transient(error: RemoteError) -> Self {
         AttemptError::Transient { error, retry_after: None }
+    }
+
+    /// The same failure; `change` makes another text of it if there was no answer.
+    pub(crate) fn map_connection(self, change: impl FnOnce(String) -> String) -> Self {
+        let changed = |error| match error {
+            RemoteError::Connection { what } => RemoteError::Connection { what: change(what) },
+            error => error,
+        };
+        match self {
+            AttemptError::Permanent(error) => AttemptError::Permanent(changed(error)),
+            AttemptError::Transient { error, retry_after } => {
+                AttemptError::Transient { error: changed(error), retry_after }
+            }
+        }
     }
 
     /// A permanent failure: the answer contradicts the request.
@@ -43,6 +60,29 @@ impl Head {
     /// The value of a header.
     pub(crate) fn get(&self, name: &str) -> Option<String> {
         self.headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned())
+    }
+
+    /// The failure of an answer whose status is `error`: transient if that may go away, after the pause that the server asks
+    /// for. All clients judge by this.
+    pub(crate) fn failure(&self, error: RemoteError) -> AttemptError {
+        match self.status {
+            // These say that the server does not do what was asked for.
+            501 | 505 => AttemptError::Permanent(error),
+            408 | 425 | 429 | 500..=599 => AttemptError::Transient { error, retry_after: self.retry_after() },
+            _ => AttemptError::Permanent(error),
+        }
+    }
+
+    /// The pause that the server asks for; not shorter than any other if it limits the number of requests.
+    fn retry_after(&self) -> Option<Duration> {
+        let server_now = self.date().unwrap_or_else(SystemTime::now);
+        let asked = self.get("retry-after").and_then(|text| headers::retry_after(&text, server_now));
+        asked.or((self.status == 429).then_some(Duration::ZERO))
+    }
+
+    /// The server's time.
+    pub(crate) fn date(&self) -> Option<SystemTime> {
+        self.get("date").and_then(|text| parse_http(&text))
     }
 
     /// All challenges, one a line.
@@ -77,6 +117,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) range: Range<u64>,
     /// The version; `None` for the first request, which learns it. The range may end after the object then.
     pub(crate) version: Option<&'a Version>,
+    /// All of the object is wanted, by a request without a range.
+    pub(crate) is_whole: bool,
 }
 
 /// The meaning of an answer that is not a failure.
@@ -94,20 +136,17 @@ pub(crate) enum Verdict {
 pub(crate) fn judge(head: &Head, wanted: &Wanted<'_>) -> Result<Verdict, AttemptError> {
     let is_empty = wanted.version.is_none() && is_empty(head);
     match head.status {
+        200 if wanted.is_whole => whole(head),
         206 => partial(head, wanted),
-        200 | 416 if is_empty => Ok(Verdict::Empty),
+        200 | 416 if is_empty && !wanted.is_whole => Ok(Verdict::Empty),
         200 => Err(AttemptError::Permanent(RemoteError::NoRanges)),
         301 | 302 | 303 | 307 | 308 => match head.get("location") {
             Some(location) => Ok(Verdict::Redirect(location)),
             None => Err(redirect("it has no header Location")),
         },
-        412 => Err(changed("the server has another version")),
-        416 if wanted.version.is_some() => Err(changed("it is shorter")),
-        status @ (408 | 429 | 500..=599) => {
-            let retry_after = head.get("retry-after").as_deref().and_then(headers::retry_after);
-            Err(AttemptError::Transient { error: RemoteError::Status { status }, retry_after })
-        }
-        status => Err(AttemptError::Permanent(RemoteError::Status { status })),
+        412 => Err(changed("the server has another version (status 412)", Change::Refused)),
+        416 if has_other_length(head, wanted) => Err(changed("it is shorter", Change::Length)),
+        status => Err(head.failure(RemoteError::Status { status })),
     }
 }
 
@@ -115,8 +154,30 @@ pub(crate) fn redirect(what: impl Into<String>) -> AttemptError {
     AttemptError::Permanent(RemoteError::Redirect { what: what.into() })
 }
 
-fn changed(what: impl Into<String>) -> AttemptError {
-    AttemptError::Permanent(RemoteError::Changed { what: what.into() })
+/// The place that an answer from `url` leads to. `https_only`: an object that was asked for by `https` does not come by
+/// `http`, where others could read and replace it.
+pub(crate) fn follow(url: &Url, location: &str, https_only: bool) -> Result<Url, AttemptError> {
+    let next =
+        url.join(location).map_err(|e| redirect(format!("'{url}' leads to a place that is no URL: {e}")))?;
+    match https_only && !next.is_https() {
+        false => Ok(next),
+        true => Err(redirect(format!(
+            "'{url}' leads to '{next}', which is not encrypted: a server behind a proxy that speaks TLS for it needs a setting, or \
+             the header X-Forwarded-Proto, so that its URLs begin with https://"
+        ))),
+    }
+}
+
+fn changed(what: impl Into<String>, reason: Change) -> AttemptError {
+    AttemptError::Permanent(RemoteError::Changed { what: what.into(), reason })
+}
+
+/// Whether a refusal of a range says that the object has another length than the known version. Servers without range
+/// requests send the same status, and no length.
+fn has_other_length(head: &Head, wanted: &Wanted<'_>) -> bool {
+    let range = head.get("content-range").as_deref().and_then(headers::content_range);
+    let total_bytes = range.and_then(|range| range.total_bytes);
+    wanted.version.zip(total_bytes).is_some_and(|(version, total_bytes)| version.len_bytes != total_bytes)
 }
 
 fn is_empty(head: &Head) -> bool {
@@ -127,15 +188,17 @@ fn is_empty(head: &Head) -> bool {
     }
 }
 
+/// Judges an answer with all of an object, whose length may be unknown: then it is that of the longest object.
+fn whole(head: &Head) -> Result<Verdict, AttemptError> {
+    check_encoding(head)?;
+    let len_bytes = head.get("content-length").and_then(|length| headers::number(length.trim()));
+    let len_bytes = len_bytes.unwrap_or(u64::MAX);
+    Ok(Verdict::Body { version: Version { len_bytes, validator: validator(head) }, range: 0..len_bytes })
+}
+
 /// Judges an answer with a part of an object.
 fn partial(head: &Head, wanted: &Wanted<'_>) -> Result<Verdict, AttemptError> {
-    if head
-        .get("content-encoding")
-        .as_deref()
-        .is_some_and(|encoding| !encoding.eq_ignore_ascii_case("identity"))
-    {
-        return Err(AttemptError::refused("the body is compressed"));
-    }
+    check_encoding(head)?;
     let text = head.get("content-range");
     let text = text.ok_or_else(|| AttemptError::refused("it has no header Content-Range"))?;
     let range = headers::content_range(&text);
@@ -161,6 +224,16 @@ fn partial(head: &Head, wanted: &Wanted<'_>) -> Result<Verdict, AttemptError> {
     }
 }
 
+/// Fails if the body is compressed.
+fn check_encoding(head: &Head) -> Result<(), AttemptError> {
+    match head.get("content-encoding") {
+        Some(encoding) if !encoding.eq_ignore_ascii_case("identity") => {
+            Err(AttemptError::refused("the body is compressed"))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// The best way to recognise the version of an answer.
 fn validator(head: &Head) -> Validator {
     let etag = head.get("etag").as_deref().and_then(headers::strong_etag).map(String::from);
@@ -175,20 +248,20 @@ fn validator(head: &Head) -> Validator {
 fn compare(known: &Version, found: &Version) -> Result<(), AttemptError> {
     if known.len_bytes != found.len_bytes {
         let (old, new) = (known.len_bytes, found.len_bytes);
-        return Err(changed(format!("it had {old} bytes, and has {new}")));
+        return Err(changed(format!("it had {old} bytes, and has {new}"), Change::Length));
     }
     match (&known.validator, &found.validator) {
         (Validator::None, _) => Ok(()),
         (known, found) if known == found => Ok(()),
         (Validator::Etag(old), Validator::Etag(new)) => {
-            Err(changed(format!("its ETag was {}, and is {}", printable(old), printable(new))))
+            let what = format!("its ETag was {}, and is {}", printable(old), printable(new));
+            Err(changed(what, Change::Etag))
         }
-        (Validator::LastModified(old), Validator::LastModified(new)) => Err(changed(format!(
-            "it was last changed at '{}', and now at '{}'",
-            printable(old),
-            printable(new)
-        ))),
-        _ => Err(changed("the server names its version in another way")),
+        (Validator::LastModified(old), Validator::LastModified(new)) => {
+            let (old, new) = (printable(old), printable(new));
+            Err(changed(format!("it was last changed at '{old}', and now at '{new}'"), Change::Etag))
+        }
+        _ => Err(changed("the server names its version in another way", Change::Etag)),
     }
 }
 

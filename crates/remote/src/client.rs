@@ -5,18 +5,21 @@
 //! used until the server refuses it or does not answer, and then asked for again.
 
 use crate::access::{Access, Header, MAX_REFUSAL_BYTES, Reaction, Refusal, SignedRequest};
-use crate::agents::Agents;
-use crate::answer::{AttemptError, Head, Validator, Verdict, Version, Wanted, judge, redirect};
-use crate::proxy;
+use crate::agents::{Agents, Route};
+use crate::answer::{AttemptError, Head, Validator, Verdict, Version, Wanted, follow, judge, redirect};
+use crate::environment::variable;
+use crate::error::Change;
+use crate::proxy::{self, Proxies, ProxyServer};
 use crate::retry::Deadline;
 use crate::{RemoteError, Secret, Url};
 use pagefold_page::latency::LatencyCounters;
 use pagefold_sys::resolver::unknown_host_text;
+use pagefold_sys::timer;
 use std::io::{ErrorKind, Read};
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Redirects that are followed for one request.
 const MAX_REDIRECTS: usize = 5;
@@ -48,7 +51,23 @@ pub(crate) struct Client {
     access: Arc<dyn Access>,
     /// The place to which redirects led.
     redirected: Mutex<Option<Url>>,
+    /// The pause that the server wants.
+    quiet: Mutex<Option<Quiet>>,
+    /// Whether the server has refused its own entity tag: it is compared with those of answers only.
+    is_unconditional: AtomicBool,
+    /// Whether the server has sent the entity tag of the version again after another one.
+    has_several_tags: AtomicBool,
     pub(crate) counters: Counters,
+}
+
+/// A pause that a server wants.
+struct Quiet {
+    /// The time until which it gets no request: no longer than a read may take, because it may be back sooner than it said.
+    until: Instant,
+    /// The time that it named.
+    wanted_until: Instant,
+    /// Its answer.
+    error: RemoteError,
 }
 
 /// The body of an answer that fits its request.
@@ -62,9 +81,9 @@ impl Client {
     /// Makes a client. Sends nothing.
     pub(crate) fn new(access: Arc<dyn Access>, timeout: Duration) -> Result<Self, RemoteError> {
         let server = access.server();
-        // A proxy would ask its own machine, and get the credentials in clear.
-        let agents = Agents::new(timeout, server.is_https(), !server.is_loopback())?;
-        Ok(Client { agents, access, redirected: Mutex::default(), counters: Counters::default() })
+        let agents = Agents::new(timeout, &server, server.is_https(), Proxies::from_environment(&variable))?;
+        let (redirected, quiet, is_unconditional, has_several_tags, counters) = Default::default();
+        Ok(Client { agents, access, redirected, quiet, is_unconditional, has_several_tags, counters })
     }
 
     pub(crate) fn access(&self) -> &dyn Access {
@@ -72,25 +91,78 @@ impl Client {
     }
 
     /// Sends one request, and follows its redirects. If the store wants other credentials, gets them and sends another.
-    /// `None`: the object has no bytes.
+    /// `None`: the object has no bytes. While the server wants no requests, fails without one.
     pub(crate) fn get(&self, wanted: &Wanted<'_>, deadline: &Deadline) -> Result<Option<Body>, AttemptError> {
-        let mut renewals = 0;
+        self.check_quiet()?;
+        let mut is_unconditional = self.is_unconditional.load(Ordering::Relaxed);
+        let (mut renewals, mut changes, mut was_changed) = (0, 0, false);
         loop {
-            match self.get_once(wanted, deadline) {
+            match self.get_once(wanted, is_unconditional, deadline) {
+                Ok(body) => {
+                    self.is_unconditional.fetch_or(is_unconditional, Ordering::Relaxed);
+                    self.has_several_tags.fetch_or(was_changed, Ordering::Relaxed);
+                    return Ok(body);
+                }
                 Err(RequestError::Renew(_)) if renewals < MAX_RENEWALS => renewals += 1,
                 Err(RequestError::Renew(error)) => return Err(AttemptError::Permanent(error)),
+                Err(RequestError::Attempt(AttemptError::Permanent(RemoteError::Changed {
+                    reason, ..
+                }))) if changes < MAX_RENEWALS && reason.may_pass() => {
+                    changes += 1;
+                    // A server may not know its own tag: compressed files get another one on their way out.
+                    is_unconditional |= reason == Change::Refused;
+                    // Or several servers have this name, and the next one sends the right tag.
+                    was_changed |= reason == Change::Etag;
+                }
+                Err(RequestError::Attempt(AttemptError::Permanent(RemoteError::Changed {
+                    what,
+                    reason,
+                }))) => {
+                    let has_several_tags = self.has_several_tags.load(Ordering::Relaxed);
+                    let is_several = reason == Change::Etag && has_several_tags;
+                    let reason = if is_several { Change::SeveralTags } else { reason };
+                    return Err(AttemptError::Permanent(RemoteError::Changed { what, reason }));
+                }
                 Err(RequestError::Attempt(failure)) => return Err(failure),
-                Ok(body) => return Ok(body),
             }
         }
     }
 
+    /// Notes the pause that a server of the object asks for with its failure.
+    fn note_pause(&self, failure: &AttemptError, deadline: &Deadline) {
+        if let AttemptError::Transient { error, retry_after: Some(pause) } = failure {
+            let now = Instant::now();
+            let (until, wanted_until) = (now + (*pause).min(deadline.timeout), timer::deadline(now, *pause));
+            *self.quiet() = Some(Quiet { until, wanted_until, error: error.clone() });
+        }
+    }
+
+    /// Fails while the server wants no requests.
+    fn check_quiet(&self) -> Result<(), AttemptError> {
+        match &*self.quiet() {
+            Some(Quiet { until, wanted_until, error }) if *until > Instant::now() => {
+                let retry_after = Some(wanted_until.saturating_duration_since(Instant::now()));
+                Err(AttemptError::Transient { error: error.clone(), retry_after })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn quiet(&self) -> std::sync::MutexGuard<'_, Option<Quiet>> {
+        self.quiet.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Sends one request, and follows its redirects.
-    fn get_once(&self, wanted: &Wanted<'_>, deadline: &Deadline) -> Result<Option<Body>, RequestError> {
+    fn get_once(
+        &self,
+        wanted: &Wanted<'_>,
+        is_unconditional: bool,
+        deadline: &Deadline,
+    ) -> Result<Option<Body>, RequestError> {
         let known = self.redirected().clone();
         let was_redirected = known.is_some();
         // A signed URL elsewhere needs nothing of the store.
-        let added = added_headers(wanted);
+        let added = added_headers(wanted, is_unconditional);
         let signed = match &known {
             Some(url) if url.origin() != self.access.server().origin() => None,
             _ => Some(self.access.request(&added, deadline)?),
@@ -98,7 +170,7 @@ impl Client {
         let first = signed.as_ref().map(|signed| signed.url.clone());
         let mut url = known.or_else(|| first.clone()).unwrap_or_else(|| self.access.server());
         for _ in 0..=MAX_REDIRECTS {
-            let sent = self.send(&url, signed.as_ref(), &added, wanted.version.is_none(), deadline);
+            let sent = self.send(&url, signed.as_ref(), &added, wanted, deadline);
             let (head, mut reader) = sent.inspect_err(|_| self.forget_redirect())?;
             // The server of the store may lead to another of its places, which takes the same credentials. If that was
             // remembered, a refusal may be meant for a signature in its URL, so the first place is asked again.
@@ -115,10 +187,11 @@ impl Client {
                 }
                 Ok(Verdict::Empty) => return Ok(None),
                 Ok(Verdict::Redirect(location)) => {
-                    url = url.join(&location).map_err(|e| redirect(e.to_string()))?;
+                    url = follow(&url, &location, self.access.server().is_https())?;
                 }
                 Err(failure) => {
                     self.forget_redirect();
+                    self.note_pause(&failure, deadline);
                     let is_denied = matches!(
                         failure,
                         AttemptError::Permanent(RemoteError::Status { status: 400 | 401 | 403 | 404 | 410 })
@@ -158,6 +231,7 @@ impl Client {
         let refusal = Refusal {
             status: head.status,
             challenge: challenge.as_deref(),
+            date: head.date(),
             bucket_region: bucket_region.as_deref(),
             body: &String::from_utf8_lossy(&body),
         };
@@ -182,17 +256,17 @@ impl Client {
         *self.redirected() = None;
     }
 
-    /// Sends one request to this URL. `is_first`: the version of the object is not known yet.
+    /// Sends one request to this URL.
     fn send(
         &self,
         url: &Url,
         signed: Option<&SignedRequest>,
         added: &[Header],
-        is_first: bool,
+        wanted: &Wanted<'_>,
         deadline: &Deadline,
     ) -> Result<(Head, ureq::BodyReader<'static>), AttemptError> {
         self.counters.requests.fetch_add(1, Ordering::Relaxed);
-        let agent = self.agents.of(url).map_err(AttemptError::Permanent)?;
+        let Route { agent, proxy } = self.agents.of(url).map_err(AttemptError::Permanent)?;
         let mut request = agent.get(url.as_str()).header("Accept-Encoding", "identity");
         for (name, value) in added {
             request = request.header(*name, value);
@@ -206,11 +280,20 @@ impl Client {
         // The agent's own limit is that of a whole read. Requests with other limits than the agent do not share its
         // configuration of TLS, which takes some milliseconds to make.
         let answered = match remaining + Duration::from_millis(100) >= deadline.timeout {
+            // The body has the time that it needs; silence ends it.
+            _ if wanted.is_whole => request.config().timeout_global(None).build().call(),
             true => request.call(),
             false => request.config().timeout_global(Some(remaining)).build().call(),
         };
-        let (head, body) = answered.map_err(|e| failure(e, is_first))?.into_parts();
+        let (head, body) = answered.map_err(|e| failure(e, wanted.version.is_none(), proxy))?.into_parts();
+        check_proxy(head.status.as_u16(), url, proxy)?;
         Ok((Head { status: head.status.as_u16(), headers: head.headers }, body.into_reader()))
+    }
+
+    /// Passes the whole body to `take`.
+    pub(crate) fn read_whole<T>(&self, mut body: Body, take: impl FnOnce(&mut dyn Read) -> T) -> T {
+        let mut counted = CountingReader { inner: &mut body.reader, bytes: &self.counters.received_bytes };
+        take(&mut counted)
     }
 
     /// Fills the buffers, one after the other, with a whole body. A shorter or a longer body fails.
@@ -228,16 +311,30 @@ impl Client {
     }
 }
 
-/// The headers that ask for a range of a version.
-fn added_headers(wanted: &Wanted<'_>) -> Vec<Header> {
+/// Counts the bytes that are read.
+struct CountingReader<'a> {
+    inner: &'a mut ureq::BodyReader<'static>,
+    bytes: &'a AtomicU64,
+}
+
+impl Read for CountingReader<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
+        let read = self.inner.read(buf)?;
+        self.bytes.fetch_add(read as u64, Ordering::Relaxed);
+        Ok(read)
+    }
+}
+
+/// The headers that ask for a range of a version; `is_unconditional`: without naming it.
+fn added_headers(wanted: &Wanted<'_>, is_unconditional: bool) -> Vec<Header> {
     let Range { start, end } = wanted.range;
-    let range = ("range", format!("bytes={start}-{}", end.saturating_sub(1)));
-    let condition = match wanted.version.map(|version| &version.validator) {
+    let range = (!wanted.is_whole).then(|| ("range", format!("bytes={start}-{}", end.saturating_sub(1))));
+    let condition = match wanted.version.filter(|_| !is_unconditional).map(|version| &version.validator) {
         Some(Validator::Etag(etag)) => Some(("if-match", etag.clone())),
         Some(Validator::LastModified(time)) => Some(("if-unmodified-since", time.clone())),
         Some(Validator::None) | None => None,
     };
-    std::iter::once(range).chain(condition).collect()
+    range.into_iter().chain(condition).collect()
 }
 
 /// The failure of one request.
@@ -253,24 +350,42 @@ impl From<AttemptError> for RequestError {
     }
 }
 
-/// The failure of a request that got no answer. A host that was never found probably does not exist.
-pub(crate) fn failure(error: ureq::Error, is_first: bool) -> AttemptError {
+/// Fails if a proxy that forwards requests answered one itself, with a status that mostly proxies send.
+pub(crate) fn check_proxy(status: u16, url: &Url, proxy: Option<&ProxyServer>) -> Result<(), AttemptError> {
+    match proxy.filter(|proxy| !url.is_https() && proxy.forwards()) {
+        Some(proxy) if matches!(status, 407 | 502 | 504) => Err(proxy::refusal(status, &proxy.name)),
+        _ => Ok(()),
+    }
+}
+
+/// The failure of a request that got no answer, through `proxy` if there is one. A host that was never found probably does
+/// not exist.
+pub(crate) fn failure(error: ureq::Error, is_first: bool, proxy: Option<&ProxyServer>) -> AttemptError {
+    let failure = match (error, proxy) {
+        (ureq::Error::ConnectProxyFailed(reason), _) => {
+            return proxy::failure(&reason, proxy.map_or("of the environment", |proxy| &proxy.name));
+        }
+        (error, _) => direct_failure(error, is_first),
+    };
+    match proxy {
+        Some(proxy) => failure.map_connection(|what| format!("through the proxy {}: {what}", proxy.name)),
+        None => failure,
+    }
+}
+
+fn direct_failure(error: ureq::Error, is_first: bool) -> AttemptError {
     let what = error.to_string();
     match error {
-        ureq::Error::ConnectProxyFailed(reason) => proxy::failure(&reason),
         ureq::Error::HostNotFound if is_first => AttemptError::Permanent(RemoteError::Connection { what }),
         ureq::Error::Io(e) if is_first && is_unknown_host(&e) => {
             AttemptError::Permanent(RemoteError::Connection { what: "there is no such host".to_string() })
         }
-        ureq::Error::Io(e) if is_tls(&e) => {
-            AttemptError::Permanent(RemoteError::Connection { what: tls_failure(&e) })
-        }
+        ureq::Error::Io(e) if is_tls(&e) => AttemptError::Permanent(tls_failure(&e)),
         ureq::Error::Io(_)
         | ureq::Error::Timeout(_)
         | ureq::Error::HostNotFound
         | ureq::Error::ConnectionFailed
         | ureq::Error::Protocol(_) => AttemptError::transient(RemoteError::Connection { what }),
-        ureq::Error::RequireHttpsOnly(_) => redirect("it leads from https:// to http://"),
         ureq::Error::LargeResponseHeader(..) => AttemptError::refused("its headers are too long"),
         _ => AttemptError::Permanent(RemoteError::Connection { what }),
     }
@@ -282,15 +397,30 @@ fn is_unknown_host(error: &std::io::Error) -> bool {
     error.raw_os_error().is_none() && error.to_string().ends_with(&unknown_host_text())
 }
 
-/// The reason of a failure for which [`is_tls`].
-fn tls_failure(error: &std::io::Error) -> String {
-    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
-    match inner {
+/// The failure for which [`is_tls`], with what can be done about certificates that are made by hand.
+fn tls_failure(error: &std::io::Error) -> RemoteError {
+    use rustls::CertificateError::{NotValidForName, NotValidForNameContext, UnknownIssuer};
+    let advice = match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
         Some(rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType)) => {
-            "the server's answer is not TLS: a server without it is asked by http://".to_string()
+            return RemoteError::NotTls;
         }
-        _ => error.to_string(),
-    }
+        Some(rustls::Error::InvalidCertificate(UnknownIssuer)) => {
+            "; if its certificate is made by hand, let SSL_CERT_FILE name a file with that of its authority"
+        }
+        Some(rustls::Error::InvalidCertificate(NotValidForName | NotValidForNameContext { .. })) => {
+            "; the certificate must have the host as a subjectAltName: a common name does not count"
+        }
+        Some(rustls::Error::InvalidCertificate(rustls::CertificateError::Other(other)))
+            if format!("{other:?}").contains("CaUsedAsEndEntity") =>
+        {
+            let what = "the server's certificate is that of an authority, as 'openssl req -x509' makes it: make one that is none, \
+                        by 'openssl req -x509 -addext basicConstraints=critical,CA:FALSE -addext \
+                        subjectAltName=DNS:HOST ...', and trust it by SSL_CERT_FILE";
+            return RemoteError::Connection { what: what.to_string() };
+        }
+        _ => "",
+    };
+    RemoteError::Connection { what: format!("{error}{advice}") }
 }
 
 /// Whether the other side does not speak TLS, or has no valid certificate.
@@ -317,11 +447,11 @@ mod tests {
             |what: &str| std::io::Error::other(format!("failed to lookup address information: {what}"));
         let unknown = || ureq::Error::Io(lookup(&unknown_host_text()));
         let away = || ureq::Error::Io(lookup("Temporary failure in name resolution"));
-        assert!(matches!(failure(unknown(), true), AttemptError::Permanent(_)));
-        assert!(matches!(failure(unknown(), false), AttemptError::Transient { .. }));
-        assert!(matches!(failure(away(), true), AttemptError::Transient { .. }));
+        assert!(matches!(failure(unknown(), true, None), AttemptError::Permanent(_)));
+        assert!(matches!(failure(unknown(), false, None), AttemptError::Transient { .. }));
+        assert!(matches!(failure(away(), true, None), AttemptError::Transient { .. }));
         let untrusted = rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer);
         let untrusted = std::io::Error::new(ErrorKind::InvalidData, untrusted);
-        assert!(matches!(failure(ureq::Error::Io(untrusted), false), AttemptError::Permanent(_)));
+        assert!(matches!(failure(ureq::Error::Io(untrusted), false, None), AttemptError::Permanent(_)));
     }
 }

@@ -10,6 +10,11 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 /// Reads a variable of the environment; `None` if it is not set, or empty.
 pub type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
 
+/// Reads a variable of this process as an [`Environment`] does.
+pub fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
 /// Why settings cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {

@@ -1,6 +1,7 @@
 //! Parsers of the headers that range requests need. A server may send anything: what is not well formed is `None`.
 
-use std::time::Duration;
+use crate::time::parse_http;
+use std::time::{Duration, SystemTime};
 
 /// The header `Content-Range`: `bytes 0-99/1000`, or `bytes */1000` where no byte of the range exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,9 +41,11 @@ pub fn strong_etag(text: &str) -> Option<&str> {
     is_well_formed.then_some(text)
 }
 
-/// Parses `Retry-After` as a number of seconds. A date, its other form, is `None`.
-pub fn retry_after(text: &str) -> Option<Duration> {
-    number(text.trim()).map(Duration::from_secs)
+/// Parses `Retry-After`: a number of seconds, or a date of HTTP. A date is compared with the time of the server, the header
+/// `Date`, because the clocks may differ; a date that has passed is no time.
+pub fn retry_after(text: &str, server_now: SystemTime) -> Option<Duration> {
+    let of_date = || parse_http(text).map(|at| at.duration_since(server_now).unwrap_or_default());
+    number(text.trim()).map(Duration::from_secs).or_else(of_date)
 }
 
 /// Parses digits only: no sign, no space.
@@ -88,11 +91,24 @@ mod tests {
         for text in ["W/\"abc\"", "abc", "\"\"", "\"a\"b\"", "\"", "", "\"a b\"", "\"a\r\nX: \"", "\"é\""] {
             assert_eq!(strong_etag(text), None, "{text}");
         }
-        assert_eq!(retry_after("7"), Some(Duration::from_secs(7)));
-        assert_eq!(
-            retry_after("-7").or(retry_after("Wed, 21 Oct 2015 07:28:00 GMT")).or(retry_after("")),
-            None
-        );
+    }
+
+    #[test]
+    fn a_server_asks_for_a_pause_in_seconds_or_until_a_date() {
+        let now = parse_http("Wed, 21 Oct 2015 07:28:00 GMT").unwrap();
+        for (text, seconds) in [
+            ("7", Some(7)),
+            (" 0 ", Some(0)),
+            ("Wed, 21 Oct 2015 07:28:30 GMT", Some(30)),
+            ("Wed, 21 Oct 2015 07:27:00 GMT", Some(0)),
+            ("Wednesday, 21-Oct-15 07:29:00 GMT", Some(60)),
+            ("-7", None),
+            ("", None),
+            ("7.5", None),
+            ("soon", None),
+        ] {
+            assert_eq!(retry_after(text, now), seconds.map(Duration::from_secs), "{text}");
+        }
     }
 
     proptest! {
@@ -116,7 +132,7 @@ mod tests {
                 if let Some(etag) = strong_etag(text) {
                     prop_assert!(etag.len() > 2 && !etag.contains(['\r', '\n']));
                 }
-                let _ = retry_after(text);
+                let _ = retry_after(text, SystemTime::UNIX_EPOCH);
             }
         }
     }

@@ -20,8 +20,8 @@
 //!
 //! **One version.** A source is one version of an object for as long as it is open. The server's strong entity tag, or
 //! else the time of the last change, is sent with each request *and* compared with each answer, because some servers
-//! ignore it. A read of another version fails. An object without either is refused, unless the caller verifies the bytes
-//! by a digest ([`Options::is_verified`]).
+//! ignore it. A read of another version fails. Where the caller verifies the bytes by a digest ([`Options::is_verified`]),
+//! they decide, and neither is sent nor compared; without a digest an object that has neither is refused.
 //!
 //! **A deadline.** A read returns the bytes or an error by [`Options::timeout`]. Until then requests are tried again
 //! after broken connections and answers such as 503, with pauses that grow. So readers do not see an outage that is
@@ -33,8 +33,8 @@
 //!
 //! # Limits
 //!
-//! - The server must answer range requests. An answer with the whole object, with another range, or with a body of
-//!   another length is refused.
+//! - The server must answer range requests, unless the caller has a [`Spool`] for whole objects. An answer with another
+//!   range, or with a body of another length, is refused.
 //! - Nothing but HTTP/1.1, and TLS by the certificates of the system. A plain URL has no credentials but the header
 //!   `Authorization`; [`s3`], [`azure`], [`gcs`] and [`oci`] have those of their stores.
 //! - Reads run in the calling threads. A source has threads that fetch ahead of readers that read in order
@@ -48,8 +48,9 @@
 //! which blocks are evicted first, and `first_hashes.rs` detects a server that sends other bytes the second time. Other readers of a block that is on its way wait
 //! for it, and `ahead.rs` fetches what follows a sequence, while nobody waits for other blocks. `retry.rs`
 //! repeats a request until the deadline; `client.rs` sends it by the agents of `agents.rs` and follows redirects, and
-//! `answer.rs` judges the answer, with the parsers of `headers.rs`; `proxy.rs` does so for a proxy. `url.rs` has the names of objects. [`whole`] compares all of an object with
-//! the digest that is its name. Between `blocks.rs` and the server is
+//! `answer.rs` judges the answer, with the parsers of `headers.rs`; `proxy` chooses the proxy and judges its answers.
+//! `url.rs` has the names of objects. [`whole`] compares all of an object with
+//! the digest that is its name, and `spool.rs` has objects that come as a whole only. Between `blocks.rs` and the server is
 //! the cache on disk, [`cache`].
 //!
 //! `access.rs` is how the client asks a store where to send a request and with which headers, and what a refusal means.
@@ -88,12 +89,14 @@ mod retry;
 pub mod s3;
 mod small;
 mod source;
+mod spool;
 pub mod stores;
 mod time;
 mod url;
 pub mod whole;
 mod xml;
 
-pub use error::RemoteError;
+pub use error::{Change, RemoteError};
 pub use source::{Options, RemoteSource, RemoteStats};
+pub use spool::Spool;
 pub use url::{Secret, Url, UrlError};

@@ -88,12 +88,12 @@ pub(crate) struct TokenService {
 impl TokenService {
     /// A service of the machine, which no proxy reaches.
     pub(crate) fn near(timeout: Duration, url: Url) -> Result<Self, RemoteError> {
-        Ok(TokenService { client: SmallClient::near(timeout, url.is_https(), NEAR_LIMIT)?, url })
+        Ok(TokenService { client: SmallClient::near(timeout, &url, NEAR_LIMIT)?, url })
     }
 
     /// A service elsewhere, through the proxy of the environment.
     pub(crate) fn far(timeout: Duration, url: Url) -> Result<Self, RemoteError> {
-        Ok(TokenService { client: SmallClient::far(timeout, url.is_https(), MAX_CREDENTIALS_BYTES)?, url })
+        Ok(TokenService { client: SmallClient::far(timeout, &url, MAX_CREDENTIALS_BYTES)?, url })
     }
 
     /// Sends a form, and returns the token of the answer. `whose` names the service in messages.
@@ -135,7 +135,9 @@ fn token(answer: Answer, whose: &str) -> Result<Bearer, AttemptError> {
 pub(crate) fn bearer(body: &[u8], fields: &[&str], life_s: u64, whose: &str) -> Result<Bearer, AttemptError> {
     let refused = || AttemptError::refused(format!("{whose} sends no JSON with a token"));
     let answer: Value = serde_json::from_slice(body).map_err(|_| refused())?;
-    let token = fields.iter().find_map(|field| answer.get(field)?.as_str()).ok_or_else(refused)?;
+    // Some services send an empty field beside the other one.
+    let mut texts = fields.iter().filter_map(|field| answer.get(field)?.as_str());
+    let token = texts.find(|text| !text.is_empty()).ok_or_else(refused)?;
     let own_life_s = match answer.get("expires_in") {
         Some(Value::String(text)) => number(text),
         Some(number) => number.as_u64(),
@@ -181,6 +183,9 @@ mod tests {
             let left = bearer.valid_until.unwrap().duration_since(SystemTime::now()).unwrap_or_default();
             assert!(left.as_secs() <= seconds && left.as_secs() + 5 >= seconds, "{life}: {left:?}");
         }
+        let both =
+            bearer(b"{\"token\": \"\", \"access_token\": \"abc\"}", &["token", "access_token"], 60, "x");
+        assert_eq!(both.unwrap().value, Some(Secret("Bearer abc".into())));
         for body in [
             "",
             "[]",

@@ -10,6 +10,7 @@ use crate::first_hashes::FirstHashes;
 use crate::link::{Link, Timing};
 use crate::outage::{Outage, Permission};
 use crate::retry::{Deadline, until_deadline};
+use crate::spool::SpooledObject;
 use pagefold_backing::DeadlineScope;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,6 +26,8 @@ pub(crate) struct Object {
     pub(crate) version: Version,
     pub(crate) blocks: Arc<Blocks>,
     pub(crate) cached: Option<CachedObject>,
+    /// The whole object, if its server answers no range requests.
+    pub(crate) spooled: Option<SpooledObject>,
     pub(crate) link: Mutex<Link>,
     /// Requests under way.
     pub(crate) active: AtomicU64,
@@ -37,6 +40,9 @@ pub(crate) struct Object {
 impl Object {
     /// Loads the first of these blocks, at least one, for a reader: from the cache, or else from the server.
     pub(crate) fn load(&self, blocks: &Range<u64>, deadline: &Deadline) -> Result<Loaded, RemoteError> {
+        if let Some(spooled) = &self.spooled {
+            return spooled.read(&self.blocks.byte_range(blocks), BLOCK_BYTES);
+        }
         let fetch = |blocks: &Range<u64>| self.fetch(blocks, deadline);
         let end = Instant::now() + (self.timeout / 4).min(MAX_CLAIM_WAIT);
         let wait = Wait::Bounded(end.min(deadline.end));
@@ -54,6 +60,10 @@ impl Object {
     /// Loads the first of these blocks ahead of readers, by one attempt; `None` if another process is at it. A reader that
     /// waits for them has half of its time left for further attempts.
     pub(crate) fn load_ahead(&self, blocks: &Range<u64>) -> Result<Option<Loaded>, AttemptError> {
+        if let Some(spooled) = &self.spooled {
+            let read = spooled.read(&self.blocks.byte_range(blocks), BLOCK_BYTES);
+            return read.map(Some).map_err(AttemptError::Permanent);
+        }
         let fetch = |blocks: &Range<u64>| self.fetch_once(blocks, &Deadline::after(self.timeout / 2));
         let loaded = match &self.cached {
             Some(cached) => cached.load(blocks, Wait::Never, fetch),
@@ -118,7 +128,7 @@ impl Object {
         deadline: &Deadline,
     ) -> Result<(Loaded, Timing), AttemptError> {
         let range = self.blocks.byte_range(blocks);
-        let wanted = Wanted { range: range.clone(), version: Some(&self.version) };
+        let wanted = Wanted { range: range.clone(), version: Some(&self.version), is_whole: false };
         let begun = Instant::now();
         let body = self.client.get(&wanted, deadline)?;
         let body = body.ok_or_else(|| AttemptError::refused("it has no bytes"))?;

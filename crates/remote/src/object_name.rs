@@ -15,7 +15,7 @@ pub enum Store {
     Azure,
     /// `gs://bucket/object`.
     Gcs,
-    /// `oci://registry/name:tag`.
+    /// `oci://registry/name:tag`, and `oci+http://` without TLS.
     Oci,
 }
 
@@ -25,7 +25,9 @@ impl Store {
     /// The store of a name; `None` if it is another URL, or a path.
     pub fn of(name: &str) -> Option<Self> {
         let (scheme, _) = name.split_once("://")?;
-        Self::ALL.into_iter().find(|store| store.scheme().eq_ignore_ascii_case(scheme))
+        let is_plain_oci = scheme.eq_ignore_ascii_case("oci+http");
+        let found = Self::ALL.into_iter().find(|store| store.scheme().eq_ignore_ascii_case(scheme));
+        found.or(is_plain_oci.then_some(Store::Oci))
     }
 
     fn scheme(self) -> &'static str {

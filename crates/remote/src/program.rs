@@ -5,7 +5,7 @@
 use pagefold_sys::detach::in_new_session;
 use pagefold_sys::signal::unblock_termination_in;
 use rustix::process::{Pid, Signal, kill_process_group};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
@@ -15,17 +15,34 @@ const MAX_OUTPUT_BYTES: u64 = 64 << 10;
 /// The longest time of a program.
 pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(30);
 
+/// Why a program has no output.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ProgramError {
+    /// There is no such program.
+    #[error("it is not installed")]
+    Missing,
+    /// It ended with this status.
+    #[error("it failed: {0}")]
+    Status(ExitStatus),
+    /// It could not be run, or did not do its work.
+    #[error("{0}")]
+    Failed(String),
+}
+
 /// The pause between two looks whether a program has ended, after its output has.
 const POLL: Duration = Duration::from_millis(2);
 
 /// Runs a program with this input, and returns its output. The error says what happened, without the output, which may be
 /// a secret; what the program writes to standard error is seen by the user.
-pub(crate) fn run(mut command: Command, input: &[u8], limit: Duration) -> Result<Vec<u8>, String> {
+pub(crate) fn run(mut command: Command, input: &[u8], limit: Duration) -> Result<Vec<u8>, ProgramError> {
     // Without a terminal: a program that asks there would be stopped until the limit of time.
     in_new_session(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
     // A command that writes a file has blocked the signals that end it. A program that starts others could not end them.
     unblock_termination_in(&mut command);
-    let mut child = command.spawn().map_err(|e| e.to_string())?;
+    let mut child = command.spawn().map_err(|e| match e.kind() {
+        ErrorKind::NotFound => ProgramError::Missing,
+        _ => ProgramError::Failed(e.to_string()),
+    })?;
     let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
     let input = input.to_vec();
     let (sender, receiver) = channel();
@@ -39,7 +56,7 @@ pub(crate) fn run(mut command: Command, input: &[u8], limit: Duration) -> Result
     let reader = std::thread::Builder::new().name("program".into()).spawn(work);
     let reader = reader.map_err(|e| {
         end(&mut child);
-        e.to_string()
+        ProgramError::Failed(e.to_string())
     })?;
     let late = || format!("it has not ended within {} s", limit.as_secs_f32());
     let deadline = Instant::now() + limit;
@@ -57,10 +74,10 @@ pub(crate) fn run(mut command: Command, input: &[u8], limit: Duration) -> Result
     });
     match ended {
         Ok((output, status)) if status.success() => Ok(output),
-        Ok((_, status)) => Err(format!("it failed: {status}")),
+        Ok((_, status)) => Err(ProgramError::Status(status)),
         Err(why) => {
             end(&mut child);
-            Err(why)
+            Err(ProgramError::Failed(why))
         }
     }
 }
@@ -91,7 +108,8 @@ mod tests {
     fn shell(script: &str, input: &str, limit: Duration) -> Result<String, String> {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
-        run(command, input.as_bytes(), limit).map(|output| String::from_utf8(output).unwrap())
+        let output = run(command, input.as_bytes(), limit).map_err(|e| e.to_string());
+        output.map(|output| String::from_utf8(output).unwrap())
     }
 
     #[test]
@@ -99,7 +117,7 @@ mod tests {
         assert_eq!(shell("cat; echo b", "a", TIME_LIMIT), Ok("ab\n".into()));
         assert!(shell("echo secret; exit 3", "", TIME_LIMIT).unwrap_err().contains("exit status: 3"));
         assert_eq!(shell("yes", "", TIME_LIMIT), Err("its output is too long".into()));
-        assert!(run(Command::new("/nonexistent"), b"", TIME_LIMIT).is_err());
+        assert_eq!(run(Command::new("/nonexistent"), b"", TIME_LIMIT), Err(ProgramError::Missing));
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! The pause between two attempts doubles, and has a random part, so that many readers do not return to a server in
 //! step. Near the deadline it is half of the time that is left: an outage that ends just before the deadline is survived
-//! too.
+//! too. A server that limits requests is never asked sooner than it wants, nor sooner than after the time of the doubled
+//! pauses; where that does not fit the deadline, there is no further attempt.
 
 use crate::RemoteError;
 use crate::answer::AttemptError;
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 
 /// The first pause, before its random part.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
-/// The longest pause, whatever the server asks for.
+/// The longest pause that the server does not ask for.
 const MAX_PAUSE: Duration = Duration::from_secs(5);
 /// The shortest pause. If less time is left, there is no further attempt.
 const MIN_PAUSE: Duration = Duration::from_millis(10);
@@ -71,9 +72,17 @@ pub(crate) fn until_deadline<T>(
             let last = before.filter(|_| remaining.is_zero()).unwrap_or(error).to_string();
             return Err(RemoteError::TimedOut { timeout: deadline.timeout, last });
         }
+        let usual = jittered(backoff);
+        let next = match retry_after.map(|asked| asked.max(usual)) {
+            Some(asked) if asked >= remaining => {
+                let last = error.to_string();
+                return Err(RemoteError::Busy { pause: asked, left: remaining, last });
+            }
+            Some(asked) => asked,
+            None => usual.min(remaining / 2).max(MIN_PAUSE),
+        };
         before = Some(error);
-        let wanted = retry_after.unwrap_or_default().max(jittered(backoff)).min(MAX_PAUSE);
-        pause(wanted.min(remaining / 2).max(MIN_PAUSE));
+        pause(next);
         backoff = (backoff * 2).min(MAX_PAUSE);
     }
 }
@@ -122,11 +131,11 @@ mod tests {
             assert!((full / 2..=full).contains(pause), "{n}: {pause:?}");
         }
         let mut pauses = Vec::new();
-        let two = [Some(3), Some(1_000_000)].map(transient);
+        let two = [Some(3), Some(1000)].map(transient);
         let mut failures = two.into_iter();
         let result =
             until_deadline(&deadline, |pause| pauses.push(pause), || failures.next().map_or(Ok(()), Err));
-        assert_eq!((result, pauses), (Ok(()), vec![Duration::from_secs(3), MAX_PAUSE]));
+        assert_eq!((result, pauses), (Ok(()), [3, 1000].map(Duration::from_secs).to_vec()));
     }
 
     #[test]
@@ -142,11 +151,42 @@ mod tests {
         let mut attempts = 0;
         let result = until_deadline::<()>(&deadline, std::thread::sleep, || {
             attempts += 1;
-            Err(transient(Some(60)))
+            Err(transient(None))
         });
         let text = result.unwrap_err().to_string();
         assert_eq!(text, "no answer within 0.2 s: the server answers with status 503");
         assert!(attempts >= 3 && deadline.remaining() < MIN_PAUSE, "{attempts}");
+    }
+
+    #[test]
+    fn a_server_that_limits_requests_is_not_asked_again_sooner_than_it_wants() {
+        let deadline = Deadline::after(Duration::from_secs(60));
+        let mut attempts = 0;
+        let result = until_deadline::<()>(
+            &deadline,
+            |_| panic!("a pause"),
+            || {
+                attempts += 1;
+                Err(transient(Some(61)))
+            },
+        );
+        let text = result.unwrap_err().to_string();
+        assert!(text.contains("for 61 s") && text.contains("the 60 s") && text.contains("503"), "{text}");
+        assert_eq!(attempts, 1);
+        // Without a time, the pauses do not become shorter near the deadline.
+        let deadline = Deadline::after(Duration::from_millis(600));
+        let mut pauses = Vec::new();
+        let result = until_deadline::<()>(
+            &deadline,
+            |pause| {
+                pauses.push(pause);
+                std::thread::sleep(pause);
+            },
+            || Err(transient(Some(0))),
+        );
+        assert!(matches!(result, Err(RemoteError::Busy { .. })), "{result:?}");
+        let is_usual = |(n, pause): (usize, &Duration)| *pause >= FIRST_PAUSE * (1 << n) / 2;
+        assert!(pauses.iter().enumerate().all(is_usual), "{pauses:?}");
     }
 
     #[test]

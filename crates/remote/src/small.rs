@@ -2,9 +2,11 @@
 //!
 //! Ranges of objects are the business of `client.rs`; this is for everything that a store asks before it.
 
-use crate::agents::Agents;
+use crate::agents::{Agents, Route};
 use crate::answer::{AttemptError, Head};
-use crate::client::failure;
+use crate::client::{check_proxy, failure};
+use crate::environment::variable;
+use crate::proxy::Proxies;
 use crate::renewed::Expiring;
 use crate::retry::Deadline;
 use crate::{RemoteError, Secret, Url};
@@ -55,12 +57,9 @@ impl Answer {
         match self.head.status {
             200 => Ok(self.body),
             status => {
-                let what = format!("{whose} answers with status {status}");
-                let error = RemoteError::Denied { status, what };
-                Err(match status {
-                    408 | 429 | 500..=599 => AttemptError::transient(error),
-                    _ => AttemptError::Permanent(error),
-                })
+                let why = if status == 429 { ": it limits the number of requests" } else { "" };
+                let what = format!("{whose} answers with status {status}{why}");
+                Err(self.head.failure(RemoteError::Denied { status, what }))
             }
         }
     }
@@ -80,16 +79,18 @@ pub(crate) struct SmallClient {
 }
 
 impl SmallClient {
-    /// A client for services elsewhere, through the proxy of the environment. `is_https`: no other scheme is asked.
-    pub(crate) fn far(timeout: Duration, is_https: bool, max_bytes: usize) -> Result<Self, RemoteError> {
-        let agents = Agents::new(timeout, is_https, true)?;
+    /// A client for this service elsewhere, through the proxy of the environment. If the URL is of `https`, no other scheme
+    /// is asked.
+    pub(crate) fn far(timeout: Duration, service: &Url, max_bytes: usize) -> Result<Self, RemoteError> {
+        let proxies = Proxies::from_environment(&variable);
+        let agents = Agents::new(timeout, service, service.is_https(), proxies)?;
         let is_present = AtomicBool::new(false);
         Ok(SmallClient { agents, connect: timeout, limit: timeout, max_bytes, is_present })
     }
 
     /// A client for credentials of services of the machine or its network, which no proxy reaches.
-    pub(crate) fn near(timeout: Duration, is_https: bool, limit: Duration) -> Result<Self, RemoteError> {
-        let agents = Agents::new(timeout, is_https, false)?;
+    pub(crate) fn near(timeout: Duration, service: &Url, limit: Duration) -> Result<Self, RemoteError> {
+        let agents = Agents::new(timeout, service, service.is_https(), Proxies::none())?;
         let (connect, max_bytes) = (NEAR_CONNECT.min(timeout), MAX_CREDENTIALS_BYTES);
         let is_present = AtomicBool::new(false);
         Ok(SmallClient { agents, connect, limit, max_bytes, is_present })
@@ -108,12 +109,12 @@ impl SmallClient {
         headers: &[(&'static str, Secret)],
         deadline: &Deadline,
     ) -> Result<Answer, AttemptError> {
-        let agent = self.agents.of(url).map_err(AttemptError::Permanent)?;
+        let Route { agent, proxy } = self.agents.of(url).map_err(AttemptError::Permanent)?;
         let sent = match method {
-            Method::Get => self.prepared(agent.get(url.as_str()), url, headers, deadline).call(),
-            Method::Put => self.prepared(agent.put(url.as_str()), url, headers, deadline).send_empty(),
+            Method::Get => self.prepared(agent.get(url.as_str()), headers, deadline).call(),
+            Method::Put => self.prepared(agent.put(url.as_str()), headers, deadline).send_empty(),
             Method::Post(form) => {
-                let request = self.prepared(agent.post(url.as_str()), url, headers, deadline);
+                let request = self.prepared(agent.post(url.as_str()), headers, deadline);
                 request.header("content-type", "application/x-www-form-urlencoded").send(form)
             }
             Method::PostNothing => {
@@ -131,7 +132,8 @@ impl SmallClient {
                 request.header("content-length", len_bytes.to_string()).send(SendBody::from_reader(&mut body))
             }
         };
-        let (head, body) = sent.map_err(|e| failure(e, true))?.into_parts();
+        let (head, body) = sent.map_err(|e| failure(e, true, proxy))?.into_parts();
+        check_proxy(head.status.as_u16(), url, proxy)?;
         let head = Head { status: head.status.as_u16(), headers: head.headers };
         let mut reader = body.into_reader().take(self.max_bytes as u64 + 1);
         let mut body = Vec::new();
@@ -148,17 +150,12 @@ impl SmallClient {
     fn prepared<B>(
         &self,
         request: ureq::RequestBuilder<B>,
-        url: &Url,
         headers: &[(&'static str, Secret)],
         deadline: &Deadline,
     ) -> ureq::RequestBuilder<B> {
         let limit = deadline.remaining().min(self.limit);
-        let mut config =
+        let config =
             request.config().timeout_global(Some(limit)).timeout_connect(Some(limit.min(self.connect)));
-        // A proxy would ask its own machine, and get the credentials in clear.
-        if url.is_loopback() {
-            config = config.proxy(None);
-        }
         let request = config.build().header("accept-encoding", "identity");
         headers.iter().fold(request, |request, (name, Secret(value))| request.header(*name, value))
     }

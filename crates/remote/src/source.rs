@@ -2,7 +2,7 @@
 
 use crate::access::{Access, PlainAccess};
 use crate::ahead::ReadAhead;
-use crate::answer::{Validator, Version, Wanted};
+use crate::answer::{AttemptError, Validator, Version, Wanted};
 use crate::blocks::{Blocks, Fetch, ReadError};
 use crate::cache::{CacheUse, CachedObject};
 use crate::client::Client;
@@ -12,8 +12,9 @@ use crate::first_hashes::FirstHashes;
 use crate::object::Object;
 use crate::outage::Outage;
 use crate::retry::{Deadline, until_deadline};
+use crate::spool::{Spool, SpooledObject};
 use crate::whole::NamedObject;
-use crate::{RemoteError, Secret, Url};
+use crate::{Change, RemoteError, Secret, Url};
 use pagefold_backing::{BackingError, ByteSource, Prefetched};
 use pagefold_page::latency::Latency;
 use ring::digest::{SHA256, digest};
@@ -39,10 +40,12 @@ pub struct Options {
     /// The value of the header `Authorization`. It is sent to the server of the URL only, and only by `https` or on this
     /// machine.
     pub authorization: Option<Secret>,
-    /// Whether the caller verifies all bytes, so that an object without a version is accepted.
+    /// Whether the caller verifies all bytes: they decide, and not how the server names the version of the object.
     pub is_verified: bool,
     /// A cache on disk.
     pub cache: Option<CacheUse>,
+    /// The file for an object that comes as a whole only, if the caller reads all of it.
+    pub spool: Option<Arc<Spool>>,
 }
 
 impl Default for Options {
@@ -54,6 +57,7 @@ impl Default for Options {
             authorization: None,
             is_verified: false,
             cache: None,
+            spool: None,
         }
     }
 }
@@ -105,13 +109,24 @@ impl RemoteSource {
         let cached = cache.filter(|_| options.is_verified).and_then(CacheUse::find);
         if let Some(cached) = cached.filter(|cached| fixed.is_none_or(|len| len == cached.len_bytes())) {
             let version = Version { len_bytes: cached.len_bytes(), validator: Validator::None };
-            return Ok(RemoteSource::new(client, version, None, Some(cached), options));
+            return Ok(RemoteSource::new(client, version, None, Some(cached), None, options));
         }
-        let (version, first) = open_version(&client, options)?;
+        let opened = match (open_version(&client, options), &options.spool) {
+            (Err(error), Some(spool)) if error.may_lack_ranges() => {
+                let spooled = download(&client, spool, fixed, options.timeout)?;
+                let version = Version { len_bytes: spooled.len_bytes, validator: Validator::None };
+                return Ok(RemoteSource::new(client, version, None, None, Some(spooled), options));
+            }
+            (opened, _) => opened,
+        };
+        let (mut version, first) = opened?;
         let url = client.access().server();
         let cached = cache.zip(first.as_ref());
         let cached = cached.and_then(|(cache, first)| cache.object(&url, &version, fixed.is_some(), first));
-        Ok(RemoteSource::new(client, version, first, cached, options))
+        if options.is_verified {
+            version.validator = Validator::None;
+        }
+        Ok(RemoteSource::new(client, version, first, cached, None, options))
     }
 
     /// A source of a version. `first` is its first block, if the server has sent it.
@@ -120,6 +135,7 @@ impl RemoteSource {
         version: Version,
         first: Option<Vec<u8>>,
         cached: Option<CachedObject>,
+        spooled: Option<SpooledObject>,
         options: &Options,
     ) -> Self {
         let is_from_cache = first.is_none() && cached.is_some();
@@ -132,6 +148,7 @@ impl RemoteSource {
             version,
             blocks,
             cached,
+            spooled,
             link: Mutex::default(),
             active: AtomicU64::new(0),
             timeout: options.timeout,
@@ -172,7 +189,9 @@ impl RemoteSource {
     /// fetches little: there is a cache on disk, or all of it has space in memory.
     pub fn is_kept(&self) -> bool {
         let blocks = self.len_bytes().div_ceil(BLOCK_BYTES);
-        self.object.cached.is_some() || blocks <= self.object.blocks.max_blocks as u64
+        self.object.cached.is_some()
+            || self.object.spooled.is_some()
+            || blocks <= self.object.blocks.max_blocks as u64
     }
 
     /// A snapshot of the counters.
@@ -241,7 +260,7 @@ fn open_version(client: &Client, options: &Options) -> Result<(Version, Option<V
     let fixed = client.access().fixed_len_bytes();
     let fixed = fixed.map(|len_bytes| Version { len_bytes, validator: Validator::None });
     let end = fixed.as_ref().map_or(BLOCK_BYTES, |version| BLOCK_BYTES.min(version.len_bytes));
-    let wanted = Wanted { range: 0..end, version: fixed.as_ref() };
+    let wanted = Wanted { range: 0..end, version: fixed.as_ref(), is_whole: false };
     let attempt = || {
         if wanted.range.is_empty() {
             return Ok(None);
@@ -264,6 +283,32 @@ fn open_version(client: &Client, options: &Options) -> Result<(Version, Option<V
         return Err(RemoteError::Unversioned);
     }
     Ok((version, first))
+}
+
+/// Downloads the whole object, whose length is `fixed` if its name says so.
+fn download(
+    client: &Client,
+    spool: &Arc<Spool>,
+    fixed: Option<u64>,
+    timeout: Duration,
+) -> Result<SpooledObject, RemoteError> {
+    let deadline = Deadline::after(timeout);
+    let wanted = Wanted { range: 0..u64::MAX, version: None, is_whole: true };
+    let attempt = || {
+        let body = client.get(&wanted, &deadline)?;
+        body.ok_or_else(|| AttemptError::refused("it has no bytes"))
+    };
+    let body = until_deadline(&deadline, |pause| client.wait(pause), attempt)?;
+    let len_bytes = Some(body.version.len_bytes).filter(|len| *len != u64::MAX);
+    let spooled =
+        client.read_whole(body, |reader| spool.download(&client.access().name(), reader, len_bytes))?;
+    match fixed {
+        Some(old) if old != spooled.len_bytes => {
+            let what = format!("it had {old} bytes, and has {}", spooled.len_bytes);
+            Err(RemoteError::Changed { what, reason: Change::Length })
+        }
+        _ => Ok(spooled),
+    }
 }
 
 /// Compares an object that came as a whole with its name, if that is a digest.

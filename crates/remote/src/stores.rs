@@ -53,11 +53,12 @@ pub struct StoreSettings {
 
 impl StoreSettings {
     /// Reads what these names need from the environment, from files, and from programs that the files name. Names that
-    /// are no names of stores need nothing.
+    /// are no names of stores need nothing. `notes` gets sentences about logins that cannot be had.
     pub fn read<'a>(
         names: impl IntoIterator<Item = &'a str>,
         platform: Option<Platform>,
         env: Environment<'_>,
+        notes: &mut Vec<String>,
     ) -> Result<Self, SettingsError> {
         let mut settings = StoreSettings { platform, ..StoreSettings::default() };
         for name in names {
@@ -75,7 +76,8 @@ impl StoreSettings {
                     // A malformed name is an error where it is opened.
                     let image = name.split('#').next().unwrap_or_default();
                     let Ok(reference) = OciReference::parse(image) else { continue };
-                    if let Some(login) = crate::oci::login(&reference.registry, &reference.name, env)? {
+                    if let Some(login) = crate::oci::login(&reference.registry, &reference.name, env, notes)?
+                    {
                         settings.logins.insert(reference.repository(), login);
                     }
                 }
@@ -115,7 +117,7 @@ mod tests {
             "AZURE_STORAGE_KEY" => Some("aGlkZGVu".to_string()),
             _ => None,
         };
-        let read = |names: &[&str]| StoreSettings::read(names.iter().copied(), None, &env);
+        let read = |names: &[&str]| StoreSettings::read(names.iter().copied(), None, &env, &mut Vec::new());
         assert_eq!(read(&["/a", "https://host/a"]).unwrap(), StoreSettings::default());
         let all = read(&[
             "S3://bucket/key",

@@ -6,10 +6,10 @@
 //!
 //! Not here: verifying ranges, which needs a Merkle tree.
 
-use crate::RemoteError;
 #[cfg(doc)]
 use crate::RemoteSource;
 use crate::encoding::digest_name;
+use crate::{Change, RemoteError};
 use pagefold_backing::{BackingError, ByteSource, Prefetched};
 use ring::digest::{Context, SHA256};
 use std::ops::ControlFlow;
@@ -90,7 +90,7 @@ impl WholeHash {
         if source.has_other_bytes()? {
             source.discard_cached(0, len_bytes);
             let what = "a range of it was read twice, and had other bytes the second time".to_string();
-            return Err(RemoteError::Changed { what }.into());
+            return Err(RemoteError::Changed { what, reason: Change::Bytes }.into());
         }
         match source.content_digest() {
             Some(wanted) if wanted != found => {

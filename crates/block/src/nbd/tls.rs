@@ -54,9 +54,13 @@ impl TlsConfig {
 /// Reads the server's certificates and its private key, and checks that they match.
 fn read_key_pair(provider: &CryptoProvider, cert: &Path, key: &Path) -> Result<CertifiedKey, NbdError> {
     let chain = read_certificates(cert)?;
-    let secret = PrivateKeyDer::from_pem_file(key).map_err(|e| file_error(key, &e))?;
+    let secret = PrivateKeyDer::from_pem_file(key).map_err(|e| {
+        let start = std::fs::read(key).unwrap_or_default();
+        file_error(key, &key_advice(&start).map_or_else(|| e.to_string(), str::to_string))
+    })?;
     let secret = provider.key_provider.load_private_key(secret).map_err(|e| {
-        let usable = "use a key of RSA with 2048 to 4096 bits, ECDSA (P-256, P-384) or Ed25519";
+        let usable = "use a key of ECDSA (P-256, P-384), Ed25519, or RSA with 2048, 2560, 3072, 3584 or 4096 bits; 'openssl \
+                      genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256' makes one";
         file_error(key, &format!("{e}; {usable}"))
     })?;
     let own = CertifiedKey::new(chain, secret);
@@ -67,6 +71,23 @@ fn read_key_pair(provider: &CryptoProvider, cert: &Path, key: &Path) -> Result<C
             Err(file_error(key, &format!("it is not the key of the certificate in {}", cert.display())))
         }
         Err(e) => Err(file_error(cert, &e)),
+    }
+}
+
+/// The advice for a file that has no private key in PEM; `None` if its contents do not say.
+fn key_advice(contents: &[u8]) -> Option<&'static str> {
+    // A sequence of DER, with its length in the next bytes.
+    let is_der = contents.starts_with(&[0x30]) && contents.get(1).is_some_and(|length| length & 0x80 != 0);
+    let has = |text: &str| contents.windows(text.len()).any(|part| part == text.as_bytes());
+    match () {
+        () if has("ENCRYPTED") => Some(
+            "the key is encrypted, and nobody can be asked for its password: 'openssl pkey -in KEY -out PLAIN' decrypts it",
+        ),
+        () if is_der => {
+            Some("the key is in DER: 'openssl pkey -inform DER -in KEY -out PEM' writes it in PEM")
+        }
+        () if has("BEGIN CERTIFICATE") => Some("it has a certificate and no private key"),
+        () => None,
     }
 }
 
@@ -225,5 +246,22 @@ impl<T: Transport> Write for StdIo<'_, T> {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_without_a_key_in_pem_are_told_apart() {
+        let advice = |contents: &[u8]| key_advice(contents).unwrap_or("nothing");
+        assert!(advice(b"-----BEGIN ENCRYPTED PRIVATE KEY-----\n").contains("decrypts it"));
+        assert!(advice(b"-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n").contains("decrypts it"));
+        assert!(advice(&[0x30, 0x82, 4, 0xa4, 2, 1, 0]).contains("-inform DER"));
+        assert!(advice(b"-----BEGIN CERTIFICATE-----\n").contains("no private key"));
+        for other in [&b""[..], b"0", b"0123", b"-----BEGIN PRIVATE KEY-----\n"] {
+            assert_eq!(key_advice(other), None);
+        }
     }
 }

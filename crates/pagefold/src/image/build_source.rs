@@ -130,7 +130,8 @@ impl SourceReader<'_> {
         let SourceReader { args, exclude, xattrs, out, spill } = self;
         check_options(args, false, false)?;
         let source = args.source().as_os_str().to_owned().into();
-        let media = media_config(&source, &args.device, &args.verity, &args.remote)?;
+        let mut media = media_config(&source, &args.device, &args.verity, &args.remote)?;
+        media.remote.takes_whole = true;
         let (image, whole) =
             open_image(&media, reading_share(args.memory_bytes()?), ReadAhead::default(), Then::Prints)?;
         let options = ImageOptions {

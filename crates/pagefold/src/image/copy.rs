@@ -49,7 +49,8 @@ pub fn run(args: &CopyArgs) -> Result<()> {
     }
     // The file stands first: it blocks signals, which threads would receive.
     let target = Target::open_image(&args.file)?;
-    let config = args.offset.with(media_config(&args.image, &[], &args.verity, &args.remote)?)?;
+    let mut config = args.offset.with(media_config(&args.image, &[], &args.verity, &args.remote)?)?;
+    config.remote.takes_whole = true;
     let Sources { image, blobs, .. } = open_media(&config, DEFAULT_MEMORY_BYTES, Then::Copies)?;
     let hash = copy(args, &*image, &target)?;
     let (len_bytes, blob) = (image.len_bytes(), blobs.first());

@@ -92,7 +92,8 @@ fn write_tree(args: &DigestArgs, path: &Path) -> Result<(Descriptor, Option<u64>
 
 /// Computes the digest; the blocks of the tree go to `target`.
 fn compute(args: &DigestArgs, target: Option<&Target>) -> Result<Descriptor> {
-    let remote = args.remote.config(std::iter::once(&args.image))?;
+    let mut remote = args.remote.config(std::iter::once(&args.image))?;
+    remote.takes_whole = true;
     let (image, devices) = (args.image.clone(), Vec::new());
     let config = args.offset.with(MediaConfig { image, offset_bytes: 0, devices, verity: None, remote })?;
     let Sources { image: source, blobs, .. } = open_media(&config, DEFAULT_MEMORY_BYTES, Then::Copies)?;

@@ -104,15 +104,26 @@ pub struct ThreadsArgs {
 impl ImageArgs {
     /// Opens the image, to read parts of it and print them. The process can open nothing else afterwards.
     pub fn open(&self, read_ahead: ReadAhead) -> Result<Image> {
-        Ok(self.open_whole(read_ahead, Then::Prints)?.0)
+        Ok(self.open_media(read_ahead, Then::Prints, false)?.0)
     }
 
     /// Opens the image, to read all of it; the second value compares it with the digest in a registry then.
     pub fn open_whole(&self, read_ahead: ReadAhead, then: Then<'_>) -> Result<(Image, WholeCheck)> {
+        self.open_media(read_ahead, then, true)
+    }
+
+    fn open_media(
+        &self,
+        read_ahead: ReadAhead,
+        then: Then<'_>,
+        takes_whole: bool,
+    ) -> Result<(Image, WholeCheck)> {
         // Each thread decodes with buffers of some MiB, and would keep them beyond the budget after it has freed them.
         pagefold_sys::malloc::return_large_blocks();
         let memory_bytes = values::bytes("--memory", &self.memory)?;
-        open_image(&self.media.config()?, memory_bytes, read_ahead, then)
+        let mut media = self.media.config()?;
+        media.remote.takes_whole = takes_whole;
+        open_image(&media, memory_bytes, read_ahead, then)
     }
 
     /// The error for a failure of the image as a whole.
@@ -184,9 +195,9 @@ impl RemoteArgs {
                 return Err(CliError::usage(format!("{AUTHORIZATION_VARIABLE} is no text")));
             }
         };
-        let stores = store_settings(locations, self.platform.as_deref(), wants_archives)?;
+        let stores = store_settings(locations, self.platform.as_deref(), wants_archives, output::note)?;
         let (timeout_ms, cache) = (timeout_s * 1000, self.cache.config()?);
-        Ok(RemoteConfig { timeout_ms, read_ahead: true, authorization, stores, cache })
+        Ok(RemoteConfig { timeout_ms, authorization, stores, cache, ..RemoteConfig::default() })
     }
 }
 

@@ -74,7 +74,7 @@ pub fn run(args: &PushArgs) -> Result<()> {
     let (image, platform) = (upload(&args.image)?, args.platform.clone());
     let publication = Publication { image, tree, list, platform, annotations };
     let Pushed { manifest_digest, sent, sent_bytes, present } =
-        push(&args.target, publication, Duration::from_secs(timeout_s))?;
+        push(&args.target, publication, Duration::from_secs(timeout_s), output::note)?;
     if sent + present > 0 && !output::is_quiet() {
         let blobs = counted(sent, "blob", "blobs");
         output::note(&format!("{blobs} sent, {}; {present} were there already", Human(sent_bytes)));

@@ -225,15 +225,20 @@ fn a_dead_server_fails_reads_by_the_deadline_and_a_mount_outlives_it() {
 /// A server that has a self-signed certificate for these names, and the certificate as a file has it.
 pub fn certified_server(names: &[&str]) -> (Server, String) {
     let names: Vec<_> = names.iter().map(|name| name.to_string()).collect();
-    let certified = rcgen::generate_simple_self_signed(names).unwrap();
-    let key = rustls::pki_types::PrivatePkcs8KeyDer::from(certified.signing_key.serialize_der());
+    server_with(rcgen::CertificateParams::new(names).unwrap())
+}
+
+/// The same, with this certificate.
+pub fn server_with(certificate: rcgen::CertificateParams) -> (Server, String) {
+    let key_pair = rcgen::KeyPair::generate().unwrap();
+    let certificate = certificate.self_signed(&key_pair).unwrap();
+    let key = rustls::pki_types::PrivatePkcs8KeyDer::from(key_pair.serialize_der());
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config =
         rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
-    let config =
-        config.with_no_client_auth().with_single_cert(vec![certified.cert.der().clone()], key.into());
+    let config = config.with_no_client_auth().with_single_cert(vec![certificate.der().clone()], key.into());
     let server = Server::start_at("127.0.0.1:0".parse().unwrap(), Some(Arc::new(config.unwrap())));
-    (server, certified.cert.pem())
+    (server, certificate.pem())
 }
 
 #[test]
@@ -257,5 +262,37 @@ fn https_needs_a_certificate_that_the_system_trusts() {
     server.fail(move |_| Fault::Redirect(target.clone()));
     let ran = command(&s, &cat).env("SSL_CERT_FILE", &ca).output().unwrap();
     assert!(!ran.status.success() && plain.take_log().is_empty());
-    assert!(String::from_utf8_lossy(&ran.stderr).contains("from https:// to http://"), "{ran:?}");
+    let complaint = String::from_utf8_lossy(&ran.stderr);
+    let both = [server.url(PATH), plain.url(PATH)];
+    assert!(
+        complaint.contains(&format!("'{}' leads to '{}', which is not encrypted", both[0], both[1])),
+        "{ran:?}"
+    );
+}
+
+#[test]
+fn commands_that_read_all_of_an_image_take_it_from_a_server_without_ranges() {
+    let s = Sandbox::new();
+    let path = image(&s);
+    let server = serving(&path);
+    server.fail(|_| Fault::Whole);
+    let url = server.url(PATH);
+    let (copy, out, temporary) = (s.path("copy.erofs"), s.path("out"), s.path("temporary"));
+    fs::create_dir(&temporary).unwrap();
+    let whole = |words: &str| {
+        let mut command = command(&s, words);
+        let ran = Ran::new(words, command.env("TMPDIR", &temporary).output().unwrap());
+        assert!(ran.code == 0 && ran.err.contains("the whole object is downloaded"), "{ran:?}");
+        ran
+    };
+    whole(&format!("image copy {url} {}", copy.display()));
+    assert!(fs::read(&copy).unwrap() == fs::read(&path).unwrap());
+    whole(&format!("image extract {url} {}", out.display()));
+    assert!(fs::read(out.join("noise")).unwrap() == fs::read(s.path("tree/noise")).unwrap());
+    whole(&format!("image check {url}"));
+    whole(&format!("image tar {url} -o {}", s.path("all.tar").display()));
+    whole(&format!("image digest {url}"));
+    whole(&format!("image build {url} {}", s.path("built.erofs").display()));
+    assert_eq!(fs::read_dir(&temporary).unwrap().count(), 0);
+    run(&s, &format!("image ls {url}")).fails(UNAVAILABLE, "'pagefold image copy' downloads it");
 }

@@ -38,7 +38,9 @@ fn command(s: &Sandbox, words: &str, variables: &[(&str, &str)]) -> Command {
             command.env_remove(name);
         }
     }
-    command.env_remove("DOCKER_CONFIG").env_remove("REGISTRY_AUTH_FILE");
+    for name in ["DOCKER_CONFIG", "REGISTRY_AUTH_FILE", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME"] {
+        command.env_remove(name);
+    }
     command.env("HOME", s.path("home")).env("AWS_EC2_METADATA_DISABLED", "true");
     command.envs(variables.iter().copied());
     command

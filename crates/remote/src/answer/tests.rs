@@ -18,11 +18,11 @@ fn etag(text: &str) -> Validator {
 }
 
 fn first(head: &Head) -> Result<Verdict, AttemptError> {
-    judge(head, &Wanted { range: 0..4096, version: None })
+    judge(head, &Wanted { range: 0..4096, version: None, is_whole: false })
 }
 
 fn later(head: &Head, version: &Version) -> Result<Verdict, AttemptError> {
-    judge(head, &Wanted { range: 100..200, version: Some(version) })
+    judge(head, &Wanted { range: 100..200, version: Some(version), is_whole: false })
 }
 
 fn is_refused(result: &Result<Verdict, AttemptError>) -> bool {
@@ -76,7 +76,11 @@ fn later_answers_must_have_the_range_and_the_version() {
     assert!(is_changed(&with("content-range", "bytes 100-199/1001")));
     assert!(is_changed(&with("etag", "\"b\"")) && is_changed(&with("etag", "W/\"a\"")));
     assert!(is_changed(&with("etag", "")));
-    assert!(is_changed(&later(&head(412, &[]), &known)) && is_changed(&later(&head(416, &[]), &known)));
+    let shorter = head(416, &[("content-range", "bytes */99")]);
+    assert!(is_changed(&later(&head(412, &[]), &known)) && is_changed(&later(&shorter, &known)));
+    // A server without range requests says no length.
+    let refused = Err(AttemptError::Permanent(RemoteError::Status { status: 416 }));
+    assert_eq!(later(&head(416, &[]), &known), refused);
     assert!(is_refused(&later(&head(200, &[("content-length", "0")]), &known)));
 
     let by_time = version(Validator::LastModified("then".into()));
@@ -95,7 +99,12 @@ fn failures_of_servers_are_transient_and_refusals_are_permanent() {
         let failure = AttemptError::Transient { error, retry_after };
         assert_eq!(first(&head(status, &[("retry-after", "3")])), Err(failure));
     }
-    for status in [100, 204, 304, 400, 401, 403, 404, 410, 451] {
+    let limited = Err(AttemptError::Transient {
+        error: RemoteError::Status { status: 429 },
+        retry_after: Some(Duration::ZERO),
+    });
+    assert_eq!(first(&head(429, &[])), limited);
+    for status in [100, 204, 304, 400, 501, 505, 401, 403, 404, 410, 451] {
         assert_eq!(first(&head(status, &[])), Err(AttemptError::Permanent(RemoteError::Status { status })));
     }
     assert_eq!(first(&head(302, &[("location", "/x")])), Ok(Verdict::Redirect("/x".into())));
@@ -117,7 +126,7 @@ proptest! {
             headers.iter().filter_map(|(name, value)| Some((*name, value.as_deref()?))).collect();
         let head = head(status, &headers);
         let known = version(etag("\"a\""));
-        let wanted = Wanted { range: 100..200, version: (!is_first).then_some(&known) };
+        let wanted = Wanted { range: 100..200, version: (!is_first).then_some(&known), is_whole: false };
         if let Ok(Verdict::Body { version, range }) = judge(&head, &wanted) {
             prop_assert_eq!(status, 206);
             prop_assert!(range.start == 100 && range.end == 200.min(version.len_bytes));

@@ -18,6 +18,7 @@ use crate::environment::token_of_file;
 use crate::oauth::{Bearer, TokenService, Tokens};
 use crate::object_name::ObjectName;
 use crate::retry::Deadline;
+use crate::time::skew_advice;
 use crate::xml::element;
 use crate::{RemoteError, Secret, Url};
 use base64::Engine;
@@ -86,7 +87,7 @@ impl AzureAccess {
         }
     }
 
-    fn denied(&self, status: u16, code: Option<&str>, is_bare: bool) -> RemoteError {
+    fn denied(&self, status: u16, code: Option<&str>, is_bare: bool, skew: &str) -> RemoteError {
         let advice = match (status, is_bare, &self.settings.credentials) {
             (404, false, _) => "there is no such blob".to_string(),
             (404, true, _) => {
@@ -101,7 +102,7 @@ impl AzureAccess {
                 .to_string(),
             (_, false, credentials) => format!("the request was sent with {}", credentials.describe()),
         };
-        RemoteError::refusal(status, code, &advice)
+        RemoteError::refusal(status, code, &format!("{advice}{skew}"))
     }
 }
 
@@ -139,7 +140,8 @@ impl Access for AzureAccess {
 
     fn refused(&self, request: &SignedRequest, refusal: &Refusal<'_>) -> Reaction {
         let is_bare = !request.has_authorization() && request.url == self.url;
-        let error = || self.denied(refusal.status, element(refusal.body, "Code"), is_bare);
+        let skew = skew_advice(refusal.date.filter(|_| refusal.status == 403));
+        let error = || self.denied(refusal.status, element(refusal.body, "Code"), is_bare, &skew);
         self.tokens.react(request, refusal.status, [&HIDDEN, &DENIALS], error)
     }
 }

@@ -102,6 +102,13 @@ impl GcsAccess {
                 .to_string(),
             (_, true, credentials) => format!("the request had a token of {}", credentials.describe()),
         };
+        let advice = match code {
+            Some("UserProjectMissing") => {
+                "the bucket lets those who read pay: set GOOGLE_CLOUD_QUOTA_PROJECT to your project"
+                    .to_string()
+            }
+            _ => advice,
+        };
         RemoteError::refusal(status, code, &advice)
     }
 }
@@ -117,7 +124,10 @@ impl Access for GcsAccess {
 
     fn request(&self, _: &[Header], deadline: &Deadline) -> Result<SignedRequest, AttemptError> {
         let (token, generation) = self.tokens.get(deadline, |service| self.fetch_token(service, deadline))?;
-        Ok(SignedRequest::with_authorization(&self.url, token, generation))
+        let mut request = SignedRequest::with_authorization(&self.url, token, generation);
+        let payer = self.settings.payer.clone().map(|project| ("x-goog-user-project", Secret(project)));
+        request.headers.extend(payer);
+        Ok(request)
     }
 
     fn refused(&self, request: &SignedRequest, refusal: &Refusal<'_>) -> Reaction {

@@ -3,7 +3,7 @@
 //! A command reads them. The server of a mount gets the result, and fetches tokens by itself.
 
 use super::jwt::SigningKey;
-use crate::environment::{Environment, SettingsError, flag, in_file, parse_url, read_settings};
+use crate::environment::{Environment, SettingsError, flag, in_file, parse_url, read_settings, value};
 use crate::{Secret, Url};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -20,6 +20,9 @@ const INSTANCE_METADATA: &str = "169.254.169.254";
 pub struct GcsSettings {
     /// The URL before the bucket, without a slash at its end.
     pub endpoint: String,
+    /// The project that pays for requests, in place of the owner of the bucket.
+    #[serde(default)]
+    pub payer: Option<String>,
     /// The credentials.
     pub credentials: GcsCredentials,
 }
@@ -90,7 +93,8 @@ impl GcsSettings {
     /// Reads the environment and files.
     pub fn from_environment(env: Environment<'_>) -> Result<Self, SettingsError> {
         let Some(host) = env("STORAGE_EMULATOR_HOST") else {
-            return Ok(GcsSettings { endpoint: ENDPOINT.to_string(), credentials: credentials(env)? });
+            let (endpoint, credentials) = (ENDPOINT.to_string(), credentials(env)?);
+            return Ok(GcsSettings { endpoint, payer: payer(env)?, credentials });
         };
         let endpoint = match host.contains("://") {
             true => host,
@@ -99,7 +103,17 @@ impl GcsSettings {
         let endpoint = endpoint.trim_end_matches('/').to_string();
         parse_url("STORAGE_EMULATOR_HOST", &endpoint)?;
         // An emulator has no use for a token, which would let its owner read what the user may read.
-        Ok(GcsSettings { endpoint, credentials: GcsCredentials::Nothing })
+        Ok(GcsSettings { endpoint, payer: payer(env)?, credentials: GcsCredentials::Nothing })
+    }
+}
+
+/// The project that pays.
+fn payer(env: Environment<'_>) -> Result<Option<String>, SettingsError> {
+    const NAME: &str = "GOOGLE_CLOUD_QUOTA_PROJECT";
+    let is_project = |text: &String| text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-:.".contains(&b));
+    match env(NAME) {
+        Some(project) if !is_project(&project) => Err(value(NAME, "it is not the name of a project")),
+        project => Ok(project),
     }
 }
 

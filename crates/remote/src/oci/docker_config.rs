@@ -1,14 +1,16 @@
-//! The login for a registry, from docker's configuration: in the file, or from a program that it names.
+//! The login for a registry in one file of logins, as docker, podman, skopeo and buildah write it: in the file, or from a
+//! program that it names. `login_files.rs` has the files.
 //!
 //! A command reads it and runs the program. The server of a mount gets the login, and fetches tokens with it.
 
-use crate::environment::{Environment, SettingsError, in_file, read_settings};
-use crate::{Secret, program};
+use crate::Secret;
+use crate::environment::{SettingsError, in_file};
+use crate::program::{self, ProgramError};
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::Command;
 
 /// The key of the hub in configurations.
@@ -59,25 +61,37 @@ struct ProgramOutput {
     secret: Secret,
 }
 
-/// The login for a repository of a registry; `None` if there is none. `registry` is the host, and perhaps the port. A key
-/// of the configuration may name a part of the registry's repositories: the longest key that fits counts.
-pub fn login(registry: &str, repository: &str, env: Environment<'_>) -> Result<Option<Login>, SettingsError> {
-    let Some(path) = path(env) else { return Ok(None) };
-    let wrong = |why: String| in_file(&path, why);
-    let Some(text) = read_settings(&path)? else { return Ok(None) };
+/// The login for a repository of a registry in the text of a file; `None` if it has none. `registry` is the host, and perhaps
+/// the port. A key may name a part of the registry's repositories: the longest key that fits counts. `notes` gets a sentence
+/// if a program that the file names is not installed.
+pub(super) fn login_in(
+    path: &Path,
+    text: &str,
+    [registry, repository]: [&str; 2],
+    notes: &mut Vec<String>,
+) -> Result<Option<Login>, SettingsError> {
+    // Programs leave an empty file where they removed the last login.
+    if text.trim().is_empty() {
+        return Ok(None);
+    }
+    let wrong = |why: String| in_file(path, why);
     // The error of the parser could quote a secret.
-    let config: Config = serde_json::from_str(&text).map_err(|e| {
-        wrong(format!("is not docker's configuration: line {}, column {}", e.line(), e.column()))
-    })?;
+    let config: Config = serde_json::from_str(text)
+        .map_err(|e| wrong(format!("is no file of logins: line {}, column {}", e.line(), e.column())))?;
     let key = if registry == "docker.io" { DOCKER_HUB_KEY } else { registry };
     let helper = best(config.cred_helpers, registry, repository);
     if let Some(name) = helper.or(config.creds_store).filter(|name| !name.is_empty()) {
-        let from_program = from_program(&name, key).map_err(|why| {
-            let what = format!("the program docker-credential-{name} for the registry '{registry}'");
-            SettingsError::Value { name: what, why }
-        })?;
-        if from_program.is_some() {
-            return checked(from_program, &wrong);
+        let what = format!("the program docker-credential-{name} for the registry '{registry}'");
+        match from_program(&name, key) {
+            Ok(Some(login)) => return checked(Some(login), &wrong),
+            Ok(None) => {}
+            Err(ProgramError::Missing) => {
+                notes.push(format!("'{}' names {what}, which is not installed", path.display()));
+            }
+            Err(why) => {
+                let why = format!("cannot be used: {why}");
+                return Err(SettingsError::Value { name: what, why });
+            }
         }
     }
     match best(config.auths, registry, repository) {
@@ -86,13 +100,6 @@ pub fn login(registry: &str, repository: &str, env: Environment<'_>) -> Result<O
         }
         None => Ok(None),
     }
-}
-
-/// The file, which need not exist.
-fn path(env: Environment<'_>) -> Option<PathBuf> {
-    let of_docker = || env("DOCKER_CONFIG").map(|folder| PathBuf::from(folder).join("config.json"));
-    let of_home = || env("HOME").map(|home| PathBuf::from(home).join(".docker/config.json"));
-    env("REGISTRY_AUTH_FILE").map(PathBuf::from).or_else(of_docker).or_else(of_home)
 }
 
 /// The value of the longest key that fits, and of those the one that programs write today.
@@ -192,10 +199,11 @@ fn checked(
 }
 
 /// Asks a program; `None` if it has no login for this key.
-fn from_program(name: &str, key: &str) -> Result<Option<Login>, String> {
+fn from_program(name: &str, key: &str) -> Result<Option<Login>, ProgramError> {
     let is_name = name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
     if !is_name {
-        return Err("is refused: its name has other characters than names of programs".to_string());
+        let what = "its name has other characters than names of programs";
+        return Err(ProgramError::Failed(what.to_string()));
     }
     let mut command = Command::new(format!("docker-credential-{name}"));
     // Its answer, and its complaint that there is nothing, are on standard output.
@@ -204,15 +212,15 @@ fn from_program(name: &str, key: &str) -> Result<Option<Login>, String> {
 }
 
 /// The login that a program printed.
-fn of_output(output: Result<Vec<u8>, String>) -> Result<Option<Login>, String> {
+fn of_output(output: Result<Vec<u8>, ProgramError>) -> Result<Option<Login>, ProgramError> {
     let output = match output {
         Ok(output) => output,
         // All of them end with status 1 if they know nothing, and nothing else tells that from a failure.
-        Err(why) if why.ends_with("exit status: 1") => return Ok(None),
-        Err(why) => return Err(format!("cannot be used: {why}")),
+        Err(ProgramError::Status(status)) if status.code() == Some(1) => return Ok(None),
+        Err(why) => return Err(why),
     };
     let output: ProgramOutput = serde_json::from_slice(&output)
-        .map_err(|_| "cannot be used: its output is not the JSON of a login".to_string())?;
+        .map_err(|_| ProgramError::Failed("its output is not the JSON of a login".to_string()))?;
     Ok(Some(of_user(output.username, output.secret)))
 }
 
@@ -222,11 +230,8 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     fn with(config: &str, registry: &str) -> Result<Option<Login>, SettingsError> {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("config.json"), config).unwrap();
-        let path = folder.path().display().to_string();
         let (registry, repository) = registry.split_once('/').unwrap_or((registry, "me/app"));
-        login(registry, repository, &|name| (name == "DOCKER_CONFIG").then(|| path.clone()))
+        login_in(Path::new("config.json"), config, [registry, repository], &mut Vec::new())
     }
 
     fn password(user: &str, password: &str) -> Option<Login> {
@@ -249,9 +254,25 @@ mod tests {
         assert_eq!(of("id.example.org"), Some(Login::IdentityToken(Secret("i".into()))));
         assert_eq!(of("t.example.org"), Some(Login::RegistryToken(Secret("r".into()))));
         assert_eq!((of("empty.example.org"), of("localhost"), of("other")), (None, None, None));
-        assert_eq!(login("ghcr.io", "me/app", &|_| None), Ok(None));
-        let nowhere = |name: &str| (name == "HOME").then(|| "/nonexistent".to_string());
-        assert_eq!(login("ghcr.io", "me/app", &nowhere), Ok(None));
+        assert_eq!(
+            (with("", "ghcr.io"), with(" \n", "ghcr.io"), with("{}", "ghcr.io")),
+            (Ok(None), Ok(None), Ok(None))
+        );
+    }
+
+    #[test]
+    fn without_its_program_the_rest_of_the_file_counts_and_a_note_says_so() {
+        let config = r#"{"credsStore": "no-such-program-of-pagefold", "auths": {"a.io": {"username": "u", "password": "p"}}}"#;
+        for (registry, found) in [("a.io", password("u", "p")), ("b.io", None)] {
+            let mut notes = Vec::new();
+            let path = Path::new("/home/me/config.json");
+            assert_eq!(login_in(path, config, [registry, "x"], &mut notes).unwrap(), found);
+            let [note] = &notes[..] else { panic!("{notes:?}") };
+            assert!(
+                note.contains("/home/me/config.json") && note.contains("docker-credential-no-such"),
+                "{note}"
+            );
+        }
     }
 
     #[test]
@@ -261,14 +282,12 @@ mod tests {
             r#"{"auths": "hidden"}"#,
             r#"{"auths": {"host": {"registrytoken": "hidden\r\nX: y"}}}"#,
             r#"{"credsStore": "../hidden/x"}"#,
-            r#"{"credsStore": "no-such-program-of-pagefold"}"#,
         ] {
             let text = with(config, "host").unwrap_err().to_string();
             assert!(!text.contains("hidden\r") && !text.contains("\"hidden"), "{config}: {text}");
         }
     }
 
-    /// A program in a folder of the search path, which this test changes for nobody else: it is asked by its path.
     #[test]
     fn the_longest_key_that_fits_a_repository_counts() {
         let config = r#"{"auths": {
@@ -331,6 +350,7 @@ mod tests {
         }
     }
 
+    /// The program is asked by its path: the search path is that of the whole process.
     #[test]
     fn programs_are_asked_for_logins() {
         let folder = tempfile::tempdir().unwrap();
@@ -348,6 +368,6 @@ mod tests {
         assert_eq!(ask("ghcr.io"), Ok(password("me", "s")));
         assert_eq!(ask("token"), Ok(Some(Login::IdentityToken(Secret("t".into())))));
         assert_eq!(ask("other"), Ok(None));
-        assert!(ask("bad").unwrap_err().contains("not the JSON of a login"));
+        assert!(ask("bad").unwrap_err().to_string().contains("not the JSON of a login"));
     }
 }

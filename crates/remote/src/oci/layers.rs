@@ -7,7 +7,7 @@
 use super::manifest::{Descriptor, EROFS_LAYER, Layer, Manifest, TREE_LAYER, checked, place, printable};
 use super::reference::is_digest;
 use super::registry::Registry;
-use super::{Login, OciReference, Platform, manifest_of, open_blob};
+use super::{Login, OciReference, Platform, by_first, manifest_of, open_blob, registries_of};
 use crate::answer::AttemptError;
 use crate::retry::{Deadline, until_deadline};
 use crate::{Options, RemoteError, RemoteSource};
@@ -47,15 +47,14 @@ pub fn resolve_layers(
     platform: &Platform,
     timeout: Duration,
 ) -> Result<OciLayers, RemoteError> {
-    let registry = Arc::new(Registry::new(reference, login, timeout)?);
+    let registries = registries_of(reference, login, timeout)?;
     let deadline = Deadline::after(timeout);
-    let attempt = || {
-        let (manifest_digest, manifest) = manifest_of(&registry, platform, &deadline)?;
-        let layers = layers_of(&registry, &manifest, &deadline)?;
-        Ok((layers, manifest_digest))
+    let resolve_by = |registry: &Arc<Registry>| {
+        let (manifest_digest, manifest) = manifest_of(registry, platform, &deadline)?;
+        let layers = layers_of(registry, &manifest, &deadline)?;
+        Ok(OciLayers { registry: registry.clone(), layers, manifest_digest })
     };
-    let (layers, manifest_digest) = until_deadline(&deadline, std::thread::sleep, attempt)?;
-    Ok(OciLayers { registry, layers, manifest_digest })
+    until_deadline(&deadline, std::thread::sleep, || by_first(&registries, resolve_by))
 }
 
 impl OciLayers {

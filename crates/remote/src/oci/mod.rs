@@ -4,8 +4,11 @@
 //! image (`manifest.rs`). A manifest that is named by a digest is compared with it, as are those that an index names.
 //! The layer is read by ranges, which a digest of the whole blob cannot verify, unless the first request brings all of
 //! it; a layer may come with the digest of fs-verity and a Merkle tree, and then the caller can. `registry.rs` asks,
-//! with a token or a password as the registry wants it (`challenge.rs`); logins are those of docker's configuration
-//! (`docker_config.rs`).
+//! with a token or a password as the registry wants it (`challenge.rs`); logins are those of docker and podman
+//! (`login_files.rs`, `docker_config.rs`).
+//!
+//! A registry on this machine is asked by `http`, and if that fails by `https`: registries for tests speak either. Others
+//! are asked by `https`, unless the name begins with `oci+http://`. A login is sent to no other machine without TLS.
 //!
 //! [`resolve_layers`] finds all layers, archives too, for a program that merges them (`layers.rs`).
 //!
@@ -16,14 +19,16 @@
 mod challenge;
 mod docker_config;
 mod layers;
+mod login_files;
 mod manifest;
 mod push;
 mod reference;
 mod registry;
 
 pub use challenge::Challenge;
-pub use docker_config::{Login, login};
+pub use docker_config::Login;
 pub use layers::{LAYERS_MAX, LayerBlob, OciLayers, resolve_layers};
+pub use login_files::login;
 pub use manifest::{
     DIGEST_ANNOTATION, Descriptor, EROFS_LAYER, Layer, Manifest, ManifestError, Platform, SALT_ANNOTATION,
     TREE_LAYER, TreeLayer,
@@ -56,15 +61,80 @@ pub fn resolve(
     platform: &Platform,
     timeout: Duration,
 ) -> Result<OciImage, RemoteError> {
-    let registry = Arc::new(Registry::new(reference, login, timeout)?);
+    let registries = registries_of(reference, login, timeout)?;
     let deadline = Deadline::after(timeout);
-    let attempt = || {
-        let (manifest_digest, manifest) = manifest_of(&registry, platform, &deadline)?;
+    let resolve_by = |registry: &Arc<Registry>| {
+        let (manifest_digest, manifest) = manifest_of(registry, platform, &deadline)?;
         let layer = manifest.layer().map_err(|e| AttemptError::refused(e.to_string()))?;
-        Ok((layer, manifest_digest))
+        Ok(OciImage { registry: registry.clone(), layer, manifest_digest })
     };
-    let (layer, manifest_digest) = until_deadline(&deadline, std::thread::sleep, attempt)?;
-    Ok(OciImage { registry, layer, manifest_digest })
+    until_deadline(&deadline, std::thread::sleep, || by_first(&registries, resolve_by))
+}
+
+/// The registry by each scheme that it may speak.
+fn registries_of(
+    reference: &OciReference,
+    login: Option<&Login>,
+    timeout: Duration,
+) -> Result<Vec<Arc<Registry>>, RemoteError> {
+    let servers = reference.servers().map_err(|e| RemoteError::SetUp { what: e.to_string() })?;
+    servers.into_iter().map(|server| Registry::new(reference, server, login, timeout).map(Arc::new)).collect()
+}
+
+/// Asks the first of these registries, which are one by several schemes, and the next if that does not speak its scheme.
+fn by_first<T>(
+    registries: &[Arc<Registry>],
+    ask: impl Fn(&Arc<Registry>) -> Result<T, AttemptError>,
+) -> Result<T, AttemptError> {
+    let mut first = None;
+    for registry in registries {
+        let failure = match ask(registry) {
+            Ok(answer) => return Ok(answer),
+            Err(failure) => failure,
+        };
+        match first {
+            None if speaks_otherwise(&failure) => first = Some(failure),
+            None => return Err(failure),
+            // The first one's failure says more, unless the second one speaks TLS.
+            Some(first) if is_unanswered(&failure) => return Err(first),
+            Some(_) => return Err(failure),
+        }
+    }
+    Err(first.unwrap_or_else(|| AttemptError::refused("there is no registry")))
+}
+
+/// The registry by the scheme that it speaks, for a push: an answer about the tag, whichever, shows that.
+fn speaking(
+    reference: &OciReference,
+    login: Option<&Login>,
+    timeout: Duration,
+) -> Result<Arc<Registry>, RemoteError> {
+    let registries = registries_of(reference, login, timeout)?;
+    if let [only] = &registries[..] {
+        return Ok(only.clone());
+    }
+    let deadline = Deadline::after(timeout);
+    let ask = |registry: &Arc<Registry>| match registry.manifest(&reference.target, None, &deadline) {
+        Err(failure) if speaks_otherwise(&failure) || is_unanswered(&failure) => Err(failure),
+        _ => Ok(registry.clone()),
+    };
+    until_deadline(&deadline, std::thread::sleep, || by_first(&registries, ask))
+}
+
+/// Whether the failure is that of a server which is asked by the wrong scheme: an answer to what it took for no request, or a
+/// connection that it ended.
+fn speaks_otherwise(failure: &AttemptError) -> bool {
+    let (AttemptError::Permanent(error) | AttemptError::Transient { error, .. }) = failure;
+    matches!(error, RemoteError::Connection { .. } | RemoteError::Denied { status: 400, .. })
+}
+
+/// Whether the failure is that of a server which does not answer, or does not speak TLS.
+fn is_unanswered(failure: &AttemptError) -> bool {
+    matches!(
+        failure,
+        AttemptError::Transient { error: RemoteError::Connection { .. }, .. }
+            | AttemptError::Permanent(RemoteError::NotTls)
+    )
 }
 
 /// Reads the manifest of the image for a platform, and returns its digest too.

@@ -10,7 +10,7 @@ use super::manifest::{
     DIGEST_ANNOTATION, EROFS_LAYER, MAX_MANIFEST_BYTES, SALT_ANNOTATION, TREE_LAYER, printable,
 };
 use super::registry::Registry;
-use super::{Login, OciReference, Platform};
+use super::{Login, OciReference, Platform, speaking};
 use crate::answer::{AttemptError, redirect};
 use crate::encoding::digest_name;
 use crate::retry::{Deadline, until_deadline};
@@ -87,7 +87,7 @@ pub fn push(
     let ImageUpload { image, tree, list, platform, annotations } = upload;
     let lengths = [Some(&image), tree.as_ref().map(|(_, _, tree)| tree), list.as_ref()];
     let longest_bytes = lengths.into_iter().flatten().map(|upload| upload.len_bytes).max().unwrap_or(0);
-    let registry = Registry::new(reference, login, timeout)?;
+    let registry = speaking(reference, login, timeout)?;
     let is_https = registry.uploads_url().is_ok_and(|url| url.is_https());
     let client = SmallClient::far(upload_time(timeout, longest_bytes), is_https, MAX_MANIFEST_BYTES)?;
     let client = client.connecting_within(timeout);

@@ -5,6 +5,9 @@ use std::fmt;
 
 /// The registry that `docker.io` means.
 const DOCKER_HUB: &str = "registry-1.docker.io";
+/// The schemes of names: by TLS, and without it.
+const SCHEME: &str = "oci";
+const PLAIN_SCHEME: &str = "oci+http";
 /// The longest name, bytes, and the longest tag.
 const MAX_NAME_BYTES: usize = 255;
 const MAX_TAG_BYTES: usize = 128;
@@ -12,8 +15,8 @@ const MAX_TAG_BYTES: usize = 128;
 /// Why a text is no name of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ReferenceError {
-    /// It does not begin with `oci://`.
-    #[error("the name of an image in a registry begins with oci://")]
+    /// It begins neither with `oci://` nor with `oci+http://`.
+    #[error("the name of an image in a registry begins with oci://, or oci+http:// for one without TLS")]
     Scheme,
     /// No registry.
     #[error("oci:// is followed by the host of a registry, then '/' and a name")]
@@ -32,6 +35,8 @@ pub enum ReferenceError {
 /// The name of an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OciReference {
+    /// Whether the registry is asked by `http`, wherever it is.
+    pub is_plain: bool,
     /// As it was written: host, and perhaps port.
     pub registry: String,
     /// The repository.
@@ -45,7 +50,8 @@ impl OciReference {
     /// there is neither.
     pub fn parse(text: &str) -> Result<Self, ReferenceError> {
         let (scheme, rest) = text.split_once("://").ok_or(ReferenceError::Scheme)?;
-        if !scheme.eq_ignore_ascii_case("oci") {
+        let is_plain = scheme.eq_ignore_ascii_case(PLAIN_SCHEME);
+        if !is_plain && !scheme.eq_ignore_ascii_case(SCHEME) {
             return Err(ReferenceError::Scheme);
         }
         let (registry, rest) = rest.split_once('/').ok_or(ReferenceError::Registry)?;
@@ -70,7 +76,7 @@ impl OciReference {
         // Images of the hub without an owner are in this folder.
         let folder = if registry == "docker.io" && !name.contains('/') { "library/" } else { "" };
         let (registry, name) = (registry.to_ascii_lowercase(), format!("{folder}{name}"));
-        Ok(OciReference { registry, name, target: digest.unwrap_or(tag).to_string() })
+        Ok(OciReference { is_plain, registry, name, target: digest.unwrap_or(tag).to_string() })
     }
 
     /// Registry and repository, without tag and digest.
@@ -78,18 +84,24 @@ impl OciReference {
         format!("{}/{}", self.registry, self.name)
     }
 
-    /// The URL of the registry, by `http` if it is on this machine.
-    pub(crate) fn server(&self) -> Result<Url, crate::UrlError> {
+    /// The URLs of the registry, in the order in which they are tried: one on this machine may speak either scheme.
+    pub(super) fn servers(&self) -> Result<Vec<Url>, crate::UrlError> {
         let host = if self.registry == "docker.io" { DOCKER_HUB } else { &self.registry };
-        let url = Url::parse(&format!("https://{host}/"))?;
-        if url.is_loopback() { Url::parse(&format!("http://{host}/")) } else { Ok(url) }
+        let of = |scheme: &str| Url::parse(&format!("{scheme}://{host}/"));
+        let (plain, secure) = (of("http")?, of("https")?);
+        Ok(match (self.is_plain, secure.is_loopback()) {
+            (true, _) => vec![plain],
+            (false, true) => vec![plain, secure],
+            (false, false) => vec![secure],
+        })
     }
 }
 
 impl fmt::Display for OciReference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mark = if self.target.contains(':') { '@' } else { ':' };
-        write!(f, "oci://{}/{}{mark}{}", self.registry, self.name, self.target)
+        let scheme = if self.is_plain { PLAIN_SCHEME } else { SCHEME };
+        write!(f, "{scheme}://{}/{}{mark}{}", self.registry, self.name, self.target)
     }
 }
 
@@ -154,11 +166,18 @@ mod tests {
     }
 
     #[test]
-    fn registries_of_this_machine_are_asked_by_http() {
-        let server = |text: &str| OciReference::parse(text).unwrap().server().unwrap().as_str().to_string();
-        assert_eq!(server("oci://localhost:5000/a"), "http://localhost:5000/");
-        assert_eq!(server("oci://127.0.0.1/a"), "http://127.0.0.1/");
-        assert_eq!(server("oci://10.0.0.1:5000/a"), "https://10.0.0.1:5000/");
-        assert_eq!(server("oci://docker.io/a"), "https://registry-1.docker.io/");
+    fn registries_of_this_machine_are_asked_by_both_schemes() {
+        let servers = |text: &str| {
+            let servers = OciReference::parse(text).unwrap().servers().unwrap();
+            servers.iter().map(|url| url.as_str().to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(servers("oci://localhost:5000/a"), ["http://localhost:5000/", "https://localhost:5000/"]);
+        assert_eq!(servers("oci://127.0.0.1/a"), ["http://127.0.0.1/", "https://127.0.0.1/"]);
+        assert_eq!(servers("oci+http://localhost:5000/a"), ["http://localhost:5000/"]);
+        assert_eq!(servers("OCI+HTTP://10.0.0.1:5000/a"), ["http://10.0.0.1:5000/"]);
+        assert_eq!(servers("oci://10.0.0.1:5000/a"), ["https://10.0.0.1:5000/"]);
+        assert_eq!(servers("oci://docker.io/a"), ["https://registry-1.docker.io/"]);
+        let plain = OciReference::parse("oci+http://host/a:1").unwrap();
+        assert_eq!(plain.to_string(), "oci+http://host/a:1");
     }
 }

@@ -2,13 +2,13 @@
 //!
 //! A token is fetched from the server that the challenge names, kept until it expires, and fetched again when the registry
 //! refuses it. The login of the user goes to that server, so it is asked by `https` only, or on this machine if the
-//! registry is there too.
+//! registry is there too. A registry elsewhere that the user names without TLS gets no login, and its server of tokens none.
 
 use super::challenge::Challenge;
 use super::docker_config::Login;
 use super::manifest::{Descriptor, MAX_MANIFEST_BYTES, Manifest};
 use super::reference::{OciReference, is_digest};
-use crate::answer::{AttemptError, CHALLENGE, redirect};
+use crate::answer::{AttemptError, CHALLENGE, follow, redirect};
 use crate::encoding::{digest_name, form};
 use crate::oauth::{Bearer, bearer};
 use crate::renewed::{Expiring, Renewed};
@@ -38,6 +38,8 @@ pub(super) struct Registry {
     reference: OciReference,
     server: Url,
     login: Option<Login>,
+    /// Whether there is a login that is not sent without TLS.
+    is_login_withheld: bool,
     client: SmallClient,
     timeout: Duration,
     challenge: Mutex<Option<Challenge>>,
@@ -49,15 +51,17 @@ impl Registry {
     /// Sends nothing.
     pub(super) fn new(
         reference: &OciReference,
+        server: Url,
         login: Option<&Login>,
         timeout: Duration,
     ) -> Result<Self, RemoteError> {
-        let server = reference.server().map_err(|e| RemoteError::SetUp { what: e.to_string() })?;
+        let sent = login.filter(|_| server.is_private());
         Ok(Registry {
             reference: reference.clone(),
-            client: SmallClient::far(timeout, server.is_https(), MAX_MANIFEST_BYTES)?,
+            client: SmallClient::far(timeout, &server, MAX_MANIFEST_BYTES)?,
             server,
-            login: login.cloned(),
+            login: sent.cloned(),
+            is_login_withheld: login.is_some() && sent.is_none(),
             timeout,
             challenge: Mutex::default(),
             authorization: Renewed::new(),
@@ -118,12 +122,15 @@ impl Registry {
         let registry = &self.reference.registry;
         let what = match &self.login {
             Some(_) => format!(
-                "the registry answers with status {status}; it was asked with the login for '{registry}' of docker's \
-                 configuration"
+                "the registry answers with status {status}; it was asked with the login for '{registry}' of docker or podman"
+            ),
+            None if self.is_login_withheld => format!(
+                "the registry answers with status {status}; the login for '{registry}' is not sent without TLS: name the \
+                 image with oci://"
             ),
             None => format!(
-                "the registry answers with status {status}; there is no login for '{registry}' in docker's configuration: \
-                 log in by 'docker login {registry}'"
+                "the registry answers with status {status}; there is no login for '{registry}' in the files of docker and \
+                 podman: log in by 'docker login {registry}' or 'podman login {registry}'"
             ),
         };
         RemoteError::Denied { status, what }
@@ -139,13 +146,14 @@ impl Registry {
         let refused =
             |what: &str| AttemptError::refused(format!("the server of tokens that it names {what}"));
         let url = Url::parse(realm).map_err(|e| refused(&format!("has no URL: {e}")))?;
-        if !(url.is_https() || url.is_loopback() && self.server.is_loopback()) {
+        let is_without_secrets = !self.server.is_https() && self.login.is_none();
+        if !(url.is_https() || url.is_loopback() && self.server.is_loopback() || is_without_secrets) {
             return Err(refused("is not asked by https://"));
         }
         let default_scope = format!("repository:{}:pull", self.reference.name);
         let mut fields = vec![("scope", scope.unwrap_or(&default_scope))];
         fields.extend(service.map(|service| ("service", service)));
-        let client = SmallClient::far(self.timeout, url.is_https(), MAX_TOKEN_BYTES);
+        let client = SmallClient::far(self.timeout, &url, MAX_TOKEN_BYTES);
         let client = client.map_err(AttemptError::Permanent)?;
         let answer = match &self.login {
             Some(Login::IdentityToken(token)) => {
@@ -249,6 +257,22 @@ impl Registry {
         }
     }
 
+    /// The failure of a request without an answer, with the scheme that was spoken.
+    fn named(&self, failure: AttemptError, url: &Url) -> AttemptError {
+        let name = self.server.as_str().trim_end_matches('/');
+        match failure {
+            AttemptError::Permanent(RemoteError::NotTls) if url.origin() == self.server.origin() => {
+                let OciReference { registry, name: repository, .. } = &self.reference;
+                let what = format!(
+                    "'{name}' does not speak TLS: the name of an image in a registry without it begins with \
+                     oci+http://{registry}/{repository}"
+                );
+                AttemptError::Permanent(RemoteError::Connection { what })
+            }
+            failure => failure.map_connection(|what| format!("'{name}': {what}")),
+        }
+    }
+
     /// Follows redirects. The header `Authorization` is for the registry only.
     fn get_redirected(
         &self,
@@ -262,14 +286,15 @@ impl Registry {
             let own = authorization.clone().filter(|_| is_registry).map(|value| ("authorization", value));
             let accept = ("accept", Secret(ACCEPT.to_string()));
             let headers: Vec<_> = own.into_iter().chain([accept]).collect();
-            let mut answer = self.client.ask(Method::Get, &url, &headers, deadline)?;
+            let asked = self.client.ask(Method::Get, &url, &headers, deadline);
+            let mut answer = asked.map_err(|failure| self.named(failure, &url))?;
             if !is_registry {
                 // Only the registry itself says who gets the login.
                 answer.head.headers.remove(CHALLENGE);
             }
             match (answer.head.status, answer.head.get("location")) {
                 (301 | 302 | 303 | 307 | 308, Some(location)) => {
-                    url = url.join(&location).map_err(|e| redirect(e.to_string()))?;
+                    url = follow(&url, &location, self.server.is_https())?;
                 }
                 _ => return Ok(answer),
             }

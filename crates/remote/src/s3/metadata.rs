@@ -26,12 +26,12 @@ pub(super) struct MetadataClient(SmallClient);
 impl MetadataClient {
     /// A client for a service of the machine or its network.
     pub(super) fn near(timeout: Duration, url: &str) -> Result<Self, RemoteError> {
-        SmallClient::near(timeout, is_https(url), LIMIT).map(MetadataClient)
+        SmallClient::near(timeout, &service(url)?, LIMIT).map(MetadataClient)
     }
 
     /// A client for a service elsewhere, through the proxy of the environment.
     pub(super) fn far(timeout: Duration, url: &str) -> Result<Self, RemoteError> {
-        SmallClient::far(timeout, is_https(url), MAX_CREDENTIALS_BYTES).map(MetadataClient)
+        SmallClient::far(timeout, &service(url)?, MAX_CREDENTIALS_BYTES).map(MetadataClient)
     }
 
     /// Asks the service of a container.
@@ -119,8 +119,8 @@ impl MetadataClient {
     }
 }
 
-fn is_https(url: &str) -> bool {
-    Url::parse(url).is_ok_and(|url| url.is_https())
+fn service(url: &str) -> Result<Url, RemoteError> {
+    Url::parse(url).map_err(|e| RemoteError::SetUp { what: format!("the service of credentials: {e}") })
 }
 
 fn parse(url: &str) -> Result<Url, AttemptError> {

@@ -19,6 +19,7 @@ use crate::answer::AttemptError;
 use crate::object_name::ObjectName;
 use crate::renewed::{Expiring, Renewed};
 use crate::retry::Deadline;
+use crate::time::ServerClock;
 use crate::xml::element;
 use crate::{RemoteError, Url};
 use metadata::MetadataClient;
@@ -33,6 +34,8 @@ pub(crate) struct S3Access {
     region: Mutex<String>,
     keys: Renewed<Option<Keys>>,
     metadata: Option<MetadataClient>,
+    /// The time for signatures.
+    clock: ServerClock,
     /// Whether the instance was asked again after a denial, though it had no keys.
     was_asked_again: AtomicBool,
     /// The URL for the first region.
@@ -60,6 +63,7 @@ impl S3Access {
             settings: settings.clone(),
             keys: Renewed::new(),
             metadata,
+            clock: ServerClock::default(),
             was_asked_again: AtomicBool::new(false),
             server,
         })
@@ -107,7 +111,15 @@ impl S3Access {
             _ if !is_signed => "the request was not signed, because no credentials were found: set \
                 AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
                 .to_string(),
-            (keys, _) => format!("the request was signed with the credentials of {}", keys.describe()),
+            (keys, _) => {
+                let pays = match (code, self.settings.pays_requests) {
+                    (Some("AccessDenied"), false) => {
+                        "; if the bucket lets those who read pay, set AWS_REQUEST_PAYER=requester"
+                    }
+                    _ => "",
+                };
+                format!("the request was signed with the credentials of {}{pays}", keys.describe())
+            }
         };
         RemoteError::refusal(status, code, &advice)
     }
@@ -128,7 +140,8 @@ impl Access for S3Access {
         let url = url.map_err(|e| AttemptError::Permanent(RemoteError::SetUp { what: e.to_string() }))?;
         let (keys, generation) = self.keys.get(deadline, || self.fetch_keys(deadline))?;
         let headers = match &keys {
-            Some(keys) => sigv4::headers(&url, &region, keys, SystemTime::now()),
+            Some(keys) => sigv4::headers(&url, &region, keys, self.settings.pays_requests, self.clock.now()),
+            // Without a signature nobody pays.
             None => Vec::new(),
         };
         Ok(SignedRequest { url, headers, generation, region })
@@ -148,6 +161,12 @@ impl Access for S3Access {
             301 if code.is_some() => Reaction::Fail(elsewhere(
                 "the bucket is in another region, and the store does not say which; set AWS_REGION",
             )),
+            // The signature is for another time than the server's.
+            403 if code == Some("RequestTimeTooSkewed")
+                && refusal.date.is_some_and(|date| self.clock.correct(date)) =>
+            {
+                Reaction::Renew(self.denied(403, code, true))
+            }
             status @ (400 | 401 | 403) => self.access_denied(request, status, code),
             404 => Reaction::Fail(self.denied(404, code, !request.headers.is_empty())),
             _ => Reaction::Default,

@@ -32,6 +32,9 @@ pub struct S3Settings {
     pub region: String,
     /// Whether the bucket is the first part of the path, and not of the host.
     pub is_path_style: bool,
+    /// Whether the user pays for requests, and not the owner of the bucket.
+    #[serde(default)]
+    pub pays_requests: bool,
     /// Where the keys come from.
     pub keys: KeySource,
 }
@@ -168,6 +171,7 @@ impl S3Settings {
             is_path_style: endpoint.is_some() && !is_virtual,
             endpoint: endpoint.as_deref().map(without_default_port),
             region,
+            pays_requests: pays_requests(env)?,
             keys,
         })
     }
@@ -192,6 +196,14 @@ impl S3Settings {
             }
         };
         Url::parse(&text)
+    }
+}
+
+/// Whether the user pays for requests: tools write `requester`, or a flag.
+fn pays_requests(env: Environment<'_>) -> Result<bool, SettingsError> {
+    match env("AWS_REQUEST_PAYER") {
+        Some(who) if who.eq_ignore_ascii_case("requester") => Ok(true),
+        _ => flag(env, "AWS_REQUEST_PAYER").map_err(|_| value("AWS_REQUEST_PAYER", "it is not 'requester'")),
     }
 }
 
@@ -261,7 +273,7 @@ fn of_profile(profile: &Profile) -> Result<Option<Keys>, SettingsError> {
     if let Some(line) = profile.get("credential_process") {
         let mut command = Command::new("sh");
         command.args(["-c", line]);
-        let output = program::run(command, b"", program::TIME_LIMIT);
+        let output = program::run(command, b"", program::TIME_LIMIT).map_err(|e| e.to_string());
         let keys = output.and_then(|output| process_keys(&output, origin));
         return match keys {
             Ok(keys) => Ok(Some(keys)),

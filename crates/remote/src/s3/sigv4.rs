@@ -12,12 +12,21 @@ use std::time::SystemTime;
 /// SHA-256 of nothing: a GET has no body.
 const EMPTY_SHA256: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
-/// The headers of a signed GET of `url`.
-pub(super) fn headers(url: &Url, region: &str, keys: &Keys, now: SystemTime) -> Vec<(&'static str, Secret)> {
+/// The headers of a signed GET of `url`. `pays`: the user pays for it, and not the owner of the bucket.
+pub(super) fn headers(
+    url: &Url,
+    region: &str,
+    keys: &Keys,
+    pays: bool,
+    now: SystemTime,
+) -> Vec<(&'static str, Secret)> {
     let time = time::basic(now);
     let host = url.host_and_port();
     let mut signed =
         vec![("host", host), ("x-amz-content-sha256", EMPTY_SHA256), ("x-amz-date", time.as_str())];
+    if pays {
+        signed.push(("x-amz-request-payer", "requester"));
+    }
     if let Some(Secret(token)) = &keys.token {
         signed.push(("x-amz-security-token", token));
     }
@@ -93,7 +102,7 @@ mod tests {
     fn signatures_are_those_of_botocore() {
         let url = Url::parse("http://127.0.0.1:9000/images/a%20b/app.erofs").unwrap();
         let now = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_369_353_600);
-        let headers = headers(&url, "eu-west-3", &keys(Some("session/token==")), now);
+        let headers = headers(&url, "eu-west-3", &keys(Some("session/token==")), false, now);
         let names: Vec<_> = headers.iter().map(|(name, _)| *name).collect();
         assert_eq!(names, ["x-amz-content-sha256", "x-amz-date", "x-amz-security-token", "authorization"]);
         let signature = headers[3].1.0.rsplit('=').next().unwrap();

@@ -2,7 +2,9 @@
 
 use crate::server::{Fault, Server};
 use crate::{BLOCK, LEN, open, open_with, options, read, server};
-use pagefold_backing::BackingError;
+use pagefold_backing::{BackingError, ByteSource};
+use pagefold_remote::{Options, Spool};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The reads of the tests, from the opening on: 5 requests.
@@ -140,5 +142,37 @@ fn garbage_and_slow_bodies_end_by_the_deadline() {
         let took = start.elapsed();
         assert!(took < limit + Duration::from_secs(1) && took >= limit / 2, "{fault:?}: {took:?}");
         assert!(error.to_string().contains("no answer within 0.6 s"), "{error}");
+    }
+}
+
+/// Servers that know no ranges, in several ways: a caller that reads all of an object gets it whole.
+#[test]
+fn an_object_of_a_server_without_ranges_is_downloaded_whole_where_the_caller_permits_it() {
+    for status in [200, 400, 416, 501] {
+        let server = server();
+        server.fail(move |request| match (status, request.headers.contains_key("range")) {
+            (200, true) => Fault::Whole,
+            (_, true) => Fault::Status(status, None),
+            (_, false) => Fault::None,
+        });
+        let error = open_with(&server, options(5000)).err().unwrap().to_string();
+        assert!(error.contains("'pagefold image copy'"), "{error}");
+        assert_eq!(server.take_log().len(), 1, "a refusal is not repeated");
+        let folder = tempfile::tempdir().unwrap();
+        let spool = Some(Arc::new(Spool::create(folder.path(), |_| {}).unwrap()));
+        let source = open_with(&server, Options { spool, cache_bytes: 0, ..options(5000) }).unwrap();
+        assert!(source.len_bytes() == LEN && source.is_kept());
+        for (from, len) in [(0, LEN), (5, 1), (LEN - 1, 1), (BLOCK - 1, 2)] {
+            read(&source, from, len).unwrap();
+        }
+        let log = server.take_log();
+        assert_eq!(log.len(), 2, "{log:?}");
+        // A download that breaks off is no object.
+        server.fail(move |request| match request.headers.contains_key("range") {
+            true => Fault::Whole,
+            false => Fault::Answer(200, "X: y\r\nContent-Length: 9\r\n".into(), b"12345".to_vec()),
+        });
+        let spool = Some(Arc::new(Spool::create(folder.path(), |_| {}).unwrap()));
+        assert!(open_with(&server, Options { spool, ..options(2000) }).is_err());
     }
 }

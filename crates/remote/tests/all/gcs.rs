@@ -27,7 +27,8 @@ fn open_object(
 
 fn open(server: &Server, credentials: GcsCredentials) -> Result<RemoteSource, RemoteError> {
     let location = ObjectName::parse("gs://images/a b/app.erofs").unwrap();
-    let settings = GcsSettings { endpoint: server.url("").trim_end_matches('/').into(), credentials };
+    let endpoint = server.url("").trim_end_matches('/').to_string();
+    let settings = GcsSettings { endpoint, payer: Some("me".into()), credentials };
     open_object(&location, &settings, &options(5000))
 }
 
@@ -54,6 +55,9 @@ fn store(valid: &Arc<AtomicU64>) -> Server {
         let body = b"<?xml version='1.0' encoding='UTF-8'?><Error><Code>CODE</Code></Error>";
         let body = |code: &str| String::from_utf8(body.to_vec()).unwrap().replace("CODE", code).into_bytes();
         match request.headers.get("authorization") {
+            _ if request.headers.get("x-goog-user-project").is_none_or(|project| project != "me") => {
+                Fault::Answer(400, String::new(), body("UserProjectMissing"))
+            }
             Some(found) if *found == format!("Bearer token-{}", valid.load(Ordering::SeqCst)) => Fault::None,
             Some(_) => Fault::Answer(401, String::new(), body("AuthenticationRequired")),
             None => Fault::Answer(403, String::new(), body("AccessDenied")),
@@ -146,6 +150,7 @@ fn public_objects_need_no_token() {
     });
     read(&open(&server, GcsCredentials::Nothing).unwrap(), 0, LEN).unwrap();
     let settings = GcsSettings {
+        payer: None,
         endpoint: server.url("").trim_end_matches('/').into(),
         credentials: GcsCredentials::Nothing,
     };

@@ -14,6 +14,7 @@ mod gcs;
 #[path = "../support/guest.rs"]
 mod guest;
 mod in_order;
+mod model;
 mod moto;
 mod oci;
 mod outages;

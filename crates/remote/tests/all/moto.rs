@@ -80,7 +80,13 @@ fn moto_accepts_our_signatures_and_no_wrong_ones() {
                 origin: "a test".into(),
             });
             let endpoint = Some(moto.endpoint.clone());
-            let settings = S3Settings { endpoint, region: "eu-west-3".into(), is_path_style: true, keys };
+            let settings = S3Settings {
+                endpoint,
+                region: "eu-west-3".into(),
+                is_path_style: true,
+                pays_requests: false,
+                keys,
+            };
             open_object(&location, &settings, &options(10_000))
         };
         let source = open(secret_key).unwrap();

@@ -454,6 +454,9 @@ fn a_push_sends_what_the_registry_does_not_have_and_the_manifest_last() {
     let shown = store.clone();
     let mut is_broken = true;
     server.fail(move |request| {
+        if request.method == "GET" {
+            return Fault::Status(404, None);
+        }
         let writes = request.method != "HEAD";
         let is_allowed = ["Bearer token-1", "Bearer token-2"];
         let found = request.headers.get("authorization").map(String::as_str).unwrap_or_default();
@@ -500,4 +503,58 @@ fn a_push_sends_what_the_registry_does_not_have_and_the_manifest_last() {
     server.fail(|_| Fault::Status(403, None));
     let error = push(&server, Duration::from_secs(10)).unwrap_err().to_string();
     assert!(error.contains("status 403"), "{error}");
+}
+
+/// Registries limit manifests and tokens, not blobs only.
+#[test]
+fn a_pause_that_a_registry_wants_is_kept_for_manifests_and_tokens() {
+    for path in ["/manifests/", "/token"] {
+        let (server, manifests, _) = registry();
+        let realm = server.url("/token");
+        let answer = move |request: &Request| match request.path.starts_with("/token") {
+            true => token_answer(1, 3600),
+            false => {
+                let challenge = format!("Bearer realm=\"{realm}\"");
+                let refused = unauthorized(request, "Bearer token-1", &challenge);
+                refused.unwrap_or_else(|| manifests.answer(request))
+            }
+        };
+        let limited = |wanted: &str, left: Arc<AtomicU64>, answer: Box<dyn Fn(&Request) -> Fault + Send>| {
+            let wanted = wanted.to_string();
+            server.fail(move |request| {
+                let is_limited = request.path.contains(path)
+                    && left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1)).is_ok();
+                match is_limited {
+                    true => Fault::Answer(429, format!("Retry-After: {wanted}\r\n"), Vec::new()),
+                    false => answer(request),
+                }
+            });
+        };
+        for wanted in ["1", "Thu, 01 Jan 2015 00:00:00 GMT"] {
+            limited(wanted, Arc::new(AtomicU64::new(1)), Box::new(answer.clone()));
+            resolve(&server, ":1").unwrap();
+        }
+        server.take_log();
+        limited("3600", Arc::new(AtomicU64::new(u64::MAX)), Box::new(answer.clone()));
+        let error = refused(resolve(&server, ":1"));
+        assert!(error.contains("3600 s") && error.contains("limits the number of requests"), "{error}");
+        let log = server.take_log();
+        assert_eq!(log.iter().filter(|request| request.path.contains(path)).count(), 1, "{log:?}");
+    }
+}
+
+#[test]
+fn a_source_is_quiet_while_its_server_wants_no_requests() {
+    let (server, manifests, _) = registry();
+    let source = open(&resolve(&server, ":1").unwrap(), 10_000).unwrap();
+    server.take_log();
+    server.fail(|_| Fault::Status(503, Some("3600".into())));
+    for block in [3, 5, 7] {
+        let error = read(&source, block * BLOCK, 1).unwrap_err().to_string();
+        assert!(error.contains("to be left alone") && error.contains("503"), "{error}");
+    }
+    assert_eq!(server.take_log().len(), 1);
+    server.fail(move |request| manifests.answer(request));
+    let source = open(&resolve(&server, ":1").unwrap(), 10_000).unwrap();
+    read(&source, 3 * BLOCK, 1).unwrap();
 }

@@ -1,6 +1,6 @@
 //! Objects in buckets: signatures, keys that expire, regions, and what users read when access is denied.
 
-use crate::s3_store::{StoreKey, credentials, judge, metadata, refusal};
+use crate::s3_store::{StoreKey, credentials, judge, metadata, refusal, seconds_of};
 use crate::server::{Fault, Object, Server};
 use crate::{BLOCK, LEN, contents, options, read, read_at_once};
 use pagefold_backing::{BackingError, ByteSource};
@@ -33,7 +33,13 @@ fn store() -> Server {
 }
 
 fn settings(server: &Server, keys: KeySource) -> S3Settings {
-    S3Settings { endpoint: Some(server.url("")), region: REGION.into(), is_path_style: true, keys }
+    S3Settings {
+        endpoint: Some(server.url("")),
+        region: REGION.into(),
+        is_path_style: true,
+        pays_requests: false,
+        keys,
+    }
 }
 
 fn fixed(key: &StoreKey) -> KeySource {
@@ -430,4 +436,45 @@ fn keys_of_an_instance_that_the_store_denies_are_named_with_its_reason() {
     let (text, asked) = denied("InvalidAccessKeyId");
     assert!(text.contains("403 (InvalidAccessKeyId)"), "{text}");
     assert_eq!(asked, 9, "at first, and for two more requests");
+}
+
+#[test]
+fn a_bucket_whose_readers_pay_is_read_by_those_who_say_so() {
+    let (server, key) = (store(), StoreKey::numbered(0));
+    let known = key.clone();
+    server.fail(move |request| match request.headers.get("x-amz-request-payer").map(String::as_str) {
+        Some("requester") => judge(request, &known, REGION),
+        _ => refusal(403, "AccessDenied"),
+    });
+    let name = ObjectName::parse(OBJECT).unwrap();
+    let open = |pays_requests| {
+        let settings = S3Settings { pays_requests, ..settings(&server, fixed(&key)) };
+        open_object(&name, &settings, &options(5000))
+    };
+    read(&open(true).unwrap(), 0, LEN).unwrap();
+    let error = open(false).err().unwrap().to_string();
+    assert!(error.contains("AWS_REQUEST_PAYER=requester"), "{error}");
+}
+
+/// The store's clock is an hour ahead: its answers say so.
+#[test]
+fn signatures_are_of_the_time_of_the_store() {
+    let server = store();
+    let date = |format: &str| {
+        let mut program = std::process::Command::new("date");
+        let output = program.env("LC_ALL", "C").args(["-u", "-d", "+1 hour", format]).output().unwrap();
+        String::from_utf8(output.stdout).unwrap().trim().to_string()
+    };
+    server.fail(move |request| {
+        let signed = seconds_of(&request.headers["x-amz-date"]);
+        let now: u64 = date("+%s").parse().unwrap();
+        if signed.abs_diff(now) < 60 {
+            return Fault::None;
+        }
+        let Fault::Answer(status, headers, body) = refusal(403, "RequestTimeTooSkewed") else { panic!() };
+        Fault::Answer(status, format!("{headers}Date: {}\r\n", date("+%a, %d %b %Y %T GMT")), body)
+    });
+    let source = open(&server, fixed(&StoreKey::numbered(0)), 5000).unwrap();
+    read(&source, 0, LEN).unwrap();
+    assert_eq!(server.take_log().len(), 3, "one refusal, the beginning, the rest");
 }

@@ -82,14 +82,18 @@ fn verify(request: &Request, key: &StoreKey, region: &str) -> Result<(), (u16, &
     }
 }
 
-/// Whether a time is within a minute: by the program `date`, which is not the code under test.
+/// Whether a time is within a minute.
 fn is_now(time: &str) -> bool {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    now.abs_diff(Duration::from_secs(seconds_of(time))) < Duration::from_secs(60)
+}
+
+/// The time of a signature, seconds since 1970: by the program `date`, which is not the code under test.
+pub fn seconds_of(time: &str) -> u64 {
     let (day, hour) = time.trim_end_matches('Z').split_once('T').unwrap();
     let text = format!("{day} {}:{}:{}", &hour[..2], &hour[2..4], &hour[4..]);
     let date = std::process::Command::new("date").args(["-u", "+%s", "-d", &text]).output().unwrap();
-    let seconds: u64 = String::from_utf8(date.stdout).unwrap().trim().parse().unwrap();
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
-    now.abs_diff(Duration::from_secs(seconds)) < Duration::from_secs(60)
+    String::from_utf8(date.stdout).unwrap().trim().parse().unwrap()
 }
 
 /// The metadata of an instance whose role has this key for so many seconds.

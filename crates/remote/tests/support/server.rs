@@ -37,6 +37,8 @@ pub struct Request {
     pub number: u64,
     pub method: String,
     pub path: String,
+    /// The server that a proxy is asked for: scheme, host and port.
+    pub origin: Option<String>,
     pub headers: HashMap<String, String>,
     /// Bytes that are no text are replaced.
     pub body: String,
@@ -204,7 +206,10 @@ impl Shared {
         let mut line = String::new();
         stream.read_line(&mut line).ok()?;
         let mut words = line.split(' ');
-        let (method, path) = (words.next()?.to_string(), words.next()?.to_string());
+        let (method, target) = (words.next()?.to_string(), words.next()?);
+        let path_start = target.strip_prefix("http://").and_then(|rest| Some(7 + rest.find('/')?));
+        let (origin, path) = target.split_at(path_start.unwrap_or(0));
+        let (origin, path) = (path_start.map(|_| origin.to_string()), path.to_string());
         let mut headers = HashMap::new();
         loop {
             line.clear();
@@ -219,7 +224,7 @@ impl Shared {
         stream.read_exact(&mut body).ok()?;
         let number = self.next_number.fetch_add(1, Ordering::SeqCst);
         let text = String::from_utf8_lossy(&body).into_owned();
-        Some(Request { number, method, path, headers, body: text, body_bytes: body })
+        Some(Request { number, method, path, origin, headers, body: text, body_bytes: body })
     }
 
     /// Answers a request; `None` if the connection ends.

@@ -20,7 +20,7 @@ use pagefold_remote::cache::Key;
 use pagefold_remote::oci::LayerBlob;
 use pagefold_remote::stores::Store;
 use pagefold_remote::whole::NamedObject as _;
-use pagefold_remote::{Options, RemoteSource, Secret, Url};
+use pagefold_remote::{Options, RemoteSource, Secret, Spool, Url};
 use pagefold_sys::forkshared::ForkShared;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -43,6 +43,8 @@ pub struct Slot {
 pub struct Objects {
     config: MediaConfig,
     shares: CacheShares,
+    /// The file for objects of servers that answer no range requests.
+    spool: Option<Arc<Spool>>,
     opener: Mutex<Opener>,
     open: RwLock<BTreeMap<ObjectId, Arc<RemoteSource>>>,
 }
@@ -59,11 +61,17 @@ struct Opener {
 
 impl Objects {
     /// Opens the cache, with the rights of the calling thread. `report` gets a sentence when it begins to fail.
-    pub fn new(config: MediaConfig, shares: CacheShares, report: fn(&str)) -> Result<Self> {
+    pub fn new(
+        config: MediaConfig,
+        shares: CacheShares,
+        spool: Option<Spool>,
+        report: fn(&str),
+    ) -> Result<Self> {
         let stores = Stores::new(&config.remote)?;
         let cache = config.remote.cache.as_ref().map(|cache| OpenedCache::open(cache, report));
         let opener = Opener { stores, cache, of_registry: BTreeMap::new(), forgotten: BTreeSet::new() };
-        Ok(Objects { config, shares, opener: Mutex::new(opener), open: RwLock::default() })
+        let spool = spool.map(Arc::new);
+        Ok(Objects { config, shares, spool, opener: Mutex::new(opener), open: RwLock::default() })
     }
 
     /// Carries out a request of a peer that may be hostile.
@@ -178,6 +186,7 @@ impl Objects {
             authorization: None,
             is_verified: content.is_some(),
             cache: opener.cache.as_ref().and_then(|cache| cache.for_source(content)),
+            spool: self.spool.clone(),
         };
         let source = self.open_url(opener, &location, url, options)?;
         Ok(self.opened(id, source))

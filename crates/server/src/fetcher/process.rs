@@ -6,11 +6,13 @@ use crate::confinement::{self, Kind};
 use crate::mount::shares::{CacheShares, SLOTS};
 use pagefold_control::error::{CliError, Result};
 use pagefold_control::media::MediaConfig;
+use pagefold_remote::Spool;
 use pagefold_sys::forkshared::ForkShared;
 use pagefold_sys::respawn::Started;
 use pagefold_sys::{SysError, detach, fork, malloc, privileges, ready, rundir, signal};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// The fetcher's ends of its connections.
@@ -50,7 +52,9 @@ fn run(ends: Ends, config: MediaConfig, shares: CacheShares, report: fn(&str)) -
     // Programs that users name for logins do anything, and may gain privileges.
     let runs_programs = config.remote.stores.is_some();
     let cache = config.remote.cache.as_ref().map(|cache| cache.folder.clone());
-    let objects = Objects::new(config, shares, report);
+    // It needs the rights of the user, and has no name.
+    let spool = config.remote.takes_whole.then(|| Spool::create(&temporary_folder(), report).ok()).flatten();
+    let objects = Objects::new(config, shares, spool, report);
     match runs_programs {
         true => reduce()?,
         false => drop(confinement::confine(Kind::Fetcher { cache })?),
@@ -62,6 +66,11 @@ fn run(ends: Ends, config: MediaConfig, shares: CacheShares, report: fn(&str)) -
             wire::answer(&ends.control, &Err(Failure::from(e)))
         }
     }
+}
+
+/// The folder for temporary files that may be large.
+fn temporary_folder() -> PathBuf {
+    std::env::var_os("TMPDIR").filter(|folder| !folder.is_empty()).unwrap_or_else(|| "/var/tmp".into()).into()
 }
 
 /// Gives up the rights that fetching does not need.

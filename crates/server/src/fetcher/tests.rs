@@ -111,7 +111,7 @@ fn served(url: String) -> (Fetcher, Vec<UnixStream>, std::thread::JoinHandle<()>
         verity: None,
         remote,
     };
-    let objects = Arc::new(Objects::new(config, shares(), |_| {}).unwrap());
+    let objects = Arc::new(Objects::new(config, shares(), None, |_| {}).unwrap());
     let (mut fetcher, Ends { life, control, slots, memory }) = Fetcher::connected(shares(), TIMEOUT).unwrap();
     // Connections of an attacker, whose slots no reader has.
     let free = fetcher.slots.free.get_mut().unwrap();

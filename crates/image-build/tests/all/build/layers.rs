@@ -4,7 +4,7 @@ use super::{build_at, options};
 use crate::tarball::Tarball;
 use pagefold_image::{Image, Options as ReadOptions};
 use pagefold_image_build::source::{Layers, Scanned, Whiteouts, image, tar};
-use pagefold_image_build::{BuildError, InodeId, Spill, Tree};
+use pagefold_image_build::{BuildError, InodeId, Spill, Tree, XattrFilter};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;

@@ -77,11 +77,18 @@ fn an_emulator_is_asked_by_http_and_gets_no_token() {
     let near = read(&[named, ("STORAGE_EMULATOR_HOST", "localhost:4443")]).unwrap();
     assert_eq!(
         near,
-        GcsSettings { endpoint: "http://localhost:4443".into(), credentials: GcsCredentials::Nothing }
+        GcsSettings {
+            endpoint: "http://localhost:4443".into(),
+            payer: None,
+            credentials: GcsCredentials::Nothing
+        }
     );
     assert_eq!(read(&[("HOME", &home), ("STORAGE_EMULATOR_HOST", "localhost:4443")]).unwrap(), near);
     let far = read(&[named, ("STORAGE_EMULATOR_HOST", "http://gcs:4443/")]).unwrap();
-    assert_eq!(far, GcsSettings { endpoint: "http://gcs:4443".into(), credentials: GcsCredentials::Nothing });
+    assert_eq!(
+        far,
+        GcsSettings { endpoint: "http://gcs:4443".into(), payer: None, credentials: GcsCredentials::Nothing }
+    );
 }
 
 #[test]

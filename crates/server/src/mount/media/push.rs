@@ -24,8 +24,13 @@ pub struct Publication {
 }
 
 /// Publishes an image by a tag, with the login that reading it uses. May run the user's programs. A request without contents
-/// takes up to `timeout`.
-pub fn push(target: &Location, publication: Publication, timeout: Duration) -> Result<Pushed> {
+/// takes up to `timeout`. `note` gets sentences about logins that cannot be had.
+pub fn push(
+    target: &Location,
+    publication: Publication,
+    timeout: Duration,
+    note: impl FnMut(&str),
+) -> Result<Pushed> {
     let name = match target {
         Location::Url(name) if is_in_registry(target) => name,
         _ => {
@@ -36,7 +41,7 @@ pub fn push(target: &Location, publication: Publication, timeout: Duration) -> R
     };
     let Publication { image, tree, list, platform, annotations } = publication;
     let reference = named(target, OciReference::parse(name))?;
-    let settings = read_settings(&[name.as_str()], platform.as_deref())?;
+    let settings = read_settings(&[name.as_str()], platform.as_deref(), note)?;
     let platform = settings.platform.clone().unwrap_or_else(Platform::of_this_machine);
     let login = settings.logins.get(&reference.repository());
     let upload = ImageUpload { image, tree, list, platform, annotations };

@@ -7,6 +7,7 @@ use super::errors::opening;
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::media::{Location, REGISTRY_TREE_SUFFIX, RemoteConfig, Secret};
 use pagefold_image::verity::{Digest, Salt};
+use pagefold_remote::environment::variable;
 use pagefold_remote::oci::{self, OciImage, OciLayers, OciReference, Platform};
 use pagefold_remote::stores::{self, ObjectName, Store, StoreSettings};
 use pagefold_remote::{Options, RemoteError, RemoteSource};
@@ -17,18 +18,19 @@ use std::time::Duration;
 
 /// Reads the settings and credentials that these locations need, as a text for [`RemoteConfig`]; `None` if none is in a
 /// store. May run the user's programs. `wants_archives`: of an index, an image whose layers are archives is chosen, unless the
-/// platform names features.
+/// platform names features. `note` gets sentences about logins that cannot be had.
 pub fn store_settings<'a>(
     locations: impl Iterator<Item = &'a Location>,
     platform: Option<&str>,
     wants_archives: bool,
+    note: impl FnMut(&str),
 ) -> Result<Option<Secret>> {
     let names = locations.filter_map(|location| match location {
         Location::Url(name) => Store::of(name).map(|_| name.as_str()),
         Location::File(_) => None,
     });
     let names: Vec<_> = names.collect();
-    let mut settings = read_settings(&names, platform)?;
+    let mut settings = read_settings(&names, platform, note)?;
     if wants_archives {
         let platform = settings.platform.take().unwrap_or_else(Platform::of_this_machine);
         settings.platform = Some(platform.preferring_archives());
@@ -37,11 +39,16 @@ pub fn store_settings<'a>(
 }
 
 /// Reads the settings and credentials that these names in stores need. May run the user's programs.
-pub(super) fn read_settings(names: &[&str], platform: Option<&str>) -> Result<StoreSettings> {
+pub(super) fn read_settings(
+    names: &[&str],
+    platform: Option<&str>,
+    note: impl FnMut(&str),
+) -> Result<StoreSettings> {
     let platform = platform.map(str::parse::<Platform>).transpose();
     let platform = platform.map_err(|e| CliError::usage(format!("--platform: {e}")))?;
-    let env = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-    let settings = StoreSettings::read(names.iter().copied(), platform, &env);
+    let mut notes = Vec::new();
+    let settings = StoreSettings::read(names.iter().copied(), platform, &variable, &mut notes);
+    notes.iter().map(String::as_str).for_each(note);
     settings.map_err(|e| CliError::new(Exit::Unavailable, e.to_string()))
 }
 
