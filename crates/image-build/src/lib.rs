@@ -29,7 +29,7 @@
 //! | `tree`, `content` | what an image is built from |
 //! | `source` | trees from directories, tar archives and images |
 //! | `owners` | moving the numbers of users and groups |
-//! | `options`, `compression`, `rules`, `preset`, `target` | what the caller chooses |
+//! | `options`, `form`, `compression`, `rules`, `preset`, `target` | what the caller chooses |
 //! | `running_kernel` | the options for the kernel that runs here |
 //! | `memory` | the division of memory |
 //! | `plan` | the order of inodes |
@@ -37,7 +37,7 @@
 //! | `contents`, `compress` | reading and compressing files |
 //! | `duplicates` | finding files with the same contents |
 //! | `chunks` | finding equal parts of files |
-//! | `sparse` | files that consist mostly of holes |
+//! | `sparse`, `chunk_files` | files in chunks: those that consist mostly of holes, and all if that is asked for |
 //! | `table` | records that may be more than memory holds |
 //! | `writer`, `metadata`, `superblock`, `output` | the image |
 //! | `progress` | progress and summary |
@@ -59,6 +59,7 @@
 // Printing panics when it cannot write. Only the binary prints, in one file.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod chunk_files;
 mod chunks;
 mod compress;
 mod compression;
@@ -67,6 +68,7 @@ mod content_hash;
 mod contents;
 mod duplicates;
 mod error;
+mod form;
 mod memory;
 mod metadata;
 mod options;
@@ -90,13 +92,15 @@ mod writer;
 
 use memory::Division;
 
+pub use chunk_files::{CHUNK_BYTES_MAX, ChunkForm};
 pub use compression::{Compression, Method};
 pub use error::{BuildError, Result};
+pub use form::{Form, InodeForm};
 pub use options::{BLOCK_BYTES, CLUSTER_BYTES_MAX, Dedupe, Options};
 pub use output::ImageFile;
 pub use preset::Preset;
 pub use progress::{OnProgress, Phase, Progress, Stored, Summary};
-pub use rules::{Pattern, Rules};
+pub use rules::{Pattern, Rule, Rules};
 pub use running_kernel::RunningKernel;
 pub use sort::{LIST_BYTES_MAX, LIST_PATHS_MAX, Listed, Sort, SortList};
 pub use table::Spill;
@@ -117,7 +121,7 @@ pub fn build(
 ) -> Result<Summary> {
     options.check()?;
     let Division { threads, in_flight_bytes, .. } = Division::of(options)?;
-    let plan = plan::Plan::new(tree, options.build_time)?;
+    let plan = plan::Plan::new(tree, options.build_time, options.form.inodes.loses_times())?;
     file.set_len(0).map_err(|source| BuildError::Write { offset: 0, source })?;
     let output = output::Output::new(file, 1, options.target);
     let writer = writer::Writer::new(tree, &plan, options, output, on_progress)?;

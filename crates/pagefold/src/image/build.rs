@@ -191,7 +191,7 @@ fn change_metadata(scanned: &mut Scanned, args: &BuildArgs) -> Result<()> {
         if args.all_root {
             (metadata.uid, metadata.gid) = (0, 0);
         }
-        if let Err(id) = metadata.shift_owners(args.uid_offset) {
+        if let Err(id) = metadata.shift_owners(args.uid_offset, args.uid_offset) {
             too_large = Some(id);
         }
         if let Some(seconds) = args.mtime {
