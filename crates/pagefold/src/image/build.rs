@@ -3,6 +3,7 @@
 use super::build_args::{BuildArgs, options, patterns};
 use super::build_source::{SourceReader, failure, source_failure};
 use super::build_summary::{self, Built};
+use super::further::Owners;
 use super::open::reading_share;
 use super::target::Target as OutFile;
 use crate::cli::output;
@@ -18,7 +19,6 @@ use pagefold_image_build::{
 use pagefold_page::size::Human;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::sync::Arc;
 
 /// Memory for reading the superblock of the image that was built.
@@ -34,7 +34,10 @@ pub fn run(args: &BuildArgs) -> Result<()> {
     pagefold_sys::beneath::raise_open_file_limit();
     let exclude = patterns(args)?;
     // The file stands first: it blocks signals, which threads would receive, and may be refused.
-    let out = OutFile::open_image(&args.out)?;
+    let out = match args.further.in_place {
+        true => OutFile::open_in_place(&args.out)?,
+        false => OutFile::open_image(&args.out)?,
+    };
     out.write_in_child(|out| build_in(args, exclude, &options, running, out))
 }
 
@@ -48,11 +51,10 @@ fn build_in(
 ) -> Result<()> {
     let excluded = exclude.clone();
     // If OUT is a link, the image is made beside its target.
-    let directory = out.path().parent().unwrap_or(Path::new("."));
-    let spill = options.spill(directory).map_err(failure)?;
+    let spill = options.spill(&out.temporary_folder()).map_err(failure)?;
     let (mut scanned, whole) = SourceReader { args, exclude, out, spill: &spill }.scan()?;
     change_metadata(&mut scanned, args)?;
-    for pattern in excluded.iter().filter(|pattern| !pattern.has_matched()) {
+    for pattern in excluded.iter().take(args.exclude.len()).filter(|pattern| !pattern.has_matched()) {
         output::note(&format!("--exclude '{}' matched nothing", pattern.text()));
     }
     let summary = build_image(&mut scanned, options, out, args)?;
@@ -65,9 +67,12 @@ fn build_in(
         return Err(out.interrupted());
     }
     let read_options = ReadOptions { memory_bytes: READ_BYTES, ..ReadOptions::default() };
-    let needs = open_built(out, read_options).ok().map(|image| image.superblock().required_kernel());
+    let built = Some(out).filter(|_| args.further.offset_bytes == 0);
+    let needs = built.and_then(|out| open_built(out, read_options).ok());
+    let needs = needs.map(|image| image.superblock().required_kernel());
     out.complete()?;
-    for pattern in options.rules.patterns().filter(|pattern| !pattern.has_matched()) {
+    let rules = options.rules.patterns().take(args.rules.len());
+    for pattern in rules.filter(|pattern| !pattern.has_matched()) {
         output::note(&format!("--rule '{}' decided for no file", pattern.text()));
     }
     let built = Built {
@@ -94,7 +99,8 @@ fn build_in(
 fn build_image(scanned: &mut Scanned, options: &Options, out: &OutFile, args: &BuildArgs) -> Result<Summary> {
     loop {
         let mut bar = Bar::new(!args.json);
-        let built = build(&scanned.tree, options, out.file(), &mut |progress| {
+        let region = out.region(args.further.offset_bytes);
+        let built = build(&scanned.tree, options, &region, &mut |progress| {
             bar.show_build(&progress);
             out.go_on()
         });
@@ -183,15 +189,15 @@ fn open_built(out: &OutFile, options: ReadOptions) -> std::result::Result<Image,
 
 /// Applies the options that replace owners and times.
 fn change_metadata(scanned: &mut Scanned, args: &BuildArgs) -> Result<()> {
-    if !args.all_root && args.uid_offset == 0 && args.mtime.is_none() {
+    let owners = args.owners();
+    if owners == Owners::default() && args.mtime.is_none() {
         return Ok(());
     }
     let mut too_large = None;
     let changed = scanned.tree.change_metadata(|metadata| {
-        if args.all_root {
-            (metadata.uid, metadata.gid) = (0, 0);
-        }
-        if let Err(id) = metadata.shift_owners(args.uid_offset, args.uid_offset) {
+        metadata.uid = owners.uid.unwrap_or(metadata.uid);
+        metadata.gid = owners.gid.unwrap_or(metadata.gid);
+        if let Err(id) = metadata.shift_owners(owners.uid_offset, owners.gid_offset) {
             too_large = Some(id);
         }
         if let Some(seconds) = args.mtime {

@@ -207,7 +207,7 @@ impl Read for Interruptible<'_> {
 /// Copies a stream to a file beside the output, decompressed. The result has to be an archive.
 fn spooled(args: &BuildArgs, out: &OutFile, input: impl Read, shown: &Path) -> Result<File> {
     // If OUT is a link, its target's folder has space for an image.
-    let directory = out.path().parent().unwrap_or(Path::new("."));
+    let directory = &out.temporary_folder();
     let file = spool::unnamed_file(directory).map_err(failure)?;
     confine(Kind::Printing)?;
     let memory_bytes = args.memory_bytes()?;
@@ -215,8 +215,7 @@ fn spooled(args: &BuildArgs, out: &OutFile, input: impl Read, shown: &Path) -> R
     let file = file.map_err(|e| match e {
         _ if out.is_interrupted() => out.interrupted(),
         BuildError::Spool { source } => {
-            let shown = if directory == Path::new("") { Path::new(".") } else { directory };
-            CliError::io(format!("writing a temporary file in '{}'", shown.display()), &source)
+            CliError::io(format!("writing a temporary file in '{}'", directory.display()), &source)
         }
         e => failure(e),
     })?;

@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `mount`, `unmount`, `restart`, `mounts`, `stats` | the commands on mounted images, each with its arguments |
 //! | `build`, `build_args`, `build_source`, `build_summary` | the command that makes images, its arguments, what it makes them from, its summary |
+//! | `further` | what only `mkfs.erofs` can choose for `build` |
 //! | `ls`, `cat`, `show`, `extract`, `tar`, `check` | the commands on images, each with its arguments |
 //! | `extract_total` | the total of the progress of `extract` |
 //! | `copy` | the command that copies an image from a server |
@@ -13,6 +14,7 @@
 //! | `kernel`, `tamper` | `mount --kernel`, and its check that only root can change the image |
 //! | `find` | finding a mounted image by its directory or path |
 //! | `overview`, `usage`, `file` | the output of `show`: on an image, on the uses of its bytes, on a file in it |
+//! | `region` | the part of a file or device that `build` writes |
 //! | `target` | the file that `build` and `tar -o` write |
 //! | `worker` | the confined process in which commands that write decode |
 //! | `findings` | the output of defects in an image |
@@ -41,6 +43,7 @@ mod fakeroot;
 mod file;
 mod find;
 mod findings;
+mod further;
 mod kernel;
 mod limit;
 mod ls;
@@ -49,6 +52,7 @@ mod mounts;
 mod names;
 mod open;
 mod overview;
+mod region;
 mod restart;
 mod show;
 mod stats;
