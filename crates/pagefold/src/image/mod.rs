@@ -28,30 +28,30 @@
 //! Names and contents come from untrusted images, so names are escaped on terminals, and output that may be long is
 //! written in parts, not built in memory.
 
-mod build;
-mod build_args;
+pub mod build;
+pub mod build_args;
 mod build_source;
 mod build_summary;
 mod cache;
-mod cat;
-mod check;
+pub mod cat;
+pub mod check;
 mod copy;
 mod digest;
-mod extract;
+pub mod extract;
 mod extract_total;
-mod fakeroot;
+pub mod fakeroot;
 mod file;
 mod find;
 mod findings;
 mod further;
 mod kernel;
 mod limit;
-mod ls;
+pub mod ls;
 mod mount;
 mod mounts;
-mod names;
-mod open;
-mod overview;
+pub mod names;
+pub mod open;
+pub mod overview;
 mod region;
 mod restart;
 mod show;

@@ -52,6 +52,7 @@ mod image_tools;
 mod images;
 mod json;
 mod keeper;
+mod mkfs_erofs;
 mod odd_paths;
 mod output;
 #[path = "../support/mod.rs"]
