@@ -72,6 +72,18 @@ impl Compression {
         Compression { level: self.level.min(self.method.row().light), ..self }
     }
 
+    /// How far back the compression may refer in an image with clusters of up to `cluster_bytes`, bytes: a decoder needs as
+    /// much memory. `None` for LZ4, whose window is a separate option.
+    pub fn window_bytes(self, cluster_bytes: u32) -> Option<u32> {
+        match self.method {
+            Method::Lz4 | Method::Lz4Hc => None,
+            // Eight clusters, at most 1 MiB, which is the format's limit.
+            Method::Zstd => Some((8 * cluster_bytes).next_power_of_two().min(1 << 20)),
+            Method::Deflate => Some(32 << 10),
+            Method::Lzma => Some((4 * cluster_bytes).clamp(32 << 10, 8 << 20)),
+        }
+    }
+
     /// Parses `zstd` or `zstd:12`; `none` stores files plain. The error says what is possible.
     pub fn parse(text: &str) -> Result<Option<Self>, String> {
         if text == "none" {

@@ -103,7 +103,7 @@ mod tests {
         for (name, len) in [("a", 5000), ("b", 5000), ("c", 6000), ("d", 100), ("e", 100)] {
             tree.add_bytes(name.as_bytes(), vec![1; len]).unwrap();
         }
-        let plan = Plan::new(&tree, None).unwrap();
+        let plan = Plan::new(&tree, None, false).unwrap();
         let options = Options::for_target(Target::new(6, 12));
         let hashed = |options: &Options, compression| {
             let duplicates = Duplicates::new(&tree, &plan, options).unwrap();

@@ -31,7 +31,7 @@
 //! | `xattrs` | which extended attributes stay, and which are added |
 //! | `owners` | moving the numbers of users and groups |
 //! | `base64` | values of attributes as text |
-//! | `options`, `compression`, `rules`, `preset`, `target` | what the caller chooses |
+//! | `options`, `form`, `compression`, `rules`, `preset`, `target` | what the caller chooses |
 //! | `running_kernel` | the options for the kernel that runs here |
 //! | `memory` | the division of memory |
 //! | `plan` | the order of inodes |
@@ -39,7 +39,7 @@
 //! | `contents`, `compress` | reading and compressing files |
 //! | `duplicates` | finding files with the same contents |
 //! | `chunks` | finding equal parts of files |
-//! | `sparse` | files that consist mostly of holes |
+//! | `sparse`, `chunk_files` | files in chunks: those that consist mostly of holes, and all if that is asked for |
 //! | `table` | records that may be more than memory holds |
 //! | `writer`, `metadata`, `superblock`, `output` | the image |
 //! | `progress` | progress and summary |
@@ -62,6 +62,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod base64;
+mod chunk_files;
 mod chunks;
 mod compress;
 mod compression;
@@ -70,6 +71,7 @@ mod content_hash;
 mod contents;
 mod duplicates;
 mod error;
+mod form;
 mod memory;
 mod metadata;
 mod options;
@@ -94,13 +96,15 @@ mod xattrs;
 
 use memory::Division;
 
+pub use chunk_files::{CHUNK_BYTES_MAX, ChunkForm};
 pub use compression::{Compression, Method};
 pub use error::{BuildError, Result};
+pub use form::{Form, InodeForm};
 pub use options::{BLOCK_BYTES, CLUSTER_BYTES_MAX, Dedupe, Options};
 pub use output::ImageFile;
 pub use preset::Preset;
 pub use progress::{OnProgress, Phase, Progress, Stored, Summary};
-pub use rules::{Pattern, Rules};
+pub use rules::{Pattern, Rule, Rules};
 pub use running_kernel::RunningKernel;
 pub use sort::{LIST_BYTES_MAX, LIST_PATHS_MAX, Listed, Sort, SortList};
 pub use table::Spill;
@@ -122,7 +126,7 @@ pub fn build(
 ) -> Result<Summary> {
     options.check()?;
     let Division { threads, in_flight_bytes, .. } = Division::of(options)?;
-    let plan = plan::Plan::new(tree, options.build_time)?;
+    let plan = plan::Plan::new(tree, options.build_time, options.form.inodes.loses_times())?;
     file.set_len(0).map_err(|source| BuildError::Write { offset: 0, source })?;
     let output = output::Output::new(file, 1, options.target);
     let writer = writer::Writer::new(tree, &plan, options, output, on_progress)?;

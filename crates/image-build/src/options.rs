@@ -1,6 +1,8 @@
 //! The caller's choices.
 
+use super::chunk_files::{CHUNK_BYTES_MAX, ChunkForm};
 use super::compression::{Compression, Method};
+use super::form::Form;
 use super::rules::Rules;
 use super::sort::Sort;
 use super::target::Target;
@@ -82,6 +84,8 @@ pub struct Options {
     pub build_time: Option<i64>,
     /// The volume's name, up to 15 bytes.
     pub volume_name: Vec<u8>,
+    /// The form in which all of that is stored.
+    pub form: Form,
     /// Whether contents are hashed while they are read, so that the image can be verified.
     pub digests: bool,
     /// First block of contents, for tests of images whose addresses need 48 bits. The blocks before it are a hole.
@@ -117,6 +121,7 @@ impl Options {
             memory_bytes: None,
             build_time: None,
             volume_name: Vec::new(),
+            form: Form::default(),
             digests: false,
             first_data_block: 0,
             metadata_inodes_min: METADATA_INODES_MIN,
@@ -192,6 +197,25 @@ impl Options {
         if self.compress_metadata && !target.has_metabox() {
             let first = features::first_kernel(incompat::METABOX);
             return refuse(format!("Linux {target} has no compressed metadata; it came with {first}"));
+        }
+        if let Some(ChunkForm { bytes, .. }) = self.form.chunks {
+            if !bytes.is_power_of_two() || !(BLOCK_BYTES..=CHUNK_BYTES_MAX).contains(&bytes) {
+                return refuse(format!(
+                    "chunks of {bytes} bytes: choose a power of two, 4096 to {CHUNK_BYTES_MAX}"
+                ));
+            }
+            if !target.has(incompat::CHUNKED_FILE) {
+                return refuse(format!("Linux {target} has no files in chunks; they came with 5.15"));
+            }
+            if !self.compressions().is_empty() {
+                return refuse("files in chunks are not compressed; choose one of the two".into());
+            }
+        }
+        let is_invalid = |bytes: &u32| *bytes == 0 || !bytes.is_multiple_of(BLOCK_BYTES) || *bytes > cluster;
+        if let Some(bytes) = self.rules.clusters().find(is_invalid) {
+            return refuse(format!(
+                "a rule has clusters of {bytes} bytes: choose a multiple of 4K, up to {cluster}"
+            ));
         }
         for compression in self.compressions() {
             let algorithm = compression.method.algorithm();

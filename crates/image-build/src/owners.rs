@@ -15,22 +15,24 @@ const CAPABILITY_VERSION: u8 = 3;
 const CAPABILITY_USER: usize = 20;
 
 impl Metadata {
-    /// Adds `offset` to all numbers of users and groups. The error is a number that would become too large.
-    pub fn shift_owners(&mut self, offset: u32) -> Result<(), u32> {
-        self.uid = shifted(self.uid, offset)?;
-        self.gid = shifted(self.gid, offset)?;
+    /// Adds `users` to all numbers of users, and `groups` to those of groups. The error is a number that would become too
+    /// large.
+    pub fn shift_owners(&mut self, users: u32, groups: u32) -> Result<(), u32> {
+        self.uid = shifted(self.uid, users)?;
+        self.gid = shifted(self.gid, groups)?;
         for (name, value) in &mut self.xattrs {
             match &**name {
                 acl::ACCESS | acl::DEFAULT => {
                     let Ok(mut entries) = acl::parse(value) else { continue };
                     for entry in entries.iter_mut().filter(|entry| entry.tag.has_id()) {
+                        let offset = if entry.tag == acl::Tag::User { users } else { groups };
                         entry.id = shifted(entry.id, offset)?;
                     }
                     *value = acl::encode(&entries).into();
                 }
                 CAPABILITY if value.len() == CAPABILITY_BYTES && value[3] == CAPABILITY_VERSION => {
                     if let Some(user) = value[CAPABILITY_USER..].first_chunk_mut() {
-                        *user = shifted(u32::from_le_bytes(*user), offset)?.to_le_bytes();
+                        *user = shifted(u32::from_le_bytes(*user), users)?.to_le_bytes();
                     }
                 }
                 _ => {}
@@ -84,11 +86,11 @@ mod tests {
     #[test]
     fn all_numbers_of_users_and_groups_move() {
         let mut moved = metadata([0, 5], [[1000, 50], [7, 8]], 1000);
-        moved.shift_owners(100_000).unwrap();
+        moved.shift_owners(100_000, 100_000).unwrap();
         let wanted = metadata([100_000, 100_005], [[101_000, 100_050], [100_007, 100_008]], 101_000);
         assert_eq!(moved, wanted);
         let mut same = wanted.clone();
-        same.shift_owners(0).unwrap();
+        same.shift_owners(0, 0).unwrap();
         assert_eq!(same, wanted);
     }
 
@@ -99,8 +101,8 @@ mod tests {
             let number = |n| if n == at { large } else { 1 };
             let lists = [[number(2), number(3)], [number(4), number(5)]];
             let before = metadata([number(0), number(1)], lists, number(6));
-            assert_eq!(before.clone().shift_owners(10), Err(large), "{at}");
-            assert_eq!(before.clone().shift_owners(9), Ok(()), "{at}");
+            assert_eq!(before.clone().shift_owners(10, 10), Err(large), "{at}");
+            assert_eq!(before.clone().shift_owners(9, 9), Ok(()), "{at}");
         }
     }
 
@@ -115,7 +117,7 @@ mod tests {
         for (name, value) in values {
             let xattrs = vec![(name.into(), value)];
             let mut metadata = Metadata { xattrs: xattrs.clone(), ..Metadata::default() };
-            metadata.shift_owners(10).unwrap();
+            metadata.shift_owners(10, 10).unwrap();
             assert_eq!(metadata.xattrs, xattrs);
         }
     }

@@ -46,7 +46,13 @@ impl Planned {
 
     /// The compression that a rule has for it.
     pub fn rule(&self, tree: &Tree, rules: &Rules) -> Option<Option<Compression>> {
-        if rules.is_empty() { None } else { rules.find(&self.path(tree)) }
+        if rules.is_empty() { None } else { rules.find(&self.path(tree)).map(|rule| rule.compression) }
+    }
+
+    /// The largest cluster that a rule has for it, bytes.
+    pub fn rule_cluster(&self, tree: &Tree, rules: &Rules) -> Option<u32> {
+        rules.clusters().next()?;
+        rules.find(&self.path(tree))?.cluster_bytes
     }
 }
 
@@ -60,8 +66,8 @@ struct Time {
 
 impl Plan {
     /// Plans a tree. The files of a directory come before those in its directories. The time of creation is
-    /// `build_time`, or else the newest time of the tree.
-    pub fn new(tree: &Tree, build_time: Option<i64>) -> Result<Self> {
+    /// `build_time`, or else the newest time of the tree; and if compact inodes lose their times, they get this one.
+    pub fn new(tree: &Tree, build_time: Option<i64>, loses_times: bool) -> Result<Self> {
         let spill = tree.spill();
         let mut plan = Plan {
             directories: Table::new(spill),
@@ -85,6 +91,9 @@ impl Plan {
             }
         }
         plan.find_times(tree, build_time, spill)?;
+        if loses_times {
+            plan.epoch = Timestamp { seconds: plan.build_time, nanoseconds: 0 };
+        }
         Ok(plan)
     }
 
@@ -172,7 +181,7 @@ mod tests {
         tree.add_bytes(b"a/x/deep", *b"2").unwrap();
         let lost = tree.add(InodeId::ROOT, b"lost", Metadata::default(), Body::Fifo).unwrap();
         tree.remove(InodeId::ROOT, b"lost");
-        let plan = Plan::new(&tree, None).unwrap();
+        let plan = Plan::new(&tree, None, false).unwrap();
         let paths = |of: &Table<Planned>| {
             of.iter().map(|p| String::from_utf8_lossy(&p.path(&tree)).into_owned()).collect::<Vec<_>>()
         };
@@ -188,7 +197,7 @@ mod tests {
         let mut results = Vec::new();
         for _ in 0..=DEPTH_MAX {
             at = tree.add(at, b"d", Metadata::default(), Body::Directory).unwrap();
-            results.push(Plan::new(&tree, None).err());
+            results.push(Plan::new(&tree, None, false).err());
         }
         assert!(results[..DEPTH_MAX].iter().all(Option::is_none));
         let refused = results[DEPTH_MAX].take().unwrap().to_string();
@@ -203,7 +212,7 @@ mod tests {
             tree.add(InodeId::ROOT, name, at(seconds), Body::Fifo).unwrap();
         }
         let times = |build_time| {
-            let plan = Plan::new(&tree, build_time).unwrap();
+            let plan = Plan::new(&tree, build_time, false).unwrap();
             (plan.build_time, plan.epoch.seconds)
         };
         // The most frequent time is more than 2^32 seconds before the newest.

@@ -3,9 +3,10 @@
 //! Patterns are those of shells (crate `fast-glob`). A pattern without a slash is compared with the last name of a path,
 //! as in `*.so`; one with a slash with the path from the root, as in `usr/lib/**`. `*` does not cross a slash. A slash or
 //! `./` at the beginning stands for the root, and a slash at the end has no meaning: a pattern matches directories and
-//! files alike.
+//! files alike. Those of mkfs.erofs are extended regular expressions, which match anywhere in the path from the root.
 
 use super::compression::Compression;
+use pagefold_sys::regex::Regex;
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,11 +15,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[derive(Debug, Clone)]
 pub struct Pattern {
     text: Arc<str>,
-    /// The pattern that paths are compared with, without the slashes and dots around it.
-    glob: Arc<str>,
-    of_names: bool,
+    syntax: Syntax,
     /// Whether it has matched a path. Clones share it.
     has_matched: Arc<AtomicBool>,
+}
+
+/// The text that paths are compared with.
+#[derive(Debug, Clone)]
+enum Syntax {
+    /// A pattern of a shell, without the slashes and dots around it.
+    Glob {
+        glob: Arc<str>,
+        of_names: bool,
+    },
+    Regex(Arc<Regex>),
 }
 
 impl Pattern {
@@ -31,7 +41,27 @@ impl Pattern {
         let glob = if path.starts_with('!') { Cow::from(format!("\\{path}")) } else { Cow::from(path) };
         fast_glob::validate(&*glob).map_err(|e| format!("the pattern '{text}' is invalid: {e}"))?;
         let (of_names, has_matched) = (rooted.is_none() && !path.contains('/'), Arc::default());
-        Ok(Pattern { text: text.into(), glob: glob.into(), of_names, has_matched })
+        let syntax = Syntax::Glob { glob: glob.into(), of_names };
+        Ok(Pattern { text: text.into(), syntax, has_matched })
+    }
+
+    /// Makes the pattern of one path, which may begin with a slash, and of nothing else.
+    pub fn of_path(path: &str) -> Result<Self, String> {
+        let mut rooted = String::from("/");
+        for c in path.trim_start_matches('/').chars() {
+            if "\\*?[]{}!^,".contains(c) {
+                rooted.push('\\');
+            }
+            rooted.push(c);
+        }
+        Ok(Pattern { text: path.into(), ..Self::parse(&rooted)? })
+    }
+
+    /// Parses an extended regular expression of POSIX, which matches a path, without a slash at its beginning, if it matches
+    /// a part of it.
+    pub fn regex(text: &str) -> Result<Self, String> {
+        let regex = Regex::new(text).map_err(|e| format!("the expression '{text}' is invalid: {e}"))?;
+        Ok(Pattern { text: text.into(), syntax: Syntax::Regex(Arc::new(regex)), has_matched: Arc::default() })
     }
 
     /// The pattern as it was parsed.
@@ -47,8 +77,11 @@ impl Pattern {
     /// Whether the pattern matches a path, which has no slash at its beginning.
     pub fn matches(&self, path: &[u8]) -> bool {
         let name_start = path.iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
-        let compared = if self.of_names { &path[name_start..] } else { path };
-        let matches = fast_glob::glob_match(&*self.glob, compared);
+        let matches = match &self.syntax {
+            Syntax::Glob { glob, of_names: true } => fast_glob::glob_match(&**glob, &path[name_start..]),
+            Syntax::Glob { glob, of_names: false } => fast_glob::glob_match(&**glob, path),
+            Syntax::Regex(regex) => regex.matches(path),
+        };
         if matches {
             self.has_matched.store(true, Ordering::Relaxed);
         }
@@ -70,9 +103,20 @@ impl Pattern {
     }
 }
 
+/// How files that match a pattern are compressed.
+#[derive(Debug, Clone)]
+pub struct Rule {
+    /// The files.
+    pub pattern: Pattern,
+    /// Their compression; `None`: they are stored plain.
+    pub compression: Option<Compression>,
+    /// Their largest cluster, bytes, if it is smaller than that of the options: a multiple of the block.
+    pub cluster_bytes: Option<u32>,
+}
+
 /// Rules in the order in which they are tried.
 #[derive(Debug, Clone, Default)]
-pub struct Rules(Vec<(Pattern, Option<Compression>)>);
+pub struct Rules(Vec<Rule>);
 
 impl Rules {
     /// Parses `PATTERN=COMPRESSION`, as in `*.so=zstd:12`, and adds it after the others.
@@ -80,8 +124,14 @@ impl Rules {
         let Some((pattern, compression)) = text.rsplit_once('=') else {
             return Err(format!("'{text}' is no rule; a rule is PATTERN=COMPRESSION, as in '*.so=zstd:12'"));
         };
-        self.0.push((Pattern::parse(pattern)?, Compression::parse(compression)?));
+        let (pattern, compression) = (Pattern::parse(pattern)?, Compression::parse(compression)?);
+        self.add(Rule { pattern, compression, cluster_bytes: None });
         Ok(())
+    }
+
+    /// Adds a rule after the others.
+    pub fn add(&mut self, rule: Rule) {
+        self.0.push(rule);
     }
 
     /// Whether there is no rule.
@@ -89,20 +139,24 @@ impl Rules {
         self.0.is_empty()
     }
 
-    /// The compression for a path: that of the first rule that matches, if there is one.
-    pub fn find(&self, path: &[u8]) -> Option<Option<Compression>> {
-        let rule = self.0.iter().find(|(pattern, _)| pattern.matches(path));
-        rule.map(|(_, compression)| *compression)
+    /// The rule for a path: the first that matches, if there is one.
+    pub fn find(&self, path: &[u8]) -> Option<&Rule> {
+        self.0.iter().find(|rule| rule.pattern.matches(path))
+    }
+
+    /// The largest clusters of the rules that have their own, bytes.
+    pub fn clusters(&self) -> impl Iterator<Item = u32> {
+        self.0.iter().filter_map(|rule| rule.cluster_bytes)
     }
 
     /// The patterns of the rules.
     pub fn patterns(&self) -> impl Iterator<Item = &Pattern> {
-        self.0.iter().map(|(pattern, _)| pattern)
+        self.0.iter().map(|rule| &rule.pattern)
     }
 
     /// The compressions of all rules.
     pub fn compressions(&self) -> impl Iterator<Item = Compression> {
-        self.0.iter().filter_map(|(_, compression)| *compression)
+        self.0.iter().filter_map(|rule| rule.compression)
     }
 }
 
@@ -116,12 +170,13 @@ mod tests {
         for rule in ["*.so=zstd:12", "/usr/lib/**=lzma", "*.jpg=none"] {
             rules.push(rule).unwrap();
         }
-        let chosen = |path: &str| rules.find(path.as_bytes()).flatten().map(|c| c.to_string());
+        let chosen =
+            |path: &str| rules.find(path.as_bytes()).and_then(|rule| rule.compression).map(|c| c.to_string());
         assert_eq!(chosen("usr/lib/a.so").as_deref(), Some("zstd:12"));
         assert_eq!(chosen("usr/lib/x/a").as_deref(), Some("lzma:6"));
         assert_eq!(chosen("lib/a"), None);
-        assert_eq!(rules.find(b"a.jpg"), Some(None));
-        assert_eq!(rules.find(b"a"), None);
+        assert!(rules.find(b"a.jpg").is_some_and(|rule| rule.compression.is_none()));
+        assert!(rules.find(b"a").is_none());
         for wrong in ["*.so", "[=lz4", "*=gzip"] {
             assert!(rules.push(wrong).is_err(), "{wrong}");
         }
@@ -171,6 +226,24 @@ mod tests {
         for invalid in ["[", "a{b", "a\\"] {
             assert!(Pattern::parse(invalid).is_err(), "{invalid}");
         }
+    }
+
+    #[test]
+    fn a_path_matches_itself_and_nothing_else() {
+        for path in ["a/b", "/a/b", "[a]*", "!x", "{a,b}", "a\\b?"] {
+            let pattern = Pattern::of_path(path).unwrap();
+            let path = path.trim_start_matches('/');
+            assert!(pattern.matches(path.as_bytes()), "{path}");
+            assert!(!pattern.matches(format!("x/{path}").as_bytes()), "{path}");
+        }
+        assert!(!Pattern::of_path("a*").unwrap().matches(b"ab"));
+    }
+
+    #[test]
+    fn an_expression_matches_a_part_of_a_path() {
+        let pattern = Pattern::regex("lib/.*[.]so$").unwrap();
+        assert!(pattern.matches(b"usr/lib/x.so") && !pattern.matches(b"usr/lib/x.so.1"));
+        assert!(Pattern::regex("(").is_err());
     }
 
     #[test]

@@ -176,7 +176,7 @@ mod tests {
 
     fn sorted(sort: &Sort, small: bool) -> Vec<String> {
         let tree = tree();
-        let mut files = Plan::new(&tree, None).unwrap().others;
+        let mut files = Plan::new(&tree, None, false).unwrap().others;
         let order = Order::new(&tree, sort).unwrap();
         match small {
             true => order.sort_small(&tree, &mut files).unwrap(),

@@ -67,7 +67,7 @@ pub fn write(
     }
     writer.report(len_bytes - data_len(data, chunk, len_bytes))?;
     writer.add_digest(planned, hash.map(|hash| hash.finish()))?;
-    let (further_format, entries, entry_bytes) = encode(&blocks);
+    let (further_format, entries, entry_bytes) = encode(&blocks, false);
     let format = chunk_bits as u16 | further_format;
     writer.put_chunks(planned, format, (&entries, entry_bytes), stored_bytes)
 }
@@ -107,20 +107,20 @@ fn write_chunk(
 }
 
 /// Encodes the entries of chunks with these first blocks. Returns the bits of the chunk format that say which entries
-/// these are, the entries, and the bytes of one: entries of 8 bytes have addresses of 48 bits.
-fn encode(blocks: &[u64]) -> (u16, Vec<u8>, usize) {
-    let is_wide = |block: &u64| *block != HOLE_WIDE && *block >= ADDRESS_WIDE;
-    if !blocks.iter().any(is_wide) {
+/// these are, the entries, and the bytes of one. Entries have 8 bytes if they are `indexed`, or have addresses of 48 bits.
+pub fn encode(blocks: &[u64], indexed: bool) -> (u16, Vec<u8>, usize) {
+    let is_wide = blocks.iter().any(|block| *block != HOLE_WIDE && *block >= ADDRESS_WIDE);
+    if !is_wide && !indexed {
         // The low bits of a hole are those of a hole of 32 bits.
         let entries = blocks.iter().flat_map(|block| (*block as u32).to_le_bytes()).collect();
         return (0, entries, BLOCK_ENTRY_LEN);
     }
     let entry = |block: &u64| {
-        let (high, low) = ((*block >> 32) as u16, *block as u32);
+        let (high, low) = (if is_wide { (*block >> 32) as u16 } else { 0 }, *block as u32);
         RawChunkIndex { startblk_hi: high.into(), device_id: 0.into(), startblk_lo: low.into() }.encode()
     };
     let entries = blocks.iter().flat_map(entry).collect();
-    (FORMAT_INDEXES | FORMAT_WIDE, entries, RawChunkIndex::LEN)
+    (FORMAT_INDEXES | if is_wide { FORMAT_WIDE } else { 0 }, entries, RawChunkIndex::LEN)
 }
 
 /// Bytes of the chunks that have data.

@@ -166,9 +166,10 @@ impl Head {
             true => ((self.blocks >> 32) as u16, self.root_nid),
             false => (u16::try_from(self.root_nid).map_err(too_far)?, 0),
         };
+        let checksum = if options.form.checksum { compat::SB_CHKSUM } else { 0 };
         let raw = RawSuperblock {
             magic: MAGIC.into(),
-            feature_compat: (compat::SB_CHKSUM | compat::MTIME | filter).into(),
+            feature_compat: (checksum | compat::MTIME | filter).into(),
             blkszbits: BLOCK_BYTES.trailing_zeros() as u8,
             sb_extslots: u8::from(slot.is_some()),
             rootnid_2b: root_short.into(),
@@ -178,7 +179,7 @@ impl Head {
             blocks_lo: (self.blocks as u32).into(),
             meta_blkaddr: self.meta_block.into(),
             xattr_blkaddr: self.xattr_block.into(),
-            uuid: uuid(self.hash),
+            uuid: options.form.uuid.unwrap_or_else(|| uuid(self.hash)),
             volume_name,
             feature_incompat: used.incompat().into(),
             u1: used.algorithms().into(),
@@ -195,6 +196,9 @@ impl Head {
         block.extend(records);
         block.extend(self.prefixes.in_first_block());
         block.resize(BLOCK_BYTES as usize, 0);
+        if !options.form.checksum {
+            return Ok(block);
+        }
         // The format omits the final inversion of CRC-32C.
         let checksum = !crc32c::crc32c(&block[OFFSET as usize..]);
         let at = OFFSET as usize + CHECKSUM_OFFSET;

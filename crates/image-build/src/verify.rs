@@ -82,7 +82,7 @@ pub fn verify(
     digests: &Digests,
     on_progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
 ) -> Result<(), VerifyError> {
-    let plan = Plan::new(tree, None)?;
+    let plan = Plan::new(tree, None, false)?;
     // No inode has number 0.
     let mut numbers = Table::filled(tree.spill(), tree.len(), 0)?;
     for planned in plan.directories.iter().chain(plan.others.iter()) {

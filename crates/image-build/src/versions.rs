@@ -78,7 +78,7 @@ mod tests {
         for path in paths {
             tree.add_bytes(path.as_bytes(), *b"1").unwrap();
         }
-        let mut files = Plan::new(&tree, None).unwrap().others;
+        let mut files = Plan::new(&tree, None, false).unwrap().others;
         bring_together(&tree, &mut files).unwrap();
         files.iter().map(|file| String::from_utf8_lossy(&file.path(&tree)).into_owned()).collect()
     }
@@ -140,7 +140,7 @@ mod tests {
             tree.add_bytes(path.as_bytes(), *b"1").unwrap();
         }
         let files: Vec<Vec<u8>> =
-            Plan::new(&tree, None).unwrap().others.iter().map(|file| file.path(&tree)).collect();
+            Plan::new(&tree, None, false).unwrap().others.iter().map(|file| file.path(&tree)).collect();
         let mut wanted: Vec<(usize, usize)> = (0..files.len())
             .map(|at| (files.iter().position(|other| key(other) == key(&files[at])).unwrap(), at))
             .collect();

@@ -4,10 +4,11 @@
 //! in the command's file.
 
 use crate::cli::style::{color_parser, set_color};
-use crate::cli::{output, printable, style};
+use crate::cli::{exit, output, printable, style};
 use crate::disk::{self, DiskCommand};
 use crate::docs;
 use crate::image::{self, ImageCommand};
+use crate::mkfs_erofs;
 use crate::mount_helper::{self, Wanted};
 #[cfg(feature = "zram")]
 use crate::zram;
@@ -70,7 +71,7 @@ pub enum Command {
 /// The definition of the command line, with the tables of the long help: exit codes, files, attributes.
 pub fn command() -> clap::Command {
     Cli::command()
-        .after_long_help(format!("{}\n\n{}", exit_codes(), location::HELP))
+        .after_long_help(format!("{}\n\n{}\n\n{}", exit_codes(), location::HELP, mkfs_erofs::HELP))
         .mut_subcommand("disk", disk::with_tables)
         .mut_subcommand("image", image::with_tables)
 }
@@ -89,7 +90,11 @@ pub fn run() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|word| word == SERVE) {
         return pagefold_server::serve_from_stdin().map_or_else(|e| finish(Err(e)), ExitCode::from);
     }
-    let arguments = match mount_helper::arguments(std::env::args_os().collect(), &command()) {
+    let words: Vec<_> = std::env::args_os().collect();
+    if let Some((program, rest)) = mkfs_erofs::find(&words) {
+        return finish(mkfs_erofs::run(program, rest).map(|()| ExitCode::SUCCESS));
+    }
+    let arguments = match mount_helper::arguments(words, &command()) {
         Ok(Wanted::Command(arguments)) => arguments,
         Ok(Wanted::Nothing) => return ExitCode::SUCCESS,
         Err(e) => return finish(Err(e)),
@@ -117,7 +122,7 @@ fn finish(result: Result<ExitCode>) -> ExitCode {
         Ok(code) => code,
         Err(failure) => {
             output::error(&failure.message);
-            ExitCode::from(failure.exit as u8)
+            ExitCode::from(exit::code(failure.exit))
         }
     }
 }

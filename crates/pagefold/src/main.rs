@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`commands`] | the command line, and the entry point of all commands |
 //! | `zram` | the commands that show disks behind the files of the kernel's zram (feature `zram`, on by default) |
+//! | [`mkfs_erofs`] | the command lines of `mkfs.erofs`, `fsck.erofs` and `dump.erofs` |
 //! | [`disk`], [`image`] | the commands on disks and on images, one file each |
 //! | [`mount_helper`] | the command line that mount(8) passes to helpers for a line of /etc/fstab |
 //! | [`docs`], [`manual`] | shell completions and manual pages; their sections |
@@ -21,6 +22,7 @@ mod disk;
 mod docs;
 mod image;
 mod manual;
+mod mkfs_erofs;
 mod mount_helper;
 #[cfg(feature = "zram")]
 mod zram;

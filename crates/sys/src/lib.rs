@@ -69,6 +69,7 @@ pub mod privileges;
 pub mod rangelock;
 pub mod readahead;
 pub mod ready;
+pub mod regex;
 pub mod resolver;
 pub mod respawn;
 pub mod rundir;

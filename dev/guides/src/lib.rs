@@ -26,6 +26,10 @@ struct ImageBuild;
 struct ImageCheck;
 
 #[cfg(doctest)]
+#[doc = include_str!("../../../docs/image/erofs-utils.md")]
+struct ImageErofsUtils;
+
+#[cfg(doctest)]
 #[doc = include_str!("../../../docs/image/extract.md")]
 struct ImageExtract;
 

@@ -50,12 +50,15 @@ pub struct Index<'a> {
     pub big: bool,
     /// Position of the last extent in the packed file, if that is [`Stored::Fragment`].
     pub fragment: Option<u64>,
+    /// Whether the index has the full form without a need.
+    pub is_always_full: bool,
 }
 
 impl Index<'_> {
-    /// Whether the index needs the full form.
+    /// Whether the index has the full form.
     pub fn is_full(&self) -> bool {
-        self.has_references
+        self.is_always_full
+            || self.has_references
             || self.extents.has_prefix()
             || self.fragment.is_some_and(|offset| offset > u32::MAX.into())
     }
@@ -319,7 +322,14 @@ mod tests {
             let (len_bytes, fragment) = (60_000, Some(fragment));
             let mut table = ExtentTable::default();
             extents.iter().for_each(|extent| table.push(extent).unwrap());
-            let index = Index { extents: &table, len_bytes, has_references: false, big, fragment };
+            let index = Index {
+                extents: &table,
+                len_bytes,
+                has_references: false,
+                big,
+                fragment,
+                is_always_full: false,
+            };
             let fragment = fragment.unwrap_or(0);
             assert_eq!(index.is_full(), fragment > u32::MAX.into());
             let start = 64;
@@ -377,7 +387,14 @@ mod tests {
             for (has_references, at) in [(true, 0), (false, 0), (false, 8), (false, 16), (false, 24)] {
                 let encoded = [&in_memory, &spilled].map(|extents| {
                     let len_bytes = start + 77;
-                    let index = Index { extents, len_bytes, has_references, big, fragment: None };
+                    let index = Index {
+                        extents,
+                        len_bytes,
+                        has_references,
+                        big,
+                        fragment: None,
+                        is_always_full: false,
+                    };
                     let mut bytes = Vec::new();
                     index.write(at, &mut |piece| bytes.extend_from_slice(piece));
                     assert_eq!(bytes.len() as u64, index.encoded_bytes(at), "{count}, {at}");

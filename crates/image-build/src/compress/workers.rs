@@ -306,26 +306,18 @@ pub fn compressor(
 
 /// The encoder's configuration for a compression.
 pub fn config(compression: Compression, options: &Options) -> EncoderConfig {
-    let (level, cluster_bytes) = (compression.level, options.cluster_bytes);
-    let window_bytes = options.lz4_window_bytes;
+    let level = compression.level;
+    let window_bytes = compression.window_bytes(options.cluster_bytes).unwrap_or(options.lz4_window_bytes);
     match compression.method {
         Method::Lz4 => EncoderConfig::Lz4 { window_bytes },
         Method::Lz4Hc => EncoderConfig::Lz4Hc { window_bytes, level },
-        Method::Zstd => EncoderConfig::Zstd { max_window_bytes: zstd_window_bytes(cluster_bytes), level },
+        Method::Zstd => EncoderConfig::Zstd { max_window_bytes: window_bytes, level },
         Method::Deflate => EncoderConfig::Deflate { level },
-        Method::Lzma => {
-            let dict_bytes = (4 * cluster_bytes).clamp(32 << 10, 8 << 20);
-            EncoderConfig::MicroLzma { dict_bytes, level, extreme: false }
-        }
+        Method::Lzma => EncoderConfig::MicroLzma { dict_bytes: window_bytes, level, extreme: false },
     }
 }
 
 /// The format of a compression's clusters, with the limits that the image declares.
 pub fn format(compression: Compression, options: &Options) -> Format {
     config(compression, options).format()
-}
-
-/// The window of zstd frames: eight clusters, at most 1 MiB, which is the format's limit.
-fn zstd_window_bytes(cluster_bytes: u32) -> u32 {
-    (8 * cluster_bytes).next_power_of_two().min(1 << 20)
 }

@@ -18,6 +18,7 @@ mod parts;
 mod sample;
 mod scan;
 
+use super::chunk_files;
 use super::compress::buffers::{Buffer, Buffers, SharedBuffers};
 use super::compress::segment::{SEGMENT_BYTES_MAX, next_segment_bytes};
 use super::compress::workers::{self, Done, Queue, Workers};
@@ -125,6 +126,12 @@ impl<'a> Filler<'_, 'a, '_> {
         }
         let mut reader = content.open()?;
         let data = reader.data_ranges()?;
+        if let Some(form) = options.form.chunks {
+            self.drain()?;
+            self.left_bytes = self.left_bytes.saturating_sub(len_bytes);
+            chunk_files::write(self.writer, &planned, len_bytes, data.as_deref(), reader.as_ref(), form)?;
+            return reader.finish();
+        }
         if let Some(ranges) =
             data.as_deref().filter(|ranges| sparse::is_worth(options.target, len_bytes, ranges))
         {

@@ -138,11 +138,12 @@ impl<'a> Filler<'_, 'a, '_> {
         let (planned, compression) = (file.planned, file.compression);
         let (len, end) = (src.len(), start + src.len() as u64);
         let is_last = end == file.len_bytes;
+        let by_rule = planned.rule_cluster(self.writer.tree, &options.rules);
         let is_inside = |cut: &u64| (start + 1..end).contains(cut);
         let cut = CutRules {
             start,
             is_last,
-            cluster_bytes: options.cluster_bytes as usize,
+            cluster_bytes: by_rule.unwrap_or(options.cluster_bytes) as usize,
             tail_packing: options.tail_packing,
             may_be_plain: !is_divided,
             fragment_bytes_max: self.packing.fragment_bytes_max(compression),

@@ -1,5 +1,6 @@
 //! The record of an inode: the compact form where nothing is lost by it, else the extended one.
 
+use crate::form::InodeForm;
 use crate::tree::Metadata;
 use pagefold_image::format::inode::{
     FORMAT_EXTENDED, FORMAT_LAYOUT_SHIFT, LAYOUT_CHUNK_BASED, LAYOUT_FLAT_PLAIN, RawCompactInode,
@@ -25,6 +26,8 @@ pub struct Fields {
     pub xattr_bytes: usize,
     /// Whether the inode needs room for 48 bits of [`Storage::u`].
     pub is_wide: bool,
+    /// The form that inodes of the image have.
+    pub form: InodeForm,
 }
 
 /// The first block number that needs more than 32 bits: where an address has 32 bits, all ones mean no block.
@@ -76,12 +79,17 @@ impl Storage {
 }
 
 impl Fields {
-    /// Whether the inode needs the extended form: compact ones have the image's time, and short numbers and addresses.
+    /// Whether the inode has the extended form, because it needs it or because all have it.
     pub fn is_extended(&self, epoch: Timestamp) -> bool {
+        let has_other_time = self.metadata.mtime != epoch && !self.form.loses_times();
+        self.form == InodeForm::Extended || has_other_time || self.exceeds_compact()
+    }
+
+    /// Whether no compact inode can have these numbers and addresses.
+    pub fn exceeds_compact(&self) -> bool {
         let short = u32::from(u16::MAX);
-        let Metadata { uid, gid, mtime, .. } = &self.metadata;
+        let Metadata { uid, gid, .. } = &self.metadata;
         self.is_wide
-            || *mtime != epoch
             || *uid > short
             || *gid > short
             || self.nlink > short

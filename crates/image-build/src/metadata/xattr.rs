@@ -8,8 +8,6 @@ use crate::tree::{InodeId, Tree, XATTR_VALUE_LEN_MAX, Xattr};
 use crate::{BuildError, Result};
 use pagefold_image::format::xattr::{ALIGN, RawXattrEntry, RawXattrHeader, filter_bit, xattr_area_len_max};
 
-/// An attribute that at least this many inodes have is shared: it takes 4 bytes in each, and once its length.
-const SHARED_MIN: u32 = 3;
 /// Shared attributes of an inode at most.
 const SHARED_COUNT_MAX: usize = u8::MAX as usize;
 /// The number in the pool of an attribute that is not shared.
@@ -26,9 +24,14 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Collects the attributes that the inodes `ids` share. Names may get long prefixes whose table takes up to
-    /// `prefix_bytes`; 0: there are none.
-    pub fn collect(tree: &Tree, ids: impl Iterator<Item = InodeId>, prefix_bytes: usize) -> Result<Self> {
+    /// Collects the attributes that at least `shared_min` of the inodes `ids` have: they share these. Names may get long
+    /// prefixes whose table takes up to `prefix_bytes`; 0: there are none.
+    pub fn collect(
+        tree: &Tree,
+        ids: impl Iterator<Item = InodeId>,
+        prefix_bytes: usize,
+        shared_min: u32,
+    ) -> Result<Self> {
         let (spill, attributes) = (tree.spill(), tree.attributes());
         let mut counts = Table::filled(spill, attributes.count(), 0u32)?;
         for id in ids {
@@ -44,12 +47,12 @@ impl Pool {
         used.sort_by(|one, other| attributes.get(*one).cmp(&attributes.get(*other)))?;
         let stored = used.iter().map(|number| {
             let ((name, value_len), count) = (attributes.name(number), counts.get(number as usize));
-            (name, value_len, if count >= SHARED_MIN { 1 } else { count })
+            (name, value_len, if count >= shared_min { 1 } else { count })
         });
         let prefixes = LongPrefixes::choose(stored, prefix_bytes);
         let numbers = Table::filled(spill, counts.len(), NOT_SHARED)?;
         let mut pool = Pool { numbers, bytes: Table::new(spill), prefixes };
-        for number in used.iter().filter(|number| counts.get(*number as usize) >= SHARED_MIN) {
+        for number in used.iter().filter(|number| counts.get(*number as usize) >= shared_min) {
             pool.add(number, &attributes.get(number))?;
         }
         let len = pool.bytes.len().next_multiple_of(BLOCK_BYTES as usize);

@@ -69,6 +69,7 @@ impl Writer<'_> {
             len_bytes,
             xattr_bytes: 0,
             is_wide: false,
+            form: self.options.form.inodes,
         };
         let head_bytes = fields.head_bytes(epoch);
         let (storage, after) = self.index_of(head_bytes, len_bytes, compression, file);
@@ -112,7 +113,8 @@ impl Writer<'_> {
     ) -> (Storage, CompressedTail<'f>) {
         let big = self.options.cluster_bytes > BLOCK_BYTES;
         let (extents, has_references, fragment) = (&file.extents, file.shared_bytes > 0, file.fragment);
-        let index = Index { extents, len_bytes, has_references, big, fragment };
+        let is_always_full = self.options.form.full_indexes;
+        let index = Index { extents, len_bytes, has_references, big, fragment, is_always_full };
         let layout = if index.is_full() { LAYOUT_COMPRESSED_FULL } else { LAYOUT_COMPRESSED_COMPACT };
         let algorithm = compression.method.algorithm() as u8;
         let header = MapHeader::of_clusters(index.advice(), algorithm, file.tail.len() as u16);

@@ -38,6 +38,7 @@ use super::output::Output;
 use super::plan::{Plan, Planned};
 use super::progress::{OnProgress, Phase, Progress, Summary};
 use super::superblock::{PREFIX_BYTES_MAX, Used};
+use super::table::Hashes;
 use super::tree::{InodeId, Tree};
 use crate::{BuildError, Result};
 use metabox::Metabox;
@@ -73,6 +74,8 @@ pub struct Writer<'a> {
     directories: Directories,
     /// Files whose contents later ones may share.
     originals: Originals,
+    /// The first block of each chunk, by its contents.
+    pub chunks: Hashes,
     /// Position of the packed file's inode in that area, if there is one.
     packed_place: Option<u64>,
     /// First block of shared attributes.
@@ -98,7 +101,7 @@ impl<'a> Writer<'a> {
         let total_bytes: u64 = plan.others.iter().map(|planned| tree.content_bytes(planned.id)).sum();
         let end_bytes = options.first_data_block.saturating_mul(BLOCK).saturating_add(total_bytes);
         let is_large = options.target.has(incompat::WIDE_ADDRESSES) && end_bytes > LARGE_BYTES;
-        let pool = Pool::collect(tree, plan.ids(), prefix_bytes)?;
+        let pool = Pool::collect(tree, plan.ids(), prefix_bytes, options.form.xattr_shared_min)?;
         let metabox = Metabox::new(options, plan.count(), is_large, &pool.prefixes().encode(), spill)?;
         Ok(Writer {
             tree,
@@ -112,6 +115,7 @@ impl<'a> Writer<'a> {
             numbers: Numbers::new(tree)?,
             directories: Directories::new(options, plan.count(), is_large, spill),
             originals: Originals::new(spill),
+            chunks: Hashes::new(spill),
             packed_place: None,
             xattr_block: 0,
             used: Used { xattrs: plan.ids().any(|id| tree.has_xattrs(id)), ..Used::default() },
@@ -307,7 +311,8 @@ impl<'a> Writer<'a> {
 
     /// Appends a tail that is too long to stand after the inode.
     fn append_long_tail(&mut self, file: &mut OpenFile) -> Result<()> {
-        if file.tail.len() > INLINE_BYTES_MAX {
+        let inline_bytes_max = if self.options.form.inline_data { INLINE_BYTES_MAX } else { 0 };
+        if file.tail.len() > inline_bytes_max {
             file.add_blocks(self.out.next_block(), 1);
             self.out.append_padded(std::mem::take(&mut file.tail))?;
         }

@@ -2,9 +2,10 @@
 
 use super::Writer;
 use super::metabox::Position;
-use crate::Result;
+use crate::form::InodeForm;
 use crate::metadata::inode::{Fields, Storage};
 use crate::plan::Planned;
+use crate::{BuildError, Result};
 use pagefold_image::read::FileKind;
 use std::ops::Range;
 
@@ -76,7 +77,12 @@ impl Writer<'_> {
     /// Returns the bytes of an inode with its attributes, and the attributes.
     pub(super) fn fields(&self, planned: &Planned, len_bytes: u64, is_wide: bool) -> Result<(u64, Vec<u8>)> {
         let xattrs = self.pool.encode(self.tree, planned)?;
-        Ok((self.raw_fields(planned, len_bytes, &xattrs, is_wide).head_bytes(self.plan.epoch), xattrs))
+        let fields = self.raw_fields(planned, len_bytes, &xattrs, is_wide);
+        if fields.form == InodeForm::Compact && fields.exceeds_compact() {
+            let what = "its inode cannot be compact: owner, group, number of names or length is too large";
+            return Err(BuildError::refused(&planned.path(self.tree), what));
+        }
+        Ok((fields.head_bytes(self.plan.epoch), xattrs))
     }
 
     pub(super) fn raw_fields(
@@ -94,6 +100,7 @@ impl Writer<'_> {
             len_bytes,
             xattr_bytes: xattrs.len(),
             is_wide,
+            form: self.options.form.inodes,
         }
     }
 }

@@ -4,7 +4,8 @@
 use pagefold_image::read::inode::{DeviceNumber, Timestamp};
 use pagefold_image_build::content::{Content, Reader};
 use pagefold_image_build::{
-    Body, BuildError, Compression, InodeId, Metadata, Options, TARGETS, Target, Tree, build,
+    Body, BuildError, ChunkForm, Compression, Form, InodeForm, InodeId, Metadata, Options, Pattern, Rule,
+    TARGETS, Target, Tree, build,
 };
 use std::fs::File;
 use std::ops::{ControlFlow, Range};
@@ -24,7 +25,7 @@ pub struct Way {
 
 /// All ways: each compression with each size of clusters, with ends of files in blocks, behind the index, and in the packed
 /// file; several compressions in one image; a short window; compressed inodes and directories, also in another compression than all
-/// files; the defaults for each kernel.
+/// files; other forms of inodes, indexes and chunks; the defaults for each kernel.
 pub fn ways() -> Vec<Way> {
     let newest = || Options::for_target(Target::new(6, 18));
     let mut ways = Vec::new();
@@ -71,6 +72,25 @@ pub fn ways() -> Vec<Way> {
             format!("directories in another compression than files, compressed inodes: {compress_metadata}");
         ways.push(Way { name, options });
     }
+    let form = Form::default();
+    let inodes = InodeForm::Extended;
+    let (uuid, extended) = (Some([7; 16]), Form { inodes, inline_data: false, checksum: false, ..form });
+    let chunks = |bytes, indexed| Form { chunks: Some(ChunkForm { bytes, indexed }), ..form };
+    for (name, compression, form) in [
+        ("extended inodes, no data after them", "none", Form { uuid, xattr_shared_min: 1, ..extended }),
+        ("extended inodes", "zstd:3", extended),
+        ("inodes without times", "lz4", Form { inodes: InodeForm::WithoutTimes, ..form }),
+        ("full indexes", "lz4hc:9", Form { full_indexes: true, ..form }),
+        ("chunks of 4 KiB", "none", chunks(4096, false)),
+        ("indexed chunks of 64 KiB", "none", chunks(65536, true)),
+    ] {
+        let options = Options { form, compression: Compression::parse(compression).unwrap(), ..newest() };
+        ways.push(Way { name: format!("{name}, {compression}"), options });
+    }
+    let mut clusters = Options { cluster_bytes: 65536, ..newest() };
+    let (pattern, compression) = (Pattern::regex("^t|mixed").unwrap(), Compression::parse("lz4").unwrap());
+    clusters.rules.add(Rule { pattern, compression, cluster_bytes: Some(8192) });
+    ways.push(Way { name: "shorter clusters for some files".into(), options: clusters });
     ways.extend(
         TARGETS.map(|target| Way { name: format!("Linux {target}"), options: Options::for_target(target) }),
     );

@@ -7,12 +7,14 @@
 //! | `progress`, `chart` | progress bars; histograms of latencies |
 //! | `page` | text in sections, with rows of a name and a value |
 //! | `output` | all writing to standard output and standard error |
+//! | `exit` | the exit code of the process |
 //! | `printable` | text with names that other people chose, escaped for terminals |
 //! | `numbers`, `style` | digits in groups; colours |
 //! | `values` | parsing of values of options |
 
 pub mod chart;
 pub mod each;
+pub mod exit;
 pub mod list;
 pub mod numbers;
 pub mod output;

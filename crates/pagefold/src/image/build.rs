@@ -19,7 +19,6 @@ use pagefold_image_build::{
 };
 use pagefold_page::size::Human;
 use std::cell::RefCell;
-use std::path::Path;
 use std::sync::Arc;
 
 /// Memory for reading the superblock of the image that was built.
@@ -40,7 +39,10 @@ pub fn run(args: &BuildArgs) -> Result<()> {
     let exclude = patterns(args)?;
     let xattrs = (args.xattrs.filter()?, args.xattrs.changes()?);
     // The file stands first: it blocks signals, which threads would receive, and may be refused.
-    let out = OutFile::open_image(args.out())?;
+    let out = match args.further.in_place {
+        true => OutFile::open_in_place(args.out())?,
+        false => OutFile::open_image(args.out())?,
+    };
     out.write_in_child(|out| build_in(args, exclude, &xattrs, &options, running, out))
 }
 
@@ -55,11 +57,10 @@ fn build_in(
 ) -> Result<()> {
     let excluded = exclude.clone();
     // If OUT is a link, the image is made beside its target.
-    let directory = out.path().parent().unwrap_or(Path::new("."));
-    let spill = options.spill(directory).map_err(failure)?;
+    let spill = options.spill(&out.temporary_folder()).map_err(failure)?;
     let (mut scanned, whole) = SourceReader { args, exclude, xattrs: filter, out, spill: &spill }.scan()?;
     build_changes::apply(&mut scanned, args, options.build_time, changes)?;
-    for pattern in excluded.iter().filter(|pattern| !pattern.has_matched()) {
+    for pattern in excluded.iter().take(args.exclude.len()).filter(|pattern| !pattern.has_matched()) {
         output::note(&format!("--exclude '{}' matched nothing", pattern.text()));
     }
     build_notes::unmatched_xattrs(filter, changes);
@@ -74,9 +75,12 @@ fn build_in(
         return Err(out.interrupted());
     }
     let read_options = ReadOptions { memory_bytes: READ_BYTES, ..ReadOptions::default() };
-    let needs = open_built(out, read_options).ok().map(|image| image.superblock().required_kernel());
+    let built = Some(out).filter(|_| args.further.offset_bytes == 0);
+    let needs = built.and_then(|out| open_built(out, read_options).ok());
+    let needs = needs.map(|image| image.superblock().required_kernel());
     out.complete()?;
-    for pattern in options.rules.patterns().filter(|pattern| !pattern.has_matched()) {
+    let rules = options.rules.patterns().take(args.rules.len());
+    for pattern in rules.filter(|pattern| !pattern.has_matched()) {
         output::note(&format!("--rule '{}' decided for no file", pattern.text()));
     }
     let built = Built {
@@ -109,7 +113,8 @@ pub fn build_image(
 ) -> Result<Summary> {
     loop {
         let mut bar = Bar::new(args.shows_progress());
-        let built = build(&scanned.tree, options, out.file(), &mut |progress| {
+        let region = out.region(args.further.offset_bytes);
+        let built = build(&scanned.tree, options, &region, &mut |progress| {
             bar.show_build(&progress);
             out.go_on()
         });

@@ -1,6 +1,7 @@
 //! The arguments of `image build`, and the options of the image that they say.
 
 use super::build_xattrs::XattrArgs;
+use super::further::{Further, Owners};
 use super::open::{RemoteArgs, ThreadsArgs, VerityArgs, path_failure};
 use crate::cli::values::{self, one_of};
 use clap::{Args, ValueHint};
@@ -163,6 +164,9 @@ pub struct BuildArgs {
     /// Print JSON with exact numbers, and no progress
     #[arg(long)]
     pub json: bool,
+    /// Choices that have no option here.
+    #[arg(skip)]
+    pub further: Further,
 }
 
 impl BuildArgs {
@@ -211,6 +215,20 @@ impl BuildArgs {
         self.memory.as_ref().map(|text| values::bytes("--memory", text)).transpose()
     }
 
+    /// The changes of owners.
+    pub fn owners(&self) -> Owners {
+        let root = self.all_root.then_some(0);
+        match self.further.owners {
+            Owners { uid, gid, uid_offset: 0, gid_offset: 0 } => Owners {
+                uid: uid.or(root),
+                gid: gid.or(root),
+                uid_offset: self.uid_offset,
+                gid_offset: self.uid_offset,
+            },
+            owners => Owners { uid: owners.uid.or(root), gid: owners.gid.or(root), ..owners },
+        }
+    }
+
     /// Whether the user named the compression of all files that no rule names.
     pub fn names_compression(&self) -> bool {
         self.compression.as_ref().is_some_and(|text| text != AUTO)
@@ -220,7 +238,10 @@ impl BuildArgs {
 /// The patterns of `--exclude`.
 pub fn patterns(args: &BuildArgs) -> Result<Vec<Pattern>> {
     let parsed = args.exclude.iter().map(|text| Pattern::parse(text));
-    parsed.collect::<std::result::Result<_, _>>().map_err(|e| CliError::usage(format!("--exclude: {e}")))
+    let parsed = parsed.collect::<std::result::Result<Vec<_>, _>>();
+    let mut all = parsed.map_err(|e| CliError::usage(format!("--exclude: {e}")))?;
+    all.extend(args.further.exclude.iter().cloned());
+    Ok(all)
 }
 
 /// The order of `--sort`: a word, or the path of a file with a list.
@@ -308,7 +329,12 @@ pub fn options(args: &BuildArgs) -> Result<(Options, Option<RunningKernel>)> {
     options.dedupe = args.dedupe.unwrap_or(options.dedupe);
     options.digests = args.verify;
     options.volume_name = args.label.clone().into_bytes();
-    options.build_time = source_date_epoch()?;
+    args.further.rules.iter().for_each(|rule| options.rules.add(rule.clone()));
+    options.form = args.further.form;
+    options.build_time = match args.further.build_time {
+        None => source_date_epoch()?,
+        given => given,
+    };
     Ok((options, running))
 }
 

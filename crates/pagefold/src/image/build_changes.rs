@@ -2,6 +2,7 @@
 
 use super::build_args::BuildArgs;
 use super::build_source::failure;
+use super::further::Owners;
 use pagefold_control::error::{CliError, Result};
 use pagefold_image_build::source::Scanned;
 use pagefold_image_build::{Metadata, XattrChanges};
@@ -22,15 +23,15 @@ pub fn apply(
 }
 
 fn change_metadata(scanned: &mut Scanned, args: &BuildArgs, build_time: Option<i64>) -> Result<()> {
-    if !args.all_root && args.uid_offset == 0 && args.mtime.or(build_time).is_none() {
+    let owners = args.owners();
+    if owners == Owners::default() && args.mtime.or(build_time).is_none() {
         return Ok(());
     }
     let mut too_large = None;
     let changed = scanned.tree.change_metadata(|metadata| {
-        if args.all_root {
-            (metadata.uid, metadata.gid) = (0, 0);
-        }
-        if let Err(id) = metadata.shift_owners(args.uid_offset) {
+        metadata.uid = owners.uid.unwrap_or(metadata.uid);
+        metadata.gid = owners.gid.unwrap_or(metadata.gid);
+        if let Err(id) = metadata.shift_owners(owners.uid_offset, owners.gid_offset) {
             too_large = Some(id);
         }
         match (args.mtime, build_time) {

@@ -289,14 +289,9 @@ fn spooled(args: &BuildArgs, out: &OutFile, input: impl Read, shown: &Path) -> R
     }
 }
 
-/// The directory of temporary files. If OUT is a link, its target's folder has space for an image.
-fn spool_directory(out: &OutFile) -> &Path {
-    out.path().parent().unwrap_or(Path::new("."))
-}
-
 /// Makes a file without a name beside the output, before this process is confined.
 fn spool_file(out: &OutFile) -> Result<File> {
-    spool::unnamed_file(spool_directory(out)).map_err(failure)
+    spool::unnamed_file(&out.temporary_folder()).map_err(failure)
 }
 
 /// The error for a failure of copying a stream to a temporary file.
@@ -304,9 +299,8 @@ fn spool_failure(error: BuildError, out: &OutFile) -> CliError {
     match error {
         _ if out.is_interrupted() => out.interrupted(),
         BuildError::Spool { source } => {
-            let directory = spool_directory(out);
-            let shown = if directory == Path::new("") { Path::new(".") } else { directory };
-            CliError::io(format!("writing a temporary file in '{}'", shown.display()), &source)
+            let folder = out.temporary_folder();
+            CliError::io(format!("writing a temporary file in '{}'", folder.display()), &source)
         }
         e => failure(e),
     }

@@ -49,14 +49,24 @@ pub fn run(args: &CatArgs) -> Result<()> {
     })
 }
 
+/// Prints a file, whose path is for messages.
+pub fn print_node(image: &Image, node: &Node, path: &[u8]) -> Result<()> {
+    let max_bytes = limit::max_bytes(None, image, std::io::stdout())?;
+    print_regular(node, &names::escaped(path), &mut Limit { max_bytes, left_bytes: max_bytes }).map(|_| ())
+}
+
 /// Prints one file. Returns false if the reader has closed the pipe.
 fn print(image: &Image, path: &Path, limit: &mut Limit) -> Result<bool> {
     let shown = names::escaped(path_bytes(path));
     let node = image.resolve(path_bytes(path)).map_err(|e| failure(path_bytes(path), &e))?;
+    print_regular(&node, &shown, limit)
+}
+
+fn print_regular(node: &Node, shown: &str, limit: &mut Limit) -> Result<bool> {
     if node.kind() != FileKind::Regular {
         return Err(CliError::failed(format!("{shown}: it is {}, not a regular file", node.kind().name())));
     }
-    copy(&node, &mut std::io::stdout().lock(), &shown, limit)
+    copy(node, &mut std::io::stdout().lock(), shown, limit)
 }
 
 fn copy(node: &Node, out: &mut impl Write, shown: &str, limit: &mut Limit) -> Result<bool> {

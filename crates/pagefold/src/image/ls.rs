@@ -232,7 +232,7 @@ fn columns(inode: &Inode) -> String {
 }
 
 /// Formats a mode such as `drwxr-xr-x`.
-fn mode_text(inode: &Inode) -> String {
+pub fn mode_text(inode: &Inode) -> String {
     let kind = match inode.kind {
         FileKind::Regular => '-',
         FileKind::Directory => 'd',

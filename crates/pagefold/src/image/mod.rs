@@ -7,6 +7,7 @@
 //! | `mount`, `unmount`, `restart`, `mounts`, `stats` | the commands on mounted images, each with its arguments |
 //! | `build`, `build_args`, `build_source`, `build_summary` | the command that makes images, its arguments, what it makes them from (`build_source/layers.rs`: layers), its summary |
 //! | `layer_cache` | `build --layer-cache`, which makes an image of each layer |
+//! | `further` | what only `mkfs.erofs` can choose for `build` |
 //! | `ls`, `cat`, `show`, `extract`, `tar`, `check` | the commands on images, each with its arguments |
 //! | `extract_total` | the total of the progress of `extract` |
 //! | `copy` | the command that copies an image from a server |
@@ -15,6 +16,7 @@
 //! | `kernel`, `tamper` | `mount --kernel`, and its check that only root can change the image |
 //! | `find` | finding a mounted image by its directory or path |
 //! | `overview`, `usage`, `file` | the output of `show`: on an image, on the uses of its bytes, on a file in it |
+//! | `region` | the part of a file or device that `build` writes |
 //! | `target` | the file that `build` and `tar -o` write |
 //! | `worker` | the confined process in which commands that write decode |
 //! | `findings` | the output of defects in an image |
@@ -28,35 +30,37 @@
 //! Names and contents come from untrusted images, so names are escaped on terminals, and output that may be long is
 //! written in parts, not built in memory.
 
-mod build;
-mod build_args;
+pub mod build;
+pub mod build_args;
 mod build_changes;
 mod build_notes;
 mod build_source;
 mod build_summary;
 mod build_xattrs;
 mod cache;
-mod cat;
-mod check;
+pub mod cat;
+pub mod check;
 mod copy;
 mod digest;
-mod extract;
+pub mod extract;
 mod extract_total;
-mod fakeroot;
+pub mod fakeroot;
 mod file;
 mod find;
 mod findings;
+mod further;
 mod kernel;
 mod layer_cache;
 mod limit;
-mod ls;
+pub mod ls;
 mod mount;
 mod mount_advice;
 mod mounts;
-mod names;
-mod open;
-mod overview;
+pub mod names;
+pub mod open;
+pub mod overview;
 mod push;
+mod region;
 mod restart;
 mod show;
 mod stats;

@@ -210,7 +210,8 @@ fn built(image: &Image) -> Option<i64> {
     (at != 0).then_some(at)
 }
 
-fn uuid(bytes: &[u8; 16]) -> String {
+/// Formats a UUID.
+pub fn uuid(bytes: &[u8; 16]) -> String {
     let digits = hex(bytes);
     let part = |range| digits.get(range).unwrap_or_default();
     [part(0..8), part(8..12), part(12..16), part(16..20), part(20..32)].join("-")

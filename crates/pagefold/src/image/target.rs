@@ -2,12 +2,13 @@
 //!
 //! The file is written under a temporary name in the same directory, and renamed when it is complete. Without that the
 //! temporary file is removed, also after Ctrl-C or SIGTERM, and at the limit of the length of files. Only SIGKILL and
-//! SIGQUIT leave it. A device or a pipe is written directly.
+//! SIGQUIT leave it. A device or a pipe is written directly, and so is a file that callers of `mkfs.erofs` have open.
 //!
 //! The crate `tempfile`, which the tests use, would make only one function here shorter (`create_beside`). The rest
 //! would stay: noticing signals, replacing the target of a link, writing to a device, and copying permissions.
 
 use super::open::path_failure;
+use super::region::Region;
 use super::worker::{self, Parent};
 use pagefold_control::error::{CliError, Result};
 use pagefold_image_build::source::directory::OutputFolder;
@@ -17,7 +18,7 @@ use std::cell::{Cell, OnceCell};
 use std::fs::{File, OpenOptions};
 use std::io::{Error, ErrorKind, Write};
 use std::ops::ControlFlow;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Temporary names that are tried.
@@ -32,6 +33,8 @@ pub struct Target {
     file: File,
     /// The state of a file that does not have its name yet; `None` for a device or a pipe.
     unnamed: Option<Unnamed>,
+    /// Whether the file or device was there, and is written as it is, without a temporary name.
+    is_in_place: bool,
     is_interrupted: Cell<bool>,
     /// In a worker, the process that gives the file its name.
     parent: OnceCell<Parent>,
@@ -96,7 +99,40 @@ impl Target {
             }
         };
         let (is_interrupted, parent) = (Cell::new(false), OnceCell::new());
-        Ok(Target { shown: path.into(), file, unnamed, is_interrupted, parent })
+        Ok(Target { shown: path.into(), file, unnamed, is_in_place: false, is_interrupted, parent })
+    }
+
+    /// Opens a file or block device that is there, to write into it: others have it open, or it has more than the image. A
+    /// missing file is made as by [`open_image`](Self::open_image).
+    pub fn open_in_place(path: &Path) -> Result<Self> {
+        let is_writable = |metadata: &std::fs::Metadata| {
+            metadata.is_file() || FileTypeExt::is_block_device(&metadata.file_type())
+        };
+        if !path.metadata().is_ok_and(|metadata| is_writable(&metadata)) {
+            return Self::open_image(path);
+        }
+        ignore_file_size_signal();
+        let file = OpenOptions::new().read(true).write(true).open(path);
+        let file = file.map_err(|e| path_failure(format!("writing '{}'", path.display()), &e))?;
+        let (is_interrupted, parent) = (Cell::new(false), OnceCell::new());
+        Ok(Target { shown: path.into(), file, unnamed: None, is_in_place: true, is_interrupted, parent })
+    }
+
+    /// The part of the file from byte `offset_bytes` on, for an image.
+    pub fn region(&self, offset_bytes: u64) -> Region<'_> {
+        let is_file = self.file.metadata().is_ok_and(|metadata| metadata.is_file());
+        Region { file: &self.file, offset_bytes, is_whole_file: is_file && offset_bytes == 0 }
+    }
+
+    /// The folder for temporary files that become as long as the image, or longer.
+    pub fn temporary_folder(&self) -> PathBuf {
+        let is_device = self.is_in_place && self.file.metadata().is_ok_and(|metadata| !metadata.is_file());
+        match self.path().parent() {
+            _ if is_device => std::env::temp_dir(),
+            // A relative name has an empty parent.
+            Some(folder) if folder != Path::new("") => folder.into(),
+            _ => PathBuf::from("."),
+        }
     }
 
     /// Opens a file that is written at any position: a device or a pipe is refused.
@@ -198,11 +234,14 @@ impl Target {
         sync: impl FnOnce(&File) -> std::io::Result<()>,
         rename: impl FnOnce(&Path, &Path) -> std::io::Result<()>,
     ) -> Result<()> {
-        let Some(unnamed) = &self.unnamed else { return Ok(()) };
+        let failed = |e: Error| CliError::io(format!("writing '{}'", self.shown.display()), &e);
+        let Some(unnamed) = &self.unnamed else {
+            return if self.is_in_place { sync(&self.file).map_err(failed) } else { Ok(()) };
+        };
         // Errors of writing that the system has deferred must show before the old file is replaced.
         let renamed = sync(&self.file).and_then(|()| rename(&unnamed.temporary, &unnamed.path));
         unnamed.is_renamed.set(renamed.is_ok());
-        renamed.map_err(|e| CliError::io(format!("writing '{}'", self.shown.display()), &e))
+        renamed.map_err(failed)
     }
 }
 

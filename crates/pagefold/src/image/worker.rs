@@ -4,7 +4,7 @@
 //! The child parses what is hostile, and prints results and errors. This process parses nothing: it passes signals on, answers
 //! one request, a byte, and waits; it says how the child ended if the child could not.
 
-use crate::cli::output;
+use crate::cli::{exit, output};
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_sys::fork::{die_with_parent, fork};
 use pagefold_sys::ready;
@@ -57,7 +57,7 @@ pub fn run(
             Ok(()) => Exit::Ok as u8,
             Err(e) => {
                 output::error(&e.message);
-                e.exit as u8
+                exit::code(e.exit)
             }
         }
     })?;

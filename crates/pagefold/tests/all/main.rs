@@ -56,6 +56,7 @@ mod image_tools;
 mod images;
 mod json;
 mod keeper;
+mod mkfs_erofs;
 mod odd_paths;
 mod output;
 #[path = "../../../image-build/tests/support/random_tree.rs"]

@@ -3,7 +3,7 @@
 //! The programs are those in `bin` of the folder that `PAGEFOLD_EROFS_UTILS` names (`tests/guest/erofs-utils.sh` makes
 //! one), or else those in `PATH`.
 
-use crate::built::{build_at, tree, ways};
+use crate::built::{Way, build_at, tree, ways};
 use crate::oracles::kernel_walk;
 use crate::support::Entry;
 use crate::support::walk::{assert_same, walk};
@@ -81,7 +81,10 @@ fn fsck_of_erofs_utils_extracts_every_image() {
         Err(why) => return skipped!("fsck_of_erofs_utils_extracts_every_image: {why}"),
     };
     let (work, tree) = (work(), tree());
-    for way in ways() {
+    // fsck.erofs 1.9.4 cuts files before a hole at their end that is in indexed chunks, also in images of mkfs.erofs. The kernel
+    // and erofsfuse read them in full.
+    let has_indexed_chunks = |way: &Way| way.options.form.chunks.is_some_and(|chunks| chunks.indexed);
+    for way in ways().into_iter().filter(|way| !has_indexed_chunks(way)) {
         let (file, out) = (work.path().join("image"), work.path().join("out"));
         build_at(&file, &tree, &way.options);
         let run = Command::new(&fsck).arg("--xattrs").arg(extract_to(&out)).arg(&file).output().unwrap();

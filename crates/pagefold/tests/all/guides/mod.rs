@@ -32,6 +32,11 @@ fn image_check() {
 }
 
 #[test]
+fn image_erofs_utils() {
+    check_document("docs/image/erofs-utils.md");
+}
+
+#[test]
 fn image_extract() {
     check_document("docs/image/extract.md");
 }
