@@ -117,16 +117,14 @@ impl SmallClient {
                 let request = self.prepared(agent.post(url.as_str()), headers, deadline);
                 request.header("content-type", "application/x-www-form-urlencoded").send(form)
             }
-            Method::PostNothing => {
-                self.prepared(agent.post(url.as_str()), url, headers, deadline).send_empty()
-            }
-            Method::Head => self.prepared(agent.head(url.as_str()), url, headers, deadline).call(),
+            Method::PostNothing => self.prepared(agent.post(url.as_str()), headers, deadline).send_empty(),
+            Method::Head => self.prepared(agent.head(url.as_str()), headers, deadline).call(),
             Method::PutBytes { media_type, bytes } => {
-                let request = self.prepared(agent.put(url.as_str()), url, headers, deadline);
+                let request = self.prepared(agent.put(url.as_str()), headers, deadline);
                 request.header("content-type", media_type).send(bytes)
             }
             Method::PutFile { media_type, file, len_bytes } => {
-                let request = self.prepared(agent.put(url.as_str()), url, headers, deadline);
+                let request = self.prepared(agent.put(url.as_str()), headers, deadline);
                 let request = request.header("content-type", media_type);
                 let mut body = file.take(len_bytes);
                 request.header("content-length", len_bytes.to_string()).send(SendBody::from_reader(&mut body))

@@ -88,8 +88,8 @@ pub fn push(
     let lengths = [Some(&image), tree.as_ref().map(|(_, _, tree)| tree), list.as_ref()];
     let longest_bytes = lengths.into_iter().flatten().map(|upload| upload.len_bytes).max().unwrap_or(0);
     let registry = speaking(reference, login, timeout)?;
-    let is_https = registry.uploads_url().is_ok_and(|url| url.is_https());
-    let client = SmallClient::far(upload_time(timeout, longest_bytes), is_https, MAX_MANIFEST_BYTES)?;
+    let client =
+        SmallClient::far(upload_time(timeout, longest_bytes), registry.server(), MAX_MANIFEST_BYTES)?;
     let client = client.connecting_within(timeout);
     let mut push = Push { registry: &registry, client, timeout, pushed: Pushed::default() };
     let config = config(&platform, &image.digest);

@@ -77,6 +77,11 @@ impl Registry {
         Url::parse(&text).map_err(|e| RemoteError::SetUp { what: e.to_string() })
     }
 
+    /// Its address.
+    pub(super) fn server(&self) -> &Url {
+        &self.server
+    }
+
     pub(super) fn manifest_url(&self, target: &str) -> Result<Url, AttemptError> {
         let path = format!("{}v2/{}/manifests/{target}", self.server.as_str(), self.reference.name);
         Url::parse(&path).map_err(|e| AttemptError::refused(e.to_string()))

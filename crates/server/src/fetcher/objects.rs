@@ -239,6 +239,7 @@ impl Objects {
             authorization: None,
             is_verified: false,
             cache: None,
+            spool: self.spool.clone(),
         };
         let image = self.opener().stores.layers_of(location, name)?;
         let source = image.open(number, &options).ok_or_else(refused)?.map_err(|e| opening(location, &e))?;

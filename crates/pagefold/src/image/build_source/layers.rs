@@ -84,10 +84,11 @@ pub fn start_fetcher(
     locations: Vec<Location>,
     wants_archives: bool,
 ) -> Result<Option<Arc<Fetcher>>> {
-    let remote = args.remote.config_for(locations.iter(), wants_archives)?;
+    let mut remote = args.remote.config_for(locations.iter(), wants_archives)?;
+    remote.takes_whole = true;
     let mut locations = locations.into_iter();
     let Some(image) = locations.next() else { return Ok(None) };
-    let media = MediaConfig { image, devices: locations.collect(), verity: None, remote };
+    let media = MediaConfig { image, offset_bytes: 0, devices: locations.collect(), verity: None, remote };
     Fetcher::start(&media, reading_share(args.memory_bytes()?), output::note)
 }
 
