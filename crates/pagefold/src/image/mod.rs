@@ -13,7 +13,7 @@
 //! | `kernel`, `tamper` | `mount --kernel`, and its check that only root can change the image |
 //! | `find` | finding a mounted image by its directory or path |
 //! | `overview`, `usage`, `file` | the output of `show`: on an image, on the uses of its bytes, on a file in it |
-//! | `target` | the file that `build` and `tar -o` write |
+//! | `target` | the file that `build`, `tar -o` and `disk save` write |
 //! | `worker` | the confined process in which commands that write decode |
 //! | `findings` | the output of defects in an image |
 //! | `watch` | the figures of a mount, again and again |
@@ -47,14 +47,14 @@ mod ls;
 mod mount;
 mod mounts;
 mod names;
-mod open;
+pub(crate) mod open;
 mod overview;
 mod restart;
 mod show;
 mod stats;
 mod tamper;
 mod tar;
-mod target;
+pub(crate) mod target;
 mod unmount;
 mod usage;
 mod watch;
