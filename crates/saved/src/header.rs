@@ -76,7 +76,9 @@ impl Head {
             return Err(SavedError::Features { bits: unknown });
         }
         let head = Head { bytes: *bytes };
-        if !(HEAD_LEN + 8..=HEADER_LEN_MAX).contains(&head.header_len()) || head.header_len() % 8 != 0 {
+        if !(HEAD_LEN + 8..=HEADER_LEN_MAX).contains(&head.header_len())
+            || !head.header_len().is_multiple_of(8)
+        {
             return Err(damaged("the length of its header is impossible"));
         }
         if u32_at(bytes, 40) != PAGE_SIZE as u32 {

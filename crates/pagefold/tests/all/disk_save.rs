@@ -206,6 +206,34 @@ fn failures_leave_the_old_file_and_the_disk() {
     s.ok(&format!("disk save x {}", file.display()));
 }
 
+#[test]
+fn a_full_medium_leaves_the_old_file() {
+    let test = "a_full_medium_leaves_the_old_file";
+    if let Some(why) = no_devices(&["mount", "umount"]) {
+        pagefold_testkit::skipped!("{test}: {why}");
+        return;
+    }
+    let s = Sandbox::new();
+    create(&s, "");
+    let folder = s.path("small");
+    std::fs::create_dir(&folder).unwrap();
+    crate::support::sh("mount", &["-t", "tmpfs", "-o", "size=1M", "tmpfs", folder.to_str().unwrap()]);
+    let file = folder.join("saved");
+    s.ok(&format!("disk save x {}", file.display()));
+    let before = std::fs::read(&file).unwrap();
+    write(&mut connect(&s), &noise(4, PAGES * 4096));
+    let ran = s.run(&format!("disk save x {}", file.display()));
+    let after = std::fs::read(&file).unwrap();
+    let (left, check) = (beside(&file), s.run(&format!("disk saved --check {}", file.display())));
+    crate::support::sh("mount", &["-o", "remount,ro", folder.to_str().unwrap()]);
+    let read_only = s.run(&format!("disk save x {}", file.display()));
+    crate::support::sh("umount", &[folder.to_str().unwrap()]);
+    ran.fails(1, "No space left");
+    read_only.fails(1, "Read-only file system");
+    assert!(after == before && left.is_empty() && check.code == 0);
+    s.ok("disk remove --force x");
+}
+
 /// Reads the first bytes of a save to a pipe. It then waits for the pipe: the rest does not fit all buffers.
 fn wait_for_begin(save: &mut Child) {
     let mut magic = [0; 8];

@@ -70,12 +70,9 @@ impl Restore {
     pub fn run(mut self, disk: &Disk) -> Result<()> {
         let live = disk.running_or_error()?;
         // At the memory limit, pages go to the backing.
-        let thread = match live.store.writeback() {
-            Some(_) => Some(WritebackThread::start(live.store.clone())),
-            None => None,
-        };
-        let thread = thread.transpose();
-        let _thread = thread.map_err(|e| CliError::io("starting the thread that writes back", &e))?;
+        let thread = live.store.writeback().map(|_| WritebackThread::start(live.store.clone()));
+        let _thread =
+            thread.transpose().map_err(|e| CliError::io("starting the thread that writes back", &e))?;
         let mut routes = self.routes(&disk.setup())?;
         let path = self.restored.path.clone();
         while let Some(block) = self.reader.next_block().map_err(|e| failure(&path, &e))? {
