@@ -7,6 +7,7 @@ use super::protocol::{self, DeadlineReader, MAX_RESPONSE, Pages, RecompressPass,
 use super::report::disk::{ClassReport, Report};
 use super::report::mount::MountReport;
 use super::report::recompress::RecompressPassReport;
+use super::report::saved::SaveReport;
 use super::report::writeback::{PassProgress, PassReport};
 use crate::error::{CliError, Exit, Result};
 use crate::instance::InstanceDir;
@@ -223,6 +224,21 @@ impl Client {
         let request = Request::Recompress { pass: pass.clone() };
         let response = self.request_with_progress(&request, PASS_TIMEOUT, Some(signals), report_progress)?;
         expect!(self, response, Response::Recompressed(report) => report)
+    }
+
+    /// Lets the server write the contents of the disk to the one file in `files`, and reports progress. A signal ends the
+    /// save early; that is an error.
+    pub fn save(
+        &mut self,
+        files: &NamedFiles,
+        signals: &Termination,
+        report_progress: &mut dyn FnMut(&PassProgress),
+    ) -> Result<SaveReport> {
+        let request = Request::Save { files: files.named() };
+        let sent = self.send_line_with(&protocol::line(&request)?, &files.fds());
+        sent.map_err(|e| self.no_response(&e, PASS_TIMEOUT))?;
+        let response = self.receive_with_progress(PASS_TIMEOUT, Some(signals), report_progress)?;
+        expect!(self, response, Response::Saved(report) => report)
     }
 
     /// Calls `print` with the states of the pages from `first` to `last`, or to the end of the disk, in pieces of many

@@ -48,6 +48,9 @@ pub struct DiskConfig {
     /// The file or device that pages are written back to. The open file is passed separately, as a descriptor.
     #[serde(default)]
     pub backing: Option<BackingConfig>,
+    /// The saved disk whose contents a new disk gets. The open file is passed separately, as a descriptor.
+    #[serde(default)]
+    pub restore: Option<RestoreConfig>,
 }
 
 impl DiskConfig {
@@ -65,6 +68,7 @@ impl DiskConfig {
             sector_size: SectorSize::default(),
             listen: None,
             backing: None,
+            restore: None,
         }
     }
 
@@ -92,6 +96,18 @@ pub struct BackingConfig {
     /// Delay added to every request, for benchmarks and tests; otherwise 0.
     #[serde(default)]
     pub delay_us: u64,
+}
+
+/// A saved disk that is restored before a new disk is ready.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RestoreConfig {
+    /// The path, for messages.
+    #[serde(with = "crate::path")]
+    pub path: PathBuf,
+    /// The first bytes of the file, which the command has read already.
+    pub head: Vec<u8>,
+    /// Whether the disk gets the codecs of the saved one.
+    pub takes_codecs: bool,
 }
 
 /// A rule of automatic recompression.

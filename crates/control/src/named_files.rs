@@ -57,6 +57,13 @@ impl NamedFiles {
         self.0.iter().filter_map(|(_, file)| file.as_ref().map(AsFd::as_fd)).collect()
     }
 
+    /// The file of a request that names one alone.
+    pub fn only(&self) -> Result<File> {
+        let missing = || CliError::failed("the request has no open file (EINVAL)").with_errno(libc::EINVAL);
+        let file = self.0.iter().find_map(|(_, file)| file.as_ref()).ok_or_else(missing)?;
+        file.try_clone().map_err(|e| CliError::io("duplicating a descriptor", &e))
+    }
+
     /// The file that a change names as `path`, and its path when it was opened.
     pub fn find(&self, path: &Path) -> Result<(File, PathBuf)> {
         let missing = || {

@@ -7,6 +7,7 @@
 use super::report::disk::{ClassReport, Report};
 use super::report::mount::MountReport;
 use super::report::recompress::RecompressPassReport;
+use super::report::saved::SaveReport;
 use super::report::writeback::{PassProgress, PassReport};
 use crate::error::{CliError, Result};
 use crate::named_files::NamedFile;
@@ -59,6 +60,12 @@ pub enum Request {
     Recompress {
         /// The pages and the codec.
         pass: RecompressPass,
+    },
+    /// Write the contents of the disk at this moment to the file whose descriptor is passed. The server sends progress
+    /// until the save has ended.
+    Save {
+        /// The file, open for writing.
+        files: Vec<NamedFile>,
     },
     /// Return the states of pages as text, in pieces: the response says where the next request goes on. So the server
     /// keeps nothing for a command that prints slowly.
@@ -128,13 +135,15 @@ pub enum Response {
     Value(String),
     /// To `Set`, `Write` and `Remove`.
     Done,
-    /// To `Writeback`, `Recompress`, and a `Set` that does either: sent a few times a second, also as a sign that the server is
+    /// To `Writeback`, `Recompress`, `Save`, and a `Set` that does either: sent a few times a second, also as a sign that the server is
     /// alive.
     Progress(PassProgress),
     /// To `Writeback`, when the pass has ended.
     WroteBack(PassReport),
     /// To `Recompress`, when the pass has ended.
     Recompressed(RecompressPassReport),
+    /// To `Save`, when the file is written.
+    Saved(SaveReport),
     /// To `BlockState`.
     BlockState {
         /// The states, a line for each page with contents. May be empty before the end, too.
@@ -228,6 +237,7 @@ mod tests {
             Request::Write { attribute: "disksize".into(), text: "1G\n".into(), files: Vec::new() },
             Request::Writeback { pages: Pages::Idle { age_s: 600 } },
             Request::Writeback { pages: Pages::Ranges(vec![(1, 25000), (7, 7)]) },
+            Request::Save { files: Vec::new() },
             Request::BlockState { first: 7, last: None },
             Request::Classes {},
             Request::Remove { force: true },

@@ -3,8 +3,8 @@
 //! The command runs this program again, with the hidden command `serve` and a socket as its standard input. That process is
 //! the keeper of the instance. It starts the server, which gets the socket. The handshake over the socket:
 //!
-//! 1. The command passes the held lock of the instance's folder and, for a disk with a backing, the open backing file,
-//!    as descriptors ([`PassedFds`]). Then it sends a [`StartRequest`] as one line.
+//! 1. The command passes the held lock of the instance's folder and, if a disk has them, the open backing file and the
+//!    saved disk to restore, as descriptors ([`PassedFds`]). Then it sends a [`StartRequest`] as one line.
 //! 2. The server sends a [`StartupReply`] as one line: its device is ready, or an error.
 //! 3. The command sends a line that confirms the start. A server that does not receive it exits.
 //!
@@ -97,6 +97,8 @@ const IMAGE: &str = "image";
 pub const ENDED: &[u8] = b"\"ended\"";
 /// Time that a server has until its device is ready. That of a mounted image may wait for servers in addition.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
+/// The same time for a disk that is restored.
+const RESTORE_TIMEOUT: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 /// Longest line of the handshake, bytes: a dictionary of 1 MiB as JSON numbers, and some room.
 pub const MAX_LINE: u64 = 8 << 20;
 
@@ -151,6 +153,8 @@ pub struct PassedFds<'a> {
     pub lock: &'a File,
     /// The backing of a disk; `Some` exactly if the configuration has a backing.
     pub backing: Option<&'a File>,
+    /// The saved disk to restore; `Some` exactly if the configuration has one.
+    pub restore: Option<&'a File>,
 }
 
 /// How a server depends on the command that starts it.
@@ -199,6 +203,8 @@ pub fn start(
 /// How long the command waits for a server.
 fn start_timeout(config: &ServerConfig) -> Duration {
     match config {
+        // It reads the whole saved disk first, maybe from a pipe.
+        ServerConfig::Disk(config) if config.restore.is_some() => RESTORE_TIMEOUT,
         ServerConfig::Disk(_) => START_TIMEOUT,
         ServerConfig::Image(config) => {
             START_TIMEOUT.saturating_add(Duration::from_millis(config.media.remote.timeout_ms))
@@ -260,6 +266,7 @@ fn handshake(
     let line = protocol::line(&start).map_err(StartFailure::Reported)?;
     handover::send_fd(stream, fds.lock).map_err(|_| StartFailure::Died)?;
     handover::send_optional_fd(stream, fds.backing).map_err(|_| StartFailure::Died)?;
+    handover::send_optional_fd(stream, fds.restore).map_err(|_| StartFailure::Died)?;
     stream.write_all(&line).map_err(|_| StartFailure::Died)?;
     match ready::wait([stream.as_fd(), signals.as_fd()], Some(start_timeout(config))) {
         Ok([_, true]) => return Err(StartFailure::Interrupted),

@@ -5,7 +5,8 @@
 //! | [`commands`] | the command line, and the entry point of all commands |
 //! | `zram` | the commands that show disks behind the files of the kernel's zram (feature `zram`, on by default) |
 //! | [`mkfs_erofs`] | the command lines of `mkfs.erofs`, `fsck.erofs` and `dump.erofs` |
-//! | [`disk`], [`image`] | the commands on disks and on images, one file each |
+//! | [`disk`] | the commands on disks, one file each |
+//! | [`image`] | the commands on images, one file each; files that commands write as a whole |
 //! | [`mount_helper`] | the command line that mount(8) passes to helpers for a line of /etc/fstab |
 //! | [`docs`], [`manual`] | shell completions and manual pages; their sections |
 //! | [`cli`] | printing: results, messages, lists, progress bars, histograms; commands on several things |

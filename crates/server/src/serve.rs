@@ -58,6 +58,7 @@ fn serve_new(stream: UnixStream, mut keeper: Option<KeeperLink>) -> Result<u8> {
     panics::log_all();
     let lock: OwnedFd = handover::recv_fd(&stream).ok().flatten().ok_or_else(not_started_by_command)?;
     let backing = handover::recv_fd(&stream).ok().flatten().map(File::from);
+    let restore = handover::recv_fd(&stream).ok().flatten().map(File::from);
     let text = protocol::read_line(&mut BufReader::new(&stream), MAX_LINE).ok().flatten();
     let start: StartRequest =
         text.and_then(|t| serde_json::from_slice(&t).ok()).ok_or_else(not_started_by_command)?;
@@ -68,7 +69,7 @@ fn serve_new(stream: UnixStream, mut keeper: Option<KeeperLink>) -> Result<u8> {
     let channel = StartupChannel { stream, foreground: start.foreground };
     let served = match &start.config {
         ServerConfig::Disk(config) => {
-            let new = disk_server::New { channel, lock: &lock, backing };
+            let new = disk_server::New { channel, lock: &lock, backing, restore };
             disk_server::run(config, &dir, disk_server::Origin::New(new), &mut keeper)
         }
         ServerConfig::Image(config) => {

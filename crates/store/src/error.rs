@@ -70,8 +70,8 @@ pub enum StoreError {
     /// The codec cannot be set up.
     #[error(transparent)]
     Codec(CodecError),
-    /// A process has died and left the page inconsistent. The contents are lost; the page can be written again.
-    #[error("page {index} is lost: the former process left it inconsistent")]
+    /// A process has died and left the page inconsistent, or it was restored as lost. The contents are lost; the page can be written again.
+    #[error("page {index} is lost: a former process left it inconsistent, or it was saved as lost")]
     Lost {
         /// The page.
         index: PageIndex,
@@ -82,6 +82,28 @@ pub enum StoreError {
     /// The store's memory cannot be set up.
     #[error("setting up the store's memory: {0}")]
     SetUp(SourceError),
+}
+
+/// The reason why a save of a store failed. The store is as it was.
+#[derive(Debug, thiserror::Error)]
+pub enum SaveError {
+    /// Another save runs.
+    #[error("the disk is being saved already")]
+    Busy,
+    /// There is no memory for the save.
+    #[error("setting up the save: {0}")]
+    SetUp(SourceError),
+    /// The target did not take a page.
+    #[error(transparent)]
+    Target(std::io::Error),
+    /// A page could not be read.
+    #[error(transparent)]
+    Page(StoreError),
+    /// The target took no page for so long that a write gave the save up.
+    #[error(
+        "the save was given up: for 30 s its target took no data, while writes to the disk waited for it"
+    )]
+    Stalled,
 }
 
 /// A selection of pages that cannot be parsed or does not fit the store.

@@ -48,6 +48,7 @@ pub mod handover;
 pub mod harden;
 pub mod injected_panic;
 pub mod iolock;
+pub mod lazybits;
 pub mod lease;
 pub mod loopdev;
 pub mod malloc;

@@ -10,6 +10,7 @@ pub mod image;
 pub mod keeper;
 pub mod mount;
 pub mod recompress;
+pub mod saved;
 #[cfg(feature = "schema")]
 pub mod schema;
 pub mod writeback;

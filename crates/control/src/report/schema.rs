@@ -6,6 +6,7 @@ use super::image::{
 };
 use super::mount::{MountList, MountStats};
 use super::recompress::RecompressPassReport;
+use super::saved::{SaveReport, SavedDisk};
 use super::writeback::PassReport;
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
@@ -19,6 +20,8 @@ pub fn all() -> Vec<(&'static str, Value)> {
         ("disk-show", schema::<ShownDisk>()),
         ("disk-writeback", schema::<PassReport>()),
         ("disk-recompress", schema::<RecompressPassReport>()),
+        ("disk-save", schema::<SaveReport>()),
+        ("disk-saved", schema::<SavedDisk>()),
         ("image-ls", schema::<Entries>()),
         ("image-show", schema::<ImageReport>()),
         ("image-show-path", schema::<FileReport>()),

@@ -12,15 +12,20 @@ use std::path::PathBuf;
 pub struct CreateArgs {
     /// Size of the device, such as 4G or 512M; rounded up to a multiple of 4096 bytes. It may exceed the memory of the
     /// machine: only written pages take memory. In sizes, K, M, G, T, P and E are powers of 1024, also as KB or KiB
-    #[arg(long, short = 's', value_name = "SIZE")]
-    pub size: String,
+    /// [default with --restore: that of the saved disk]
+    #[arg(long, short = 's', value_name = "SIZE", required_unless_present = "restore")]
+    pub size: Option<String>,
+    /// Fill the new disk with the contents of a file of `disk save`; - is standard input. All of it is read before the
+    /// disk is ready. Without options for codecs, the disk gets those of the saved one, and pages stay as they are
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "uncompressed")]
+    pub restore: Option<PathBuf>,
     /// Name of the disk: 1 to 32 characters of A-Z a-z 0-9 . _ -, not starting with . or - [default: disk0, disk1, ...;
     /// a number is used once]
     #[arg(long, short = 'n', value_name = "NAME")]
     pub name: Option<String>,
-    /// Compression algorithm, see below; a level can follow, as in zstd:3
-    #[arg(long, short = 'c', value_name = "CODEC[:LEVEL]", default_value = "lz4")]
-    pub codec: String,
+    /// Compression algorithm, see below; a level can follow, as in zstd:3 [default: lz4]
+    #[arg(long, short = 'c', value_name = "CODEC[:LEVEL]")]
+    pub codec: Option<String>,
     /// Compression level, if the codec has levels, see below
     #[arg(long, short = 'l', value_name = "LEVEL", allow_negative_numbers = true)]
     pub level: Option<i32>,
@@ -121,6 +126,7 @@ Examples:
   pagefold disk create --size 64G --backing /var/cache/scratch.backing --memory 1G
   pagefold disk create --size 16G --name scratch --codec zstd --level 3 --memory 2G
   mkfs.ext4 \"$(pagefold disk create --size 4G --export loop)\"
+  pagefold disk create --restore scratch.saved
   pagefold disk create --size 4G --run 'mkfs.ext4 \"$PAGEFOLD_DEVICE\" && build-on \"$PAGEFOLD_DEVICE\"'";
 
 fn sector_size() -> impl TypedValueParser<Value = SectorSize> {

@@ -2,11 +2,11 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | `create` (arguments) and `start`, `list`, `show`, `block_state`, `set`, `writeback`, `recompress`, `restart`, `remove` | the commands, each with its arguments |
+//! | `create` (arguments) and `start`, `list`, `show`, `block_state`, `set`, `writeback`, `recompress`, `save`, `saved`, `restart`, `remove` | the commands, each with its arguments |
 //! | `classes` | the table of size classes of `show` |
 //! | `page_ranges` | ranges of pages in options |
 //! | `pass` | running a pass of writeback or recompression: bar, Ctrl-C, report |
-//! | `request`, `notes` | the checked arguments of `create`, and its notes on the new disk |
+//! | `request`, `restore`, `notes` | the checked arguments of `create`, the saved disk in them, and its notes on the new disk |
 //! | `backing`, `device` | steps that need the user's privileges: opening a backing, swapoff |
 //! | `command` | the command of `create --run` |
 //! | `find`, `resolve` | finding the disk that a user names, and cleaning up after dead servers |
@@ -28,6 +28,9 @@ mod remove;
 mod request;
 mod resolve;
 mod restart;
+mod restore;
+mod save;
+mod saved;
 mod set;
 mod show;
 mod start;
@@ -87,6 +90,20 @@ pub enum DiskCommand {
     /// The codecs are chosen with `disk create --recompress-codec` or `--recompress-after`; the latter does the same
     /// automatically.
     Recompress(recompress::RecompressArgs),
+    /// Save the contents of a disk to a file, while it is used
+    ///
+    /// The file has the contents at one moment, as after a power failure at that moment: writes that have returned before
+    /// are in it. Before, the command lets the kernel write what it caches of a loop device and of file systems mounted from
+    /// it. Pages are saved as they are compressed, those on a backing too; pages that read as zeroes take no space.
+    ///
+    /// The file appears when it is complete and on the medium; until then an older one stays. Ctrl-C, a full medium or
+    /// another failure leaves no file, and the disk is used on. If the target takes no data for 30 seconds while writes to
+    /// the disk wait for the save, the save fails.
+    ///
+    /// `disk create --restore` makes a disk of the file, and `disk saved` shows it. The contents are not encrypted.
+    Save(save::SaveArgs),
+    /// Show a saved disk: its size, pages, codecs, time and digest
+    Saved(saved::SavedArgs),
     /// Replace the servers of disks, which stay in use
     ///
     /// The new server runs the program of this command: after an upgrade, the one that is installed now. Programs that
@@ -117,6 +134,8 @@ pub fn run(command: &DiskCommand) -> Result<ExitCode> {
         DiskCommand::Set(args) => set::run(args).map(done),
         DiskCommand::Writeback(args) => writeback::run(args).map(done),
         DiskCommand::Recompress(args) => recompress::run(args).map(done),
+        DiskCommand::Save(args) => save::run(args).map(done),
+        DiskCommand::Saved(args) => saved::run(args).map(done),
         DiskCommand::Restart(args) => restart::run(args).map(done),
         DiskCommand::Remove(args) => remove::run(args).map(done),
     }

@@ -6,7 +6,7 @@
 use super::backing::BackingRequest;
 use super::create::CreateArgs;
 use super::export_arg::ExportArg;
-use super::recompress;
+use super::{recompress, restore};
 use crate::cli::values::bytes;
 use pagefold_control::config::{CodecConfig, DiskConfig, FuseUring, Listen, Tls};
 use pagefold_control::error::{CliError, Result};
@@ -31,6 +31,8 @@ pub struct CreateRequest {
     pub config: DiskConfig,
     /// The exports to try, in this order, if that of the configuration cannot be used here.
     pub fallbacks: Vec<ExportKind>,
+    /// The saved disk to restore.
+    pub restore: Option<std::fs::File>,
     /// The backing to open.
     pub backing: Option<BackingRequest>,
     /// The mode in which the command and its server run.
@@ -71,8 +73,13 @@ impl CreateRequest {
         refuse_rings_without_fuse(fuse_uring, export)?;
         let (further_codecs, recompress_after) =
             recompress::further_codecs(&args.recompress_codec, &args.recompress_after)?;
+        let restored = args.restore.as_deref().map(|path| restore::open(path, args)).transpose()?;
+        let (restore, restored, saved_bytes) = match restored {
+            Some(opened) => (Some(opened.file), Some(opened.config), Some(opened.size_bytes)),
+            None => (None, None, None),
+        };
         let config = DiskConfig {
-            size_bytes: size_bytes(&args.size)?,
+            size_bytes: size_of(args.size.as_deref(), saved_bytes)?,
             codec: codec(args)?,
             further_codecs,
             recompress_after,
@@ -83,6 +90,7 @@ impl CreateRequest {
             sector_size: args.sector_size,
             listen,
             backing: None,
+            restore: restored,
         };
         let backing = backing(args)?;
         let mode = match &args.run {
@@ -90,7 +98,7 @@ impl CreateRequest {
             None if args.foreground => Mode::Foreground,
             None => Mode::Background,
         };
-        Ok(CreateRequest { name, config, fallbacks, backing, mode, json: args.json })
+        Ok(CreateRequest { name, config, fallbacks, restore, backing, mode, json: args.json })
     }
 }
 
@@ -128,6 +136,31 @@ fn memory(text: &str) -> Result<u64> {
     pagefold_server::disk::check_limit(limit)
         .map_err(|reason| CliError::usage(format!("--memory: {reason}")))?;
     Ok(limit)
+}
+
+/// The size of a disk: that which the user chose, or that of the saved disk.
+fn size_of(chosen: Option<&str>, saved_bytes: Option<u64>) -> Result<u64> {
+    match (chosen, saved_bytes) {
+        (Some(text), None) => size_bytes(text),
+        (Some(text), Some(saved)) => {
+            let chosen = size_bytes(text)?;
+            match chosen >= saved {
+                true => Ok(chosen),
+                false => Err(CliError::usage(format!(
+                    "--size: the saved disk has {saved} bytes ({}); choose at least as many, or leave --size out",
+                    size::Human(saved)
+                ))),
+            }
+        }
+        (None, Some(saved)) if saved > SIZE_MAX_BYTES => Err(CliError::usage(format!(
+            "--restore: the saved disk has more than {}",
+            size::Human(SIZE_MAX_BYTES)
+        ))),
+        (None, Some(saved)) => {
+            PageCount::covering(saved).bytes().ok_or_else(|| CliError::usage("--restore: too large"))
+        }
+        (None, None) => Err(CliError::usage("--size is missing")),
+    }
 }
 
 fn size_bytes(text: &str) -> Result<u64> {
@@ -168,7 +201,7 @@ fn codec(args: &CreateArgs) -> Result<CodecConfig> {
         Some(path) => Some(read_file("--dictionary", path)?),
         None => None,
     };
-    let (name, level) = recompress::name_and_level("--codec", &args.codec)?;
+    let (name, level) = recompress::name_and_level("--codec", args.codec.as_deref().unwrap_or("lz4"))?;
     if level.is_some() && args.level.is_some() {
         return Err(CliError::usage("--codec and --level both name a level; leave one of them out"));
     }

@@ -5,7 +5,7 @@
 use super::backing::{self, OpenBacking};
 use super::create::CreateArgs;
 use super::request::{CreateRequest, Mode};
-use super::{command, find, notes};
+use super::{command, find, notes, restore};
 use crate::cli::output;
 use pagefold_control::client::Client;
 use pagefold_control::config::{DiskConfig, ServerConfig};
@@ -152,7 +152,8 @@ fn start(
 ) -> Result<StartedServer> {
     let try_export = |export| {
         let config = DiskConfig { export, ..request.config.clone() };
-        let fds = PassedFds { lock: &new.lock, backing: backing.as_ref() };
+        restore::rewind(request.restore.as_ref())?;
+        let fds = PassedFds { lock: &new.lock, backing: backing.as_ref(), restore: request.restore.as_ref() };
         startup::start(
             &ServerConfig::Disk(Box::new(config)),
             &new.dir,

@@ -17,7 +17,7 @@
 //! | `find` | finding a mounted image by its directory or path |
 //! | `overview`, `usage`, `file` | the output of `show`: on an image, on the uses of its bytes, on a file in it |
 //! | `region` | the part of a file or device that `build` writes |
-//! | `target` | the file that `build` and `tar -o` write |
+//! | `target` | the file that `build`, `tar -o` and `disk save` write |
 //! | `worker` | the confined process in which commands that write decode |
 //! | `findings` | the output of defects in an image |
 //! | `watch` | the figures of a mount, again and again |
@@ -66,7 +66,7 @@ mod show;
 mod stats;
 mod tamper;
 mod tar;
-mod target;
+pub(crate) mod target;
 mod unmount;
 mod usage;
 mod watch;

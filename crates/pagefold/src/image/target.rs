@@ -63,6 +63,15 @@ impl Target {
     ///
     /// Blocks signals, so it must be called before threads are started: they would receive them.
     pub fn open(path: &Path) -> Result<Self> {
+        Self::open_with(path, 0o666)
+    }
+
+    /// The same; only its owner may use a file that is made.
+    pub fn open_private(path: &Path) -> Result<Self> {
+        Self::open_with(path, 0o600)
+    }
+
+    fn open_with(path: &Path, mode: u32) -> Result<Self> {
         let failed = |e: Error| path_failure(format!("writing '{}'", path.display()), &e);
         // A write beyond the limit becomes an error, after which the file is removed.
         ignore_file_size_signal();
@@ -89,7 +98,8 @@ impl Target {
                 };
                 let path = path.map_err(failed)?;
                 let folder = path.parent().and_then(|folder| folder.metadata().ok()).map(output_folder);
-                let (file, temporary) = create_beside(&path, existing.is_some()).map_err(failed)?;
+                let (file, temporary) =
+                    create_beside(&path, if existing.is_some() { 0o600 } else { mode }).map_err(failed)?;
                 // From here on, every failure removes the file.
                 let unnamed = Unnamed { temporary, path, is_renamed: Cell::new(false), folder, signals };
                 if let Some(replaced) = existing {
@@ -165,6 +175,11 @@ impl Target {
     /// The folder of the file as it was before the file was made, which changes its time.
     pub fn folder(&self) -> Option<OutputFolder> {
         self.unnamed.as_ref()?.folder
+    }
+
+    /// The signals that end the writing; `None` for a device or a pipe.
+    pub fn signals(&self) -> Option<&Termination> {
+        self.unnamed.as_ref().map(|unnamed| &unnamed.signals)
     }
 
     /// Whether a signal has ended the writing, now or before.
@@ -283,12 +298,12 @@ fn target_of_link(path: &Path) -> std::io::Result<PathBuf> {
     Err(Error::from_raw_os_error(rustix::io::Errno::LOOP.raw_os_error()))
 }
 
-/// Creates a file with a temporary name in the directory of `path`. Only its owner may use it if it `replaces` a file,
-/// whose permissions it gets next. The name is random: processes of several containers may have the same number, and
+/// Creates a file of this mode with a temporary name in the directory of `path`. Only its owner may use one that replaces a
+/// file, whose permissions it gets next. The name is random: processes of several containers may have the same number, and
 /// write to the same folder.
-fn create_beside(path: &Path, replaces: bool) -> std::io::Result<(File, PathBuf)> {
+fn create_beside(path: &Path, mode: u32) -> std::io::Result<(File, PathBuf)> {
     let mut options = OpenOptions::new();
-    options.read(true).write(true).create_new(true).mode(if replaces { 0o600 } else { 0o666 });
+    options.read(true).write(true).create_new(true).mode(mode);
     let random = || random_u64().map_err(|e| Error::from_raw_os_error(e.errno));
     let mut tried = 0;
     loop {

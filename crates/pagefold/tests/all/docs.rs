@@ -16,6 +16,8 @@ const COMMANDS: &[&str] = &[
     "disk set",
     "disk recompress",
     "disk writeback",
+    "disk save",
+    "disk saved",
     "disk restart",
     "disk remove",
     "image",

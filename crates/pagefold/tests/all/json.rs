@@ -179,6 +179,9 @@ fn disk_commands_print_what_their_schemas_say() {
     Schema::of("disk-recompress").check(&s.ok("disk recompress x --json"));
     Schema::of("disk-writeback").check(&s.ok("disk writeback x --all --json"));
     Schema::of("disk-show").check(&s.ok("disk show x --json"));
+    let saved = s.path("saved");
+    Schema::of("disk-save").check(&s.ok(&format!("disk save x {} --json", saved.display())));
+    Schema::of("disk-saved").check(&s.ok(&format!("disk saved {} --check --json", saved.display())));
 }
 
 #[test]

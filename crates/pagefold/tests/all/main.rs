@@ -19,6 +19,7 @@ mod disk_pairs;
 mod disk_recompress;
 mod disk_restart;
 mod disk_run;
+mod disk_save;
 mod disk_writeback;
 mod docs;
 mod guides;

@@ -15,7 +15,9 @@ mod medium;
 mod passes;
 pub mod recompress_report;
 mod refusal_tracker;
+mod restore;
 mod running;
+mod save;
 mod sectors;
 mod selection;
 mod setup;
@@ -28,6 +30,7 @@ pub use codec::{
 pub use kept::{DiskRecord, KeptDisk};
 pub use medium::{Medium, Reopen, medium, open_named};
 pub use passes::Passes;
+pub use restore::Restore;
 pub use running::{RunningDisk, RunningOptions, SIZE_MAX_BYTES, too_large};
 pub use selection::{AGE_MAX_S, of as selection_of, recompress_request};
 pub use setup::{PRIORITY_COUNT, Setup};
@@ -142,6 +145,11 @@ impl Disk {
         self.empty_memory()?;
         let memory = self.memory.as_ref().map(SharedMemory::try_clone).transpose()?;
         RunningDisk::new(&self.setup(), size_bytes, self.options, memory)
+    }
+
+    /// Whether it serves plain memory, and its store stays empty.
+    pub fn is_uncompressed(&self) -> bool {
+        self.options.uncompressed
     }
 
     /// The memory of its stores; `None` if the disk does not outlive its server.

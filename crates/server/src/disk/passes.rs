@@ -1,18 +1,20 @@
-//! The passes of a server, of writeback and of recompression: those on request, and the threads of automatic ones.
+//! The passes of a server, of writeback and of recompression, and saves: those on request, and the threads of automatic ones.
 //!
 //! A pass may take minutes. It runs in a thread `pass`, while the thread of the client reports its progress a few times
 //! a second, however slow the medium is. It ends early when the client disconnects, and when the disk is reset or the server exits. One pass
 //! on request runs at a time; another fails as busy, as in zram, because one that waited would occupy one of the
 //! limited client slots. (The passes of automatic writeback are short; in the store, a pass on request waits for them.)
 
-use super::{Disk, RunningDisk, recompress_report, writeback_report};
+use super::{Disk, RunningDisk, recompress_report, save, writeback_report};
 use crate::errors;
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::report::recompress::RecompressPassReport;
+use pagefold_control::report::saved::SaveReport;
 use pagefold_control::report::writeback::{PassProgress, PassReport};
 use pagefold_store::recompress::{RecompressProgress, RecompressRequest};
 use pagefold_store::writeback::{Progress, Selection};
 use pagefold_store::{AutoRecompress, RecompressRule, RecompressThread, Store, WritebackThread};
+use std::fs::File;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -97,6 +99,23 @@ impl Passes {
         Ok(recompress_report::pass(report, start.elapsed()))
     }
 
+    /// Saves the contents of the disk to `target`.
+    pub fn save(
+        &self,
+        disk: &Disk,
+        target: File,
+        report_progress: &mut ReportProgress,
+    ) -> Result<SaveReport> {
+        let start = Instant::now();
+        let header = save::header(&*disk.running_or_error()?, &disk.setup())?;
+        let pass = |store: &Store, progress: &PassControl| {
+            let end = progress.end();
+            save::save(store, &header, target, end, &mut |p: PassProgress| progress.note(p))
+        };
+        let totals = self.run(disk, pass, report_progress)??;
+        Ok(save::report(&header, totals, start.elapsed()))
+    }
+
     /// Runs `pass` in a separate thread, and reports its progress meanwhile.
     fn run<T: Send>(
         &self,
@@ -109,7 +128,7 @@ impl Passes {
         let ending = lock(&self.ending).clone();
         let store = disk.store()?;
         let control =
-            PassControl { stop: AtomicBool::new(false), ending, latest: Mutex::new(PassProgress::default()) };
+            PassControl { stop: Arc::default(), ending, latest: Mutex::new(PassProgress::default()) };
         let (done, is_done) = mpsc::channel::<()>();
         let control = &control;
         let pass = || {
@@ -137,7 +156,7 @@ impl Passes {
             Err(TryLockError::Poisoned(e)) => Ok(e.into_inner()),
             Err(TryLockError::WouldBlock) => Err(CliError::new(
                 Exit::Busy,
-                "pages are being written back or recompressed for another command (EBUSY); wait for it to end, or \
+                "pages are being written back, recompressed or saved for another command (EBUSY); wait for it to end, or \
                  end it with Ctrl-C",
             )),
         }
@@ -161,16 +180,31 @@ impl Passes {
 
 /// The state that a running pass and the thread that reports its progress share.
 struct PassControl {
-    stop: AtomicBool,
+    stop: Arc<AtomicBool>,
     ending: Arc<AtomicBool>,
     latest: Mutex<PassProgress>,
 }
 
+/// Whether a pass is to end, for its other threads.
+#[derive(Clone)]
+pub(super) struct PassEnd([Arc<AtomicBool>; 2]);
+
+impl PassEnd {
+    /// Whether it is to end.
+    pub(super) fn is_requested(&self) -> bool {
+        self.0.iter().any(|end| end.load(Relaxed))
+    }
+}
+
 impl PassControl {
+    fn end(&self) -> PassEnd {
+        PassEnd([self.stop.clone(), self.ending.clone()])
+    }
+
     /// Notes the progress; breaks if the pass is to end.
     fn note(&self, progress: PassProgress) -> ControlFlow<()> {
         *lock(&self.latest) = progress;
-        match self.stop.load(Relaxed) || self.ending.load(Relaxed) {
+        match self.end().is_requested() {
             true => ControlFlow::Break(()),
             false => ControlFlow::Continue(()),
         }

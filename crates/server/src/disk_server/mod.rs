@@ -31,7 +31,7 @@ mod take_over;
 use crate::attributes::{self, AttributeTarget};
 use crate::broker::{Broker, DiskDuties, Duties};
 use crate::confinement::{self, Kind};
-use crate::disk::{self, Disk};
+use crate::disk::{self, Disk, Restore};
 use crate::export::{self, Opening};
 use crate::keeper::{self, FAILED, KeeperLink};
 use crate::socket::{ControlSocket, RequestHandler};
@@ -48,6 +48,7 @@ use pagefold_control::named_files::NamedFiles;
 use pagefold_control::protocol::{Request, Response};
 use pagefold_control::report::ConfinementReport;
 use pagefold_control::report::recompress::RecompressPassReport;
+use pagefold_control::report::saved::SaveReport;
 use pagefold_control::report::writeback::{PassProgress, PassReport};
 use pagefold_control::startup::{ENDED, Ready};
 use pagefold_store::recompress::RecompressRequest;
@@ -86,6 +87,8 @@ pub struct New<'a> {
     pub lock: &'a OwnedFd,
     /// The open file of the backing in the configuration.
     pub backing: Option<File>,
+    /// The open file of the saved disk in the configuration.
+    pub restore: Option<File>,
 }
 
 /// Serves a disk until it is removed or a signal ends it. A keeper, if there is one, starts another server when this one
@@ -139,8 +142,8 @@ fn serve_new(
     mut new: New<'_>,
     keeper: &mut Option<KeeperLink>,
 ) -> Result<Served> {
-    let backing = new.backing.take();
-    let (server, wake_receiver) = set_up(config, dir, &new, backing, keeper)?;
+    let files = (new.backing.take(), new.restore.take());
+    let (server, wake_receiver) = set_up(config, dir, &new, files, keeper)?;
     for link in server.lock_keeper().iter() {
         link.become_independent();
         // Before the command can kill this server: from now on its death is not that of the disk.
@@ -165,7 +168,7 @@ fn set_up(
     config: &DiskConfig,
     dir: &InstanceDir,
     new: &New<'_>,
-    backing: Option<File>,
+    (backing, restore): (Option<File>, Option<File>),
     keeper: &mut Option<KeeperLink>,
 ) -> Result<(Arc<Server>, UnixStream)> {
     privileges::drop_capabilities_except(privileges::SET_UP.union(keeper::KEPT_BY_ROOT))?;
@@ -189,7 +192,10 @@ fn set_up(
     let created_unix_s = state.created_unix_s;
     let Confined { broker, confinement } = confine(config, dir, state, keeper)?;
     log::start()?;
+    let restore = Restore::begin(config, restore)?;
+    let config = &restore.as_ref().map_or(config, Restore::config).clone();
     let disk = Disk::new(dir.name().clone(), config, medium, memory)?.created_at(created_unix_s);
+    restore.map_or(Ok(()), |restore| restore.run(&disk))?;
     let export = export::open(&Opening { config, disk: &disk, dir, broker: &broker, is_kept }, prepared)?;
     if let Some(rings) = export.rings() {
         disk.take_for_export(rings.buffer_bytes)?;
@@ -357,6 +363,15 @@ impl RequestContext<'_> {
         self.server.passes.write_back(&self.server.disk, selection, self.report_progress)
     }
 
+    /// Saves the disk to the file that was passed with the request.
+    fn save(&mut self) -> Result<SaveReport> {
+        if self.server.disk.is_uncompressed() {
+            return Err(CliError::usage("a disk with --uncompressed has no pages that can be saved"));
+        }
+        let target = self.files.only()?;
+        self.server.passes.save(&self.server.disk, target, self.report_progress)
+    }
+
     fn recompress_pass(&mut self, request: &RecompressRequest) -> Result<RecompressPassReport> {
         self.server.passes.recompress(&self.server.disk, request, self.report_progress)
     }
@@ -407,7 +422,9 @@ impl RequestHandler for Server {
         report_progress: &mut dyn FnMut(&PassProgress) -> bool,
     ) -> Response {
         let files = match &mut request {
-            Request::Set { files, .. } | Request::Write { files, .. } => std::mem::take(files),
+            Request::Set { files, .. } | Request::Write { files, .. } | Request::Save { files } => {
+                std::mem::take(files)
+            }
             _ => Vec::new(),
         };
         let files = NamedFiles::received(files, fds);
@@ -437,6 +454,7 @@ impl RequestHandler for Server {
                     .map_err(|e| errors::of_writeback(&WritebackError::Selection(e)));
                 request.and_then(|r| context.recompress_pass(&r)).map(Response::Recompressed)
             }
+            Request::Save { .. } => context.save().map(Response::Saved),
             Request::BlockState { first, last } => {
                 self.disk.store().and_then(|store| disk::block_state::piece(&store, first, last))
             }

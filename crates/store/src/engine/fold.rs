@@ -90,7 +90,7 @@ impl Store {
     }
 
     /// Takes the frames that a failed attempt needed into `backed`. At the memory limit it waits for writeback.
-    fn take_frames(
+    pub(crate) fn take_frames(
         &self,
         index: PageIndex,
         backed: &mut BackedFrames,
@@ -139,9 +139,9 @@ impl Store {
             }
     }
 
-    /// Puts contents into a slot and frees the old contents.
-    pub(crate) fn publish(&self, cpu: usize, slot: &Slot, new: Content) {
-        let old = self.exchange(cpu, slot.lock(), new);
+    /// Puts contents into the slot of a page and frees the old contents.
+    pub(crate) fn publish(&self, cpu: usize, index: PageIndex, slot: &Slot, new: Content) {
+        let old = self.exchange(cpu, self.lock_to_change(index, slot), new);
         self.release(old);
     }
 
@@ -150,11 +150,12 @@ impl Store {
     pub(crate) fn publish_if_unchanged(
         &self,
         cpu: usize,
+        index: PageIndex,
         slot: &Slot,
         seen: Option<Generation>,
         new: Content,
     ) -> bool {
-        let guard = slot.lock();
+        let guard = self.lock_to_change(index, slot);
         let is_unchanged = seen.is_none_or(|seen| guard.generation() == seen);
         let freed = if is_unchanged {
             self.exchange(cpu, guard, new)
@@ -166,7 +167,7 @@ impl Store {
         is_unchanged
     }
 
-    /// Puts written contents into a locked slot, counts them, and returns the old contents. Records the time as the slot's
+    /// Puts written contents into a slot that [`Store::lock_to_change`] has locked, counts them, and returns the old contents. Records the time as the slot's
     /// last access, from which writeback computes the page's age.
     pub(crate) fn exchange(&self, cpu: usize, mut guard: SlotGuard, new: Content) -> Content {
         self.time_access(&mut guard);

@@ -94,7 +94,7 @@ impl Store {
         let cpu = cpu::current();
         let slot =
             self.slot(index).inspect_err(|_| self.pages.counters.add(cpu, Counter::FailedWrites, 1))?;
-        self.publish(cpu, slot, Content::SameFilled(fill_word));
+        self.publish(cpu, index, slot, Content::SameFilled(fill_word));
         Ok(())
     }
 
@@ -187,7 +187,7 @@ impl Store {
         let cpu = cpu::current();
         let slot = self.slot(index)?;
         match self.fold(cpu, index, page) {
-            Ok(new) => self.publish(cpu, slot, new),
+            Ok(new) => self.publish(cpu, index, slot, new),
             Err(refused) => drop(self.store_without_frames(cpu, index, slot, page, None, refused)?),
         }
         Ok(())
@@ -208,7 +208,7 @@ impl Store {
             let seen = seen?;
             change(&mut page[span.start..span.start + span.len]);
             let is_stored = match self.fold(cpu, span.index, &page) {
-                Ok(new) => self.publish_if_unchanged(cpu, slot, Some(seen), new),
+                Ok(new) => self.publish_if_unchanged(cpu, span.index, slot, Some(seen), new),
                 Err(refused) => {
                     self.store_without_frames(cpu, span.index, slot, &page, Some(seen), refused)?
                 }
@@ -237,7 +237,7 @@ impl Store {
                 return;
             }
             if let Some(slot) = self.pages.table.get(index).filter(|slot| !slot.is_empty()) {
-                self.publish(cpu, slot, Content::Empty);
+                self.publish(cpu, index, slot, Content::Empty);
             }
             index = PageIndex(index.0 + 1);
         }

@@ -11,6 +11,7 @@
 //! | `load`, `prefetch` | reading one page from a signal handler, and prefetch hints for it |
 //! | `slot_state` | the state of each slot, as zram's `block_state` shows it |
 //! | `passes` | writeback and recompression on request |
+//! | `save`, `capture` | the contents at one moment, for a save: the save's side and that of writers; `restore` puts them back |
 //! | `kept` | a store in memory that outlives its process, and its recovery |
 //! | `thread`, `recompress` | the threads of automatic writeback and of automatic recompression |
 //!
@@ -20,6 +21,7 @@
 //!
 //! This is the top folder of the crate: it uses all other folders, and none uses it.
 
+mod capture;
 mod config;
 mod fold;
 mod io;
@@ -30,16 +32,19 @@ mod passes;
 mod prefetch;
 mod read;
 mod recompress;
+mod restore;
+mod save;
 mod slot_state;
 mod stats;
 mod store;
 mod thread;
 
-pub use crate::error::StoreError;
+pub use crate::error::{SaveError, StoreError};
 pub use config::{MemLimit, StoreConfig};
 pub use kept::Recovered;
 pub use load::{LoadError, Loaded, Loader};
 pub use recompress::{AutoRecompress, RecompressRule, RecompressThread};
+pub use save::{Save, SaveWatch, SavedContents, TakePage};
 pub use slot_state::SlotState;
 pub use stats::{IoStat, MemoryStats, MmStat, RecompressStats, Stats};
 pub use store::Store;

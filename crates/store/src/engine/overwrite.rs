@@ -39,9 +39,9 @@ impl Store {
             .map_err(|source| StoreError::Compress { index, source })?;
         if let Some(handle) = self.put_without_frames(index, slot, bytes) {
             let new = Content::object(handle.to_bits(), bytes.len());
-            return Ok(self.publish_if_unchanged(cpu, slot, seen, new));
+            return Ok(self.publish_if_unchanged(cpu, index, slot, seen, new));
         }
-        self.overwrite(cpu, slot, bytes, seen).ok_or(refused)
+        self.overwrite(cpu, index, slot, bytes, seen).ok_or(refused)
     }
 
     /// Stores `bytes` as an object that is in no slot yet, if the pool has room for it, or if it replaces an object in
@@ -64,11 +64,19 @@ impl Store {
 
     /// Overwrites the bytes of the slot's object. Returns false if the slot's generation is not `seen`, if that is
     /// given, and `None` if there is no object, or none that is long enough.
-    fn overwrite(&self, cpu: usize, slot: &Slot, bytes: &[u8], seen: Option<Generation>) -> Option<bool> {
+    fn overwrite(
+        &self,
+        cpu: usize,
+        index: PageIndex,
+        slot: &Slot,
+        bytes: &[u8],
+        seen: Option<Generation>,
+    ) -> Option<bool> {
         let pool = &self.pages.pool;
         loop {
             let (content, generation) = {
-                let guard = slot.lock();
+                // A save gets the old bytes here: with the lock of the class held, nothing may wait.
+                let guard = self.lock_to_change(index, slot);
                 (guard.content(), guard.generation())
             };
             if seen.is_some_and(|seen| seen != generation) {
@@ -82,6 +90,9 @@ impl Store {
             let _kept = self.pages.kept.as_ref().map(|kept| kept.keep_redo(bytes));
             let lock_owner = || {
                 let mut guard = slot.try_lock()?;
+                if self.saving.needs_capture(index) {
+                    return None;
+                }
                 if guard.content() != content || guard.generation() != generation {
                     return None;
                 }

@@ -1,5 +1,6 @@
 //! [`Store`]: its parts, its construction, its settings and its counters.
 
+use crate::engine::capture::Saving;
 use crate::engine::config::{MemLimit, StoreConfig};
 use crate::engine::stats::{IoStat, MemoryStats, MmStat, RecompressStats, Stats};
 use crate::error::StoreError;
@@ -25,9 +26,10 @@ pub struct Store {
     pub(crate) access_times: bool,
     /// Pressure above which automatic recompression waits, per cent; 0: it never waits.
     recompress_busy_percent: AtomicU32,
+    pub(crate) saving: Saving,
     pub(crate) pages: Pages,
     pub(crate) writeback: Option<Writeback>,
-    _reserve: Option<Reserve>,
+    reserve: Option<Reserve>,
 }
 
 impl Store {
@@ -47,7 +49,7 @@ impl Store {
         config: &StoreConfig,
     ) -> Result<(), StoreError> {
         if let Some(len) = config.reserve_bytes {
-            self._reserve = Some(Reserve::start(arena, len).map_err(StoreError::SetUp)?);
+            self.reserve = Some(Reserve::start(arena, len).map_err(StoreError::SetUp)?);
             self.pages.table.touch();
         }
         Ok(())
@@ -81,9 +83,10 @@ impl Store {
             same_filled: AtomicBool::new(config.same_filled),
             access_times: config.access_times,
             recompress_busy_percent: AtomicU32::new(BUSY_PERCENT),
+            saving: Saving::default(),
             pages,
             writeback: None,
-            _reserve: None,
+            reserve: None,
         };
         store.set_mem_limit(config.mem_limit);
         store
@@ -217,6 +220,11 @@ impl Store {
     /// The pool's size classes in use.
     pub fn class_stats(&self) -> Vec<ClassStats> {
         self.pages.pool.class_stats()
+    }
+
+    /// Whether writes must not wait for memory of the machine, because the system may swap to the store.
+    pub(crate) fn has_reserve(&self) -> bool {
+        self.reserve.is_some()
     }
 
     /// Frees the object or the place on the backing of contents that are in no slot.

@@ -9,6 +9,7 @@ mod overwrite;
 mod recompress;
 mod refusal;
 mod room;
+mod save;
 mod slot_state;
 #[path = "../support/mod.rs"]
 mod support;

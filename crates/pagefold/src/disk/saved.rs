@@ -1,0 +1,112 @@
+//! `disk saved`.
+
+use crate::cli::{numbers, output};
+use crate::image::open::{confine, path_failure};
+use clap::{Args, ValueHint};
+use pagefold_control::error::{CliError, Exit, Result};
+use pagefold_control::report::saved::{SavedCodec, SavedDisk};
+use pagefold_control::text;
+use pagefold_page::PAGE_SIZE;
+use pagefold_page::size::Human;
+use pagefold_saved::{Outline, Reader, SavedError, Totals};
+use pagefold_server::confinement::Kind;
+use std::fs::File;
+use std::path::PathBuf;
+
+/// The arguments of `disk saved`.
+#[derive(Debug, Args)]
+pub struct SavedArgs {
+    /// File that `disk save` has written
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub file: PathBuf,
+    /// Read all of it, and verify the checksums, the index and the digest
+    #[arg(long)]
+    pub check: bool,
+    /// Print JSON with exact numbers
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Prints the properties of a saved disk. The process is confined before it parses the file.
+pub fn run(args: &SavedArgs) -> Result<()> {
+    let what = || format!("reading '{}'", args.file.display());
+    let file = File::open(&args.file).map_err(|e| path_failure(what(), &e))?;
+    confine(Kind::Printing)?;
+    let outline = if args.check { check(&file) } else { Outline::read(&file) };
+    let outline = outline.map_err(|e| {
+        let exit = match e {
+            SavedError::Truncated { .. } | SavedError::Damaged { .. } => Exit::Damaged,
+            SavedError::NotSaved => Exit::Usage,
+            SavedError::Read { .. } | SavedError::Newer { .. } | SavedError::Features { .. } => Exit::Failed,
+        };
+        CliError::new(exit, format!("{}: {e}", what()))
+    })?;
+    let saved = report(&outline, args.check);
+    if args.json {
+        return output::json(&saved);
+    }
+    lines(&saved).iter().try_for_each(|line| output::line(line))
+}
+
+fn check(file: &File) -> Result<Outline, SavedError> {
+    let reader = Reader::with_digest(file)?;
+    let header = reader.header().clone();
+    Ok(Outline { header, totals: reader.finish()? })
+}
+
+fn report(outline: &Outline, checked: bool) -> SavedDisk {
+    let Outline { header, totals } = outline;
+    let Totals { pages, same_filled_pages, raw_pages, lost_pages, payload_bytes, len_bytes, digest } =
+        *totals;
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let codecs = header.codecs.iter().map(|codec| SavedCodec {
+        name: codec.name.clone(),
+        level: codec.level,
+        dictionary_bytes: codec.dictionary.as_ref().map_or(0, |dictionary| dictionary.len() as u64),
+    });
+    SavedDisk {
+        id: hex(&header.id),
+        digest: hex(&digest),
+        saved_unix_s: header.saved_unix_s,
+        size_bytes: header.len_bytes,
+        codecs: codecs.collect(),
+        pages,
+        same_filled_pages,
+        raw_pages,
+        lost_pages,
+        payload_bytes,
+        file_bytes: len_bytes,
+        ratio: (pages > 0).then(|| pages as f64 * PAGE_SIZE as f64 / len_bytes as f64),
+        checked,
+    }
+}
+
+fn lines(saved: &SavedDisk) -> Vec<String> {
+    let codec = |codec: &SavedCodec| match codec.level {
+        Some(level) => format!("{}:{level}", codec.name),
+        None => codec.name.clone(),
+    };
+    let codecs = saved.codecs.iter().filter(|codec| !codec.name.is_empty()).map(codec).collect::<Vec<_>>();
+    let mut pages =
+        vec![format!("{} ({})", numbers::count(saved.pages), Human(saved.pages.saturating_mul(4096)))];
+    pages.extend(numbers::counts([
+        (saved.same_filled_pages, "repeat a word"),
+        (saved.raw_pages, "do not compress"),
+        (saved.lost_pages, "are lost"),
+    ]));
+    let ratio = saved.ratio.map_or(String::new(), |ratio| format!(" ({ratio:.2}x)"));
+    let row = |name: &str, value: String| format!("{name:<10} {value}");
+    let mut lines = vec![
+        row("size", format!("{} ({} bytes)", Human(saved.size_bytes), saved.size_bytes)),
+        row("saved", text::time_text(i64::try_from(saved.saved_unix_s).unwrap_or(i64::MAX))),
+        row("pages", pages.join("; ")),
+        row("file", format!("{}{ratio}", Human(saved.file_bytes))),
+        row("codecs", codecs.join(", ")),
+        row("id", saved.id.clone()),
+        row("digest", format!("sha256:{}", saved.digest)),
+    ];
+    if saved.checked {
+        lines.push(row("check", "all checksums, the index and the digest are right".into()));
+    }
+    lines
+}

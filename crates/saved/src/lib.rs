@@ -1,0 +1,58 @@
+//! The format of saved disks: a stream of compressed pages as a store has them in memory, with an index and a digest.
+//!
+//! `docs/formats/saved-disk.md` describes the bytes. [`Writer`] writes a saved disk and never seeks, so the output may
+//! be a pipe. [`Reader`] reads one in order, verifies each block, and needs memory for one block only, whatever the file
+//! claims. [`Outline`] reads the ends of a file for its properties and totals, without the pages.
+//!
+//! ```
+//! use pagefold_saved::{Header, PageForm, PlainOutput, Reader, Writer};
+//!
+//! let header = Header::new(1 << 20, [7; 16]);
+//! let mut writer = Writer::new(PlainOutput::new(Vec::new()), &header)?;
+//! writer.add(3, PageForm::SameFilled(0xff))?;
+//! let (totals, output) = writer.finish()?;
+//! assert_eq!(totals.pages, 1);
+//!
+//! let file = output.into_inner();
+//! let mut reader = Reader::open(&file[..])?;
+//! let block = reader.next_block()?.expect("one block");
+//! assert_eq!(block.pages().next(), Some((3, PageForm::SameFilled(0xff))));
+//! assert!(reader.next_block()?.is_none());
+//! assert_eq!(reader.finish()?, totals);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! The crate knows no store, codec or file: pages are bytes here, and codecs are names. `pagefold-server` copies pages
+//! between a store and this format.
+//!
+//! | module | contents |
+//! |---|---|
+//! | `writer`, `reader`, `outline` | writing, reading in order, and reading the ends |
+//! | `index` | the runs of pages in the index, and their comparison with the blocks |
+//! | `output` | where a writer puts its bytes, with their digest: in order, or by two more threads |
+//! | `block`, `header`, `trailer` | the parts of the format |
+//! | `bytes`, `error` | fields, errors |
+//!
+//! Each module uses only those below it in this table.
+
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
+mod block;
+mod bytes;
+mod error;
+mod header;
+mod index;
+mod outline;
+mod output;
+mod reader;
+mod trailer;
+mod writer;
+
+pub use block::{Block, PageForm};
+pub use error::SavedError;
+pub use header::{CodecRecord, HEAD_LEN, Head, Header};
+pub use outline::Outline;
+pub use output::{Output, PlainOutput, ThreadedOutput};
+pub use reader::Reader;
+pub use trailer::{TRAILER_LEN, Totals};
+pub use writer::Writer;

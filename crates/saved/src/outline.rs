@@ -1,0 +1,56 @@
+//! [`Outline`]: the properties and totals of a saved disk, from the ends of its file.
+
+use crate::error::SavedError;
+use crate::header::Header;
+use crate::reader::read_header;
+use crate::trailer::{TRAILER_LEN, Totals, Trailer};
+use std::io::{ErrorKind, Read, Seek, SeekFrom};
+
+/// The header and the totals of a saved disk. The pages were not read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outline {
+    /// The header.
+    pub header: Header,
+    /// The totals in the trailer.
+    pub totals: Totals,
+}
+
+impl Outline {
+    /// Reads the header and the trailer of a file.
+    pub fn read(mut file: impl Read + Seek) -> Result<Self, SavedError> {
+        let mut offset = 0;
+        let header = read_header(&mut |bytes| {
+            let read = file.read_exact(bytes).map_err(|source| at_end(offset, source));
+            offset += bytes.len() as u64;
+            read
+        })?;
+        let failed = |offset| move |source| SavedError::Read { offset, source };
+        let len = file.seek(SeekFrom::End(0)).map_err(failed(offset))?;
+        let start = len.checked_sub(TRAILER_LEN as u64).filter(|start| *start >= offset);
+        let start = start.ok_or(SavedError::Truncated { offset: len })?;
+        file.seek(SeekFrom::Start(start)).map_err(failed(start))?;
+        let mut bytes = [0; TRAILER_LEN];
+        file.read_exact(&mut bytes).map_err(|source| at_end(start, source))?;
+        // A file that was cut ends with the bytes of pages.
+        let trailer = Trailer::decode(&bytes, start).map_err(|e| match e {
+            SavedError::Damaged { .. } if !bytes.starts_with(b"pgsvdend") => {
+                SavedError::Truncated { offset: len }
+            }
+            e => e,
+        })?;
+        match trailer.id == header.id {
+            true => Ok(Outline { header, totals: trailer.totals }),
+            false => {
+                let what = "its last part is that of another saved disk";
+                Err(SavedError::Damaged { offset: start, what })
+            }
+        }
+    }
+}
+
+fn at_end(offset: u64, source: std::io::Error) -> SavedError {
+    match source.kind() {
+        ErrorKind::UnexpectedEof => SavedError::Truncated { offset },
+        _ => SavedError::Read { offset, source },
+    }
+}

@@ -1,0 +1,215 @@
+//! Restoring a saved disk into a new one, before its device is there.
+//!
+//! The confined server parses the file. Pages whose codec the disk has too, with the same dictionary, are stored as they
+//! are; others are decompressed and written. A file that is incomplete or damaged fails the start of the server, and
+//! nothing is left of the disk.
+
+use super::{Disk, RunningDisk, Setup, codec};
+use crate::log;
+use pagefold_codec::{Codec, PerCpuStream};
+use pagefold_control::config::{CodecConfig, DiskConfig, RestoreConfig};
+use pagefold_control::error::{CliError, Exit, Result};
+use pagefold_control::text::counted;
+use pagefold_page::size::Human;
+use pagefold_page::{PAGE_SIZE, Page, PageIndex};
+use pagefold_saved::{CodecRecord, PageForm, Reader, SavedError};
+use pagefold_store::{SavedContents, Store, StoreError, WritebackThread};
+use std::fs::File;
+use std::io::{Chain, Cursor, Read};
+use std::path::Path;
+
+/// A saved disk whose header was read.
+pub struct Restore {
+    config: DiskConfig,
+    restored: RestoreConfig,
+    reader: Reader<Chain<Cursor<Vec<u8>>, File>>,
+}
+
+/// The way in which pages of a codec of the saved disk are stored.
+enum Route {
+    /// As they are, as pages of this priority.
+    AsTheyAre(u8),
+    /// Decompressed by this stream.
+    Decompressed(Box<PerCpuStream>),
+}
+
+impl Restore {
+    /// Reads the header of the saved disk in the configuration, if there is one.
+    pub fn begin(config: &DiskConfig, file: Option<File>) -> Result<Option<Self>> {
+        let Some(restored) = config.restore.clone() else { return Ok(None) };
+        let file = file.ok_or_else(|| CliError::usage("the saved disk was not passed to the server"))?;
+        let reader = Reader::open(Cursor::new(restored.head.clone()).chain(file));
+        let reader = reader.map_err(|e| failure(&restored.path, &e))?;
+        let mut config = config.clone();
+        if restored.takes_codecs {
+            let of = |record: &CodecRecord| CodecConfig {
+                name: record.name.clone(),
+                level: record.level,
+                dictionary: record.dictionary.clone(),
+                window_bits: record.window_bits,
+            };
+            let mut codecs = reader.header().codecs.iter().map(of);
+            if let Some(primary) = codecs.next() {
+                config.codec = primary;
+                config.further_codecs = codecs.take(pagefold_store::FURTHER_CODECS_MAX).collect();
+            }
+        }
+        let len_bytes = reader.header().len_bytes;
+        if len_bytes > config.size_bytes {
+            return Err(too_small(&restored.path, len_bytes));
+        }
+        Ok(Some(Restore { config, restored, reader }))
+    }
+
+    /// The configuration of the disk, with the codecs of the saved one if it gets these.
+    pub fn config(&self) -> &DiskConfig {
+        &self.config
+    }
+
+    /// Reads all pages into the new disk.
+    pub fn run(mut self, disk: &Disk) -> Result<()> {
+        let live = disk.running_or_error()?;
+        // At the memory limit, pages go to the backing.
+        let thread = live.store.writeback().map(|_| WritebackThread::start(live.store.clone()));
+        let _thread =
+            thread.transpose().map_err(|e| CliError::io("starting the thread that writes back", &e))?;
+        let mut routes = self.routes(&disk.setup())?;
+        let path = self.restored.path.clone();
+        while let Some(block) = self.reader.next_block().map_err(|e| failure(&path, &e))? {
+            for (page, form) in block.pages() {
+                store_page(&live, &mut routes, PageIndex(page), form).map_err(|e| e.at(&path))?;
+            }
+        }
+        let totals = self.reader.finish().map_err(|e| failure(&path, &e))?;
+        log::info(format_args!("restored {}", counted(totals.pages, "page", "pages")));
+        if totals.lost_pages > 0 {
+            let lost = counted(totals.lost_pages, "page", "pages");
+            log::warning(format_args!("{lost} were lost before they were saved: reading them is an error"));
+        }
+        Ok(())
+    }
+
+    fn routes(&self, setup: &Setup) -> Result<Vec<Route>> {
+        let own = super::save::codecs(setup);
+        let route = |record: &CodecRecord| match own.iter().position(|own| reads(own, record)) {
+            Some(priority) => Ok(Route::AsTheyAre(priority as u8)),
+            None => {
+                let config = CodecConfig {
+                    name: record.name.clone(),
+                    level: record.level,
+                    dictionary: record.dictionary.clone(),
+                    window_bits: record.window_bits,
+                };
+                let stream = Codec::new(&codec::spec(&codec::applicable(&config)))
+                    .and_then(|codec| PerCpuStream::new(&codec));
+                let stream = stream.map_err(|e| {
+                    let path = self.restored.path.display();
+                    CliError::new(Exit::Damaged, format!("restoring '{path}': its codec cannot be used: {e}"))
+                })?;
+                Ok(Route::Decompressed(Box::new(stream)))
+            }
+        };
+        // No page has a codec without a name, unless the file is forged; then it is one of the disk's first codec.
+        let named = |record: &CodecRecord| match record.name.is_empty() {
+            true => Ok(Route::AsTheyAre(0)),
+            false => route(record),
+        };
+        self.reader.header().codecs.iter().map(named).collect()
+    }
+}
+
+/// Whether a codec of the disk reads bytes that the codec of a saved disk has made: the level does not count.
+fn reads(own: &CodecRecord, saved: &CodecRecord) -> bool {
+    !saved.name.is_empty()
+        && own.name == saved.name
+        && own.dictionary == saved.dictionary
+        && own.window_bits == saved.window_bits
+}
+
+/// The reason why a page was not stored.
+enum PageError {
+    Store(StoreError),
+    Twice(PageIndex),
+    Undecodable(PageIndex),
+}
+
+impl PageError {
+    fn at(self, path: &Path) -> CliError {
+        let path = path.display();
+        match self {
+            PageError::Store(StoreError::NoMemory { source, .. }) => CliError::failed(format!(
+                "restoring '{path}': its pages do not fit the memory of the disk ({source}); raise --memory, or add a \
+                 --backing"
+            ))
+            .with_errno(libc::ENOMEM),
+            PageError::Store(e) => CliError::failed(format!("restoring '{path}': {e}")),
+            PageError::Twice(page) => {
+                CliError::new(Exit::Damaged, format!("restoring '{path}': page {page} is there twice"))
+            }
+            PageError::Undecodable(page) => {
+                CliError::new(Exit::Damaged, format!("restoring '{path}': page {page} does not decode"))
+            }
+        }
+    }
+}
+
+fn store_page(
+    live: &RunningDisk,
+    routes: &mut [Route],
+    index: PageIndex,
+    form: PageForm<'_>,
+) -> Result<(), PageError> {
+    let store: &Store = &live.store;
+    let contents = match form {
+        PageForm::SameFilled(word) => SavedContents::SameFilled(word),
+        PageForm::Raw(page) => SavedContents::Raw(page),
+        PageForm::Lost => SavedContents::Lost,
+        PageForm::Compressed { codec, bytes } => match routes.get_mut(usize::from(codec)) {
+            Some(Route::AsTheyAre(priority)) => SavedContents::Compressed { priority: *priority, bytes },
+            Some(Route::Decompressed(stream)) => return write_decompressed(store, stream, index, bytes),
+            None => return Err(PageError::Undecodable(index)),
+        },
+    };
+    match store.restore(index, contents).map_err(PageError::Store)? {
+        true => Ok(()),
+        false => Err(PageError::Twice(index)),
+    }
+}
+
+fn write_decompressed(
+    store: &Store,
+    stream: &mut PerCpuStream,
+    index: PageIndex,
+    bytes: &[u8],
+) -> Result<(), PageError> {
+    if store.is_stored(index) {
+        return Err(PageError::Twice(index));
+    }
+    let mut page: Page = [0; PAGE_SIZE];
+    match stream.stream.decompress(bytes, &mut page) {
+        Ok(PAGE_SIZE) => store.write(index.0 * PAGE_SIZE as u64, &page).map_err(PageError::Store),
+        _ => Err(PageError::Undecodable(index)),
+    }
+}
+
+/// The error for a disk that is smaller than the saved one.
+fn too_small(path: &Path, len_bytes: u64) -> CliError {
+    CliError::usage(format!(
+        "--size: the disk saved in '{}' has {len_bytes} bytes ({}); choose at least as many, or leave --size out",
+        path.display(),
+        Human(len_bytes)
+    ))
+}
+
+/// The error for a saved disk that cannot be read.
+fn failure(path: &Path, e: &SavedError) -> CliError {
+    let message = format!("restoring '{}': {e}", path.display());
+    match e {
+        // Not `Unavailable`, after which another export is tried.
+        SavedError::Read { .. } | SavedError::Newer { .. } | SavedError::Features { .. } => {
+            CliError::failed(message)
+        }
+        SavedError::NotSaved => CliError::usage(message),
+        SavedError::Truncated { .. } | SavedError::Damaged { .. } => CliError::new(Exit::Damaged, message),
+    }
+}

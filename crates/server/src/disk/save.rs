@@ -1,0 +1,179 @@
+//! Saving a disk: copies the pages of a store to a file or a socket, in the format of `pagefold_saved`.
+//!
+//! The command opens the file, so the server needs no right for it. A socket has a timeout for writes, which its command
+//! has set: so the save notices that it is to end, also if nobody reads.
+
+use super::passes::PassEnd;
+use super::{RunningDisk, Setup, codec, now_unix_s};
+use pagefold_control::error::{CliError, Exit, Result};
+use pagefold_control::report::saved::SaveReport;
+use pagefold_control::report::writeback::PassProgress;
+use pagefold_page::PageIndex;
+use pagefold_saved::{CodecRecord, Header, PageForm, ThreadedOutput, Totals, Writer};
+use pagefold_store::{SaveError, SaveWatch, SavedContents, Store};
+use pagefold_sys::entropy::random_u64;
+use pagefold_sys::signal::ignore_file_size_signal;
+use std::fs::File;
+use std::io::{self, ErrorKind, Write};
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+/// The header of a save of a disk with these settings.
+pub(super) fn header(live: &RunningDisk, setup: &Setup) -> Result<Header> {
+    let mut id = [0; 16];
+    for half in id.chunks_exact_mut(8) {
+        half.copy_from_slice(&random_u64()?.to_le_bytes());
+    }
+    Ok(Header {
+        codecs: codecs(setup),
+        saved_unix_s: now_unix_s(),
+        ..Header::new(live.store.len_bytes(), id)
+    })
+}
+
+/// The codecs of a disk by priority, as a saved disk names them.
+pub(super) fn codecs(setup: &Setup) -> Vec<CodecRecord> {
+    let mut codecs: Vec<_> = setup
+        .codecs()
+        .iter()
+        .enumerate()
+        .map(|(priority, config)| match setup.codec(priority) {
+            None if priority > 0 => CodecRecord::default(),
+            _ => {
+                let primary = setup.primary();
+                let config = codec::applicable(if priority == 0 { &primary } else { config });
+                CodecRecord {
+                    name: config.name,
+                    level: config.level,
+                    window_bits: config.window_bits,
+                    dictionary: config.dictionary.filter(|dictionary| !dictionary.is_empty()),
+                }
+            }
+        })
+        .collect();
+    while codecs.last().is_some_and(|codec| codec.name.is_empty()) {
+        codecs.pop();
+    }
+    codecs
+}
+
+/// Saves the contents of a store at this moment to `target`, and reports progress until that breaks.
+pub(super) fn save(
+    store: &Store,
+    header: &Header,
+    target: File,
+    end: PassEnd,
+    note: &mut dyn FnMut(PassProgress) -> ControlFlow<()>,
+) -> Result<Totals> {
+    // A write beyond the limit of a file's length becomes an error.
+    ignore_file_size_signal();
+    let mut save = store.begin_save().map_err(failed)?;
+    let output =
+        ThreadedOutput::start(SaveTarget { file: target, end, watch: save.watch() }).map_err(failed_write)?;
+    let mut writer = Writer::new(output, header).map_err(failed_write)?;
+    let mut is_more = true;
+    while is_more {
+        let add = &mut |index: PageIndex, contents: SavedContents<'_>| writer.add(index.0, form(contents));
+        is_more = save.step(add).map_err(failed)?;
+        let (seen_pages, total_pages) = save.progress();
+        let Totals { pages, len_bytes, .. } = writer.totals();
+        if note(PassProgress { seen_pages, total_pages, done_pages: pages, done_bytes: len_bytes }).is_break()
+        {
+            return Err(failed_write(ended()));
+        }
+    }
+    // Writers need not capture any more.
+    drop(save);
+    let (totals, _) = writer.finish().map_err(failed_write)?;
+    Ok(totals)
+}
+
+fn form(contents: SavedContents<'_>) -> PageForm<'_> {
+    match contents {
+        SavedContents::Compressed { priority, bytes } => PageForm::Compressed { codec: priority, bytes },
+        SavedContents::Raw(page) => PageForm::Raw(page),
+        SavedContents::SameFilled(word) => PageForm::SameFilled(word),
+        SavedContents::Lost => PageForm::Lost,
+    }
+}
+
+/// The report on a save that has ended.
+pub(super) fn report(header: &Header, totals: Totals, elapsed: Duration) -> SaveReport {
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    SaveReport {
+        id: hex(&header.id),
+        digest: hex(&totals.digest),
+        size_bytes: header.len_bytes,
+        pages: totals.pages,
+        same_filled_pages: totals.same_filled_pages,
+        raw_pages: totals.raw_pages,
+        lost_pages: totals.lost_pages,
+        payload_bytes: totals.payload_bytes,
+        file_bytes: totals.len_bytes,
+        elapsed_ns: elapsed.as_nanos() as u64,
+    }
+}
+
+fn failed(e: SaveError) -> CliError {
+    match e {
+        SaveError::Target(e) => failed_write(e),
+        SaveError::Busy => CliError::new(Exit::Busy, format!("{e}; try again later")),
+        SaveError::SetUp(_) => CliError::new(Exit::Unavailable, e.to_string()),
+        SaveError::Page(_) => CliError::failed(format!("{e}; nothing was saved, and the disk is as it was")),
+        SaveError::Stalled => CliError::failed(format!("{e}; choose a faster target")),
+    }
+}
+
+/// The error for a write to the target that failed.
+fn failed_write(e: io::Error) -> CliError {
+    let failure = match e.kind() {
+        ErrorKind::Interrupted => CliError::failed("interrupted: the disk was not saved"),
+        ErrorKind::TimedOut => return failed(SaveError::Stalled),
+        ErrorKind::BrokenPipe => CliError::failed("the disk was not saved: the reader has closed its end"),
+        _ => CliError::io("writing the saved disk", &e),
+    };
+    match e.raw_os_error() {
+        Some(errno) => failure.with_errno(errno),
+        None => failure,
+    }
+}
+
+fn ended() -> io::Error {
+    io::Error::new(ErrorKind::Interrupted, "the save is to end")
+}
+
+/// The file or socket that a save is written to.
+struct SaveTarget {
+    file: File,
+    end: PassEnd,
+    watch: SaveWatch,
+}
+
+impl Write for SaveTarget {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write_all(bytes).map(|()| bytes.len())
+    }
+
+    fn write_all(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            if self.end.is_requested() {
+                return Err(ended());
+            }
+            if self.watch.is_given_up() {
+                return Err(ErrorKind::TimedOut.into());
+            }
+            match self.file.write(bytes) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(written) => bytes = &bytes[written..],
+                // The timeout of a socket.
+                Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
