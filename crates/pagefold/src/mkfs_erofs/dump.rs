@@ -5,7 +5,7 @@
 use super::print_version;
 use super::statistics;
 use super::superblock;
-use super::table::{Opt, Program, Refused, Value, defaults, number};
+use super::table::{Opt, Program, Value, defaults, number};
 use crate::cli::output;
 use crate::image::open::{ImageArgs, failure, path_bytes};
 use crate::image::{cat, ls, names};
@@ -21,6 +21,7 @@ use std::path::PathBuf;
 #[derive(Default)]
 struct Dump {
     devices: Vec<Location>,
+    offset_bytes: u64,
     shows_superblock: bool,
     shows_statistics: bool,
     is_for_udev: bool,
@@ -37,10 +38,7 @@ const PROGRAM: Program<Dump> = Program {
     usage: "IMAGE",
     about: "Prints how the EROFS image IMAGE stores its files, with pagefold.",
     options: OPTIONS,
-    refused: &[Refused {
-        name: "--offset",
-        why: "copy the image out of the file, or use a loop device: losetup --offset",
-    }],
+    refused: &[],
 };
 
 const OPTIONS: &[Opt<Dump>] = &[
@@ -100,6 +98,12 @@ const OPTIONS: &[Opt<Dump>] = &[
         set: |dump, value| set(&mut dump.nid, Some(number(value)?)),
     },
     Opt {
+        name: "--offset",
+        value: Value::Required("#"),
+        help: "where the image begins in the file, bytes",
+        set: |dump, value| set(&mut dump.offset_bytes, number(value)?),
+    },
+    Opt {
         name: "--path",
         value: Value::Required("X"),
         help: "the file or directory with this path",
@@ -138,6 +142,7 @@ pub fn run(words: &[OsString]) -> Result<()> {
     }
     let mut args: ImageArgs = defaults(&[image])?;
     args.media.device.clone_from(&dump.devices);
+    args.media.offset.offset = dump.offset_bytes.to_string();
     let image = args.open(ReadAhead::Off)?;
     let is_default = !is_of_file && !dump.shows_statistics && !dump.is_for_udev;
     if dump.shows_superblock || is_default {
@@ -325,7 +330,6 @@ mod tests {
         };
         assert!(failure("-e a").contains("--path or --nid"));
         assert!(failure("-s").contains("name one IMAGE"));
-        assert!(failure("--offset=4096 a").contains("--offset is not possible"));
         assert!(failure("-q a").contains("unknown option -q"));
     }
 }

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 #[derive(Default)]
 struct Fsck {
     devices: Vec<Location>,
+    offset_bytes: u64,
     /// The directory of `--extract=`.
     extract_to: Option<PathBuf>,
     is_forced: bool,
@@ -76,6 +77,12 @@ const OPTIONS: &[Opt<Fsck>] = &[
         value: Value::None,
         help: "allow extraction into the root directory",
         set: |fsck, _| set(&mut fsck.is_forced, true),
+    },
+    Opt {
+        name: "--offset",
+        value: Value::Required("#"),
+        help: "where the image begins in the file, bytes",
+        set: |fsck, value| set(&mut fsck.offset_bytes, number(value)?),
     },
     Opt {
         name: "--overwrite",
@@ -146,10 +153,6 @@ const REFUSED: &[Refused] = &[
     },
     Refused { name: "--no-sbcrc", why: "an image with a wrong checksum is damaged" },
     Refused {
-        name: "--offset",
-        why: "copy the image out of the file, or use a loop device: losetup --offset",
-    },
-    Refused {
         name: "--path",
         why: "the image is checked as a whole; 'pagefold image extract IMAGE DIR PATH' extracts a part",
     },
@@ -187,6 +190,7 @@ impl Fsck {
         let is_privileged = rustix::process::geteuid().is_root();
         let mut args: ExtractArgs = defaults(&[image, dir.as_os_str()])?;
         args.image.media.device.clone_from(&self.devices);
+        args.image.media.offset.offset = self.offset_bytes.to_string();
         args.overwrite = self.overwrites;
         args.no_xattrs = !self.has_xattrs;
         args.no_owner = !self.keeps_owners.unwrap_or(is_privileged);
@@ -211,6 +215,7 @@ pub fn run(words: &[OsString]) -> Result<()> {
     }
     let mut args: CheckArgs = defaults(&[image])?;
     args.image.media.device = fsck.devices;
+    args.image.media.offset.offset = fsck.offset_bytes.to_string();
     check::run(&args)
 }
 
@@ -233,7 +238,8 @@ mod tests {
         let args = parsed("--extract=d --overwrite --xattrs --no-preserve --device=b -d1 -ay a").unwrap();
         assert!(args.overwrite && !args.no_xattrs && args.no_owner && !args.privileged);
         assert_eq!((args.dir, args.image.media.device.len()), ("d".into(), 1));
-        let args = parsed("--extract=d a").unwrap();
+        let args = parsed("--extract=d --offset=4096 a").unwrap();
+        assert_eq!(args.image.media.offset.offset, "4096");
         assert!(!args.overwrite && args.no_xattrs);
         assert!(parsed("--extract=/ a").is_err() && parsed("--extract=/ --force a").is_ok());
         let error = parsed("--extract=d --nid=36 a").unwrap_err().message;

@@ -107,6 +107,14 @@ impl Mkfs {
             self.build.mtime = Some(time).filter(|_| !self.is_mkfs_time);
         }
         self.build.kernel = Some(self.kernel.to_string());
+        if self.build.xattrs.no_xattrs {
+            self.build.xattrs.xattrs_include.clear();
+        }
+        if self.build.xattrs.strip_overlay && self.build.whiteouts.is_some() {
+            return Err(PROGRAM.error(
+                "--ovlfs-strip would remove the whiteouts that --aufs makes; 'pagefold image build LAYER... FILE' merges layers",
+            ));
+        }
         Ok(())
     }
 
@@ -235,6 +243,15 @@ mod tests {
     }
 
     #[test]
+    fn attributes_are_those_of_the_source_unless_they_are_left_out() {
+        let xattrs = |line: &str| parsed(&format!("{line} out /")).unwrap().build.xattrs;
+        assert_eq!(xattrs("-x2").xattrs_include, ["*"], "labels of the host, too");
+        assert!(xattrs("-x-1").no_xattrs && xattrs("-x-1").xattrs_include.is_empty());
+        assert!(xattrs("--ovlfs-strip").strip_overlay && !xattrs("--ovlfs-strip=0").strip_overlay);
+        assert_eq!(xattrs("--file-contexts=fc").file_contexts, Some("fc".into()));
+    }
+
+    #[test]
     fn uuids_have_five_groups_of_digits() {
         let uuid = |text: &str| parsed(&format!("-U {text} out /")).map(|mkfs| mkfs.build.further.form.uuid);
         let wanted = *b"\xc1\xb9\xd5\xa2\xf1\x62\x11\xcf\x9e\xce\x00\x20\xaf\xc7\x6f\x16";
@@ -257,7 +274,8 @@ mod tests {
             ("-Eunknown out /", "-E: unknown feature 'unknown'"),
             ("-E dot-omitted out /", "-E: dot-omitted is not possible"),
             ("-Efragments=65536 out /", "length of -C"),
-            ("-x-1 out /", "-x: attributes cannot be left out"),
+            ("--tar=f --aufs --ovlfs-strip out", "merges layers"),
+            ("--ovlfs-strip=2 out /", "0 or 1"),
             ("-C5000 out /", "-C: clusters of 5000 bytes"),
             ("--unxz=file --tar out", "--unxz: the decompressed archive"),
             ("--unknown out /", "unknown option --unknown"),

@@ -46,7 +46,7 @@ pub const OPTIONS: &[Opt<Mkfs>] = &[
     Opt {
         name: "-x",
         value: Value::Required("#"),
-        help: "store attributes once that more than this many files have [default: 2]",
+        help: "store attributes once that more than this many files have [default: 2]; below 0: leave all out",
         set: set_xattr_tolerance,
     },
     Opt {
@@ -197,6 +197,15 @@ pub const OPTIONS: &[Opt<Mkfs>] = &[
         },
     },
     Opt {
+        name: "--file-contexts",
+        value: Value::Required("X"),
+        help: "take labels of SELinux from a file of file_contexts(5)",
+        set: |mkfs, value| {
+            mkfs.build.xattrs.file_contexts = Some(value.into());
+            Ok(())
+        },
+    },
+    Opt {
         name: "--gid-offset",
         value: Value::Required("#"),
         help: "add # to all numbers of groups",
@@ -208,7 +217,7 @@ pub const OPTIONS: &[Opt<Mkfs>] = &[
     Opt {
         name: "--hard-dereference",
         value: Value::None,
-        help: "store each hard link in a directory as a file",
+        help: "store each hard link as a file",
         set: |mkfs, _| {
             mkfs.build.hard_dereference = true;
             Ok(())
@@ -243,8 +252,8 @@ pub const OPTIONS: &[Opt<Mkfs>] = &[
     },
     Opt {
         name: "--ovlfs-strip",
-        value: Value::Optional("0"),
-        help: "keep whiteouts (default); 1, to remove them, is not possible",
+        value: Value::Optional("0|1"),
+        help: "remove whiteouts and attributes of overlayfs that SOURCE has; 0: keep them (default)",
         set: set_strip,
     },
     Opt {
@@ -308,7 +317,6 @@ pub const REFUSED: &[Refused] = &[
     Refused { name: "--blobdev", why: "an image has one device; leave it out" },
     Refused { name: "--block-list-file", why: "Android's tools for updates need it; use their mkfs.erofs" },
     Refused { name: "--dsunit", why: "data begins at blocks of 4096 bytes; leave it out" },
-    Refused { name: "--file-contexts", why: "set the labels on the files, or in the archive" },
     Refused {
         name: "--fs-config-file",
         why: "set owners, modes and capabilities on the files, or in the archive",

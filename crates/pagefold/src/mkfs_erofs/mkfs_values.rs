@@ -9,6 +9,7 @@ use pagefold_image::format::features::{self, incompat};
 use pagefold_image_build::{BLOCK_BYTES, CHUNK_BYTES_MAX, CLUSTER_BYTES_MAX, InodeForm, Pattern};
 use pagefold_sys::entropy::random_u64;
 use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 
 pub fn set_block(_: &mut Mkfs, value: &OsStr) -> Result<()> {
     match number::<u32>(value)? {
@@ -21,9 +22,10 @@ pub fn set_block(_: &mut Mkfs, value: &OsStr) -> Result<()> {
 
 pub fn set_xattr_tolerance(mkfs: &mut Mkfs, value: &OsStr) -> Result<()> {
     let tolerance: i32 = number(value)?;
-    let most = u32::try_from(tolerance)
-        .map_err(|_| CliError::usage("attributes cannot be left out; remove them from the source"))?;
-    mkfs.build.further.form.xattr_shared_min = most.saturating_add(1);
+    mkfs.build.xattrs.no_xattrs = tolerance < 0;
+    if let Ok(most) = u32::try_from(tolerance) {
+        mkfs.build.further.form.xattr_shared_min = most.saturating_add(1);
+    }
     Ok(())
 }
 
@@ -155,13 +157,13 @@ pub fn set_tar(mkfs: &mut Mkfs, value: &OsStr) -> Result<()> {
     }
 }
 
-pub fn set_strip(_: &mut Mkfs, value: &OsStr) -> Result<()> {
-    match value == "0" {
-        true => Ok(()),
-        false => {
-            Err(CliError::usage("whiteouts cannot be removed; leave it out, or remove them from the source"))
-        }
-    }
+pub fn set_strip(mkfs: &mut Mkfs, value: &OsStr) -> Result<()> {
+    mkfs.build.xattrs.strip_overlay = match value.as_bytes() {
+        b"" | b"1" => true,
+        b"0" => false,
+        _ => return Err(CliError::usage("the value is 0 or 1")),
+    };
+    Ok(())
 }
 
 pub fn set_filter(_: &mut Mkfs, value: &OsStr) -> Result<()> {

@@ -254,6 +254,8 @@ fn an_existing_file_or_device_is_written_as_it_is() {
     );
     fs::write(s.path("part"), &bytes[1 << 20..]).unwrap();
     check(&s, TEST, "part");
+    ok(&s, "fsck.erofs --offset=1048576 disk");
+    assert_eq!(s.ok("dump.erofs -s --offset=0x100000 disk"), s.ok("dump.erofs -s part"));
     if let Some(why) = no_loop() {
         return skipped!("{TEST}: {why}");
     }
@@ -338,7 +340,7 @@ fn what_mkfs_cannot_do_is_refused_by_name() {
         run(&s, &format!("mkfs.erofs {}", line.replace("OUT", "image")), None).fails(1, says);
         assert!(!s.path("image").exists(), "{line}");
     }
-    run(&s, "fsck.erofs --offset=4096 image", None).fails(1, "--offset is not possible");
+    run(&s, "fsck.erofs --nid=36 image", None).fails(1, "--nid is not possible");
     run(&s, "dump.erofs -e image", None).fails(1, "--path or --nid");
     s.run("mkfs.erofs --incremental image source").fails(1, "--incremental is not possible");
     assert!(s.ok("fsck.erofs --help").contains("--extract=X"));
