@@ -1,4 +1,5 @@
 //! The format against a slow twin that parses whole files in memory, and damaged files of all kinds.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use pagefold_saved::{
     CodecRecord, HEAD_LEN, Head, Header, Outline, PageForm, PlainOutput, Reader, SavedError, ThreadedOutput,
