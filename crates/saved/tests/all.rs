@@ -260,6 +260,42 @@ fn a_forged_file_is_refused_before_it_costs_work_or_memory() {
     damaged(leaf + 24 + 8, 1, leaf, "does not fit the blocks");
 }
 
+/// Every byte of every frame with another value, and a checksum that fits: the result is an error, or pages that the disk
+/// has.
+#[test]
+fn no_forged_byte_of_a_frame_panics_or_leads_beyond_the_disk() {
+    let file = small();
+    let mut frame = number(&file[12..16]) as usize;
+    let mut forged_bytes = 0;
+    while file[frame..].starts_with(b"PG") {
+        let len = number(&file[frame + 4..frame + 8]) as usize;
+        for at in frame..frame + len {
+            for change in [1, 0x0f, 0x80, 0xff] {
+                let mut forged = file.clone();
+                forged[at] ^= change;
+                if number(&forged[frame + 4..frame + 8]) as usize == len {
+                    reseal(&mut forged, frame);
+                }
+                if let Ok((pages, _)) = read_without_digest(&forged) {
+                    assert!(pages.keys().all(|page| *page < header().page_count()));
+                }
+                forged_bytes += 1;
+            }
+        }
+        frame += len;
+    }
+    assert!(forged_bytes > 600, "{forged_bytes}");
+}
+
+fn read_without_digest(file: &[u8]) -> Result<(Pages, Totals), SavedError> {
+    let mut reader = Reader::open(file)?;
+    let mut pages = Pages::new();
+    while let Some(block) = reader.next_block()? {
+        pages.extend(block.pages().map(|(page, form)| (page, Form::of(form))));
+    }
+    Ok((pages, reader.finish()?))
+}
+
 /// A page twice in the blocks is not hidden by an index that has it once.
 #[test]
 fn a_page_that_is_there_twice_is_found() {
