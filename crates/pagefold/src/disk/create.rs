@@ -15,8 +15,8 @@ pub struct CreateArgs {
     /// [default with --restore: that of the saved disk]
     #[arg(long, short = 's', value_name = "SIZE", required_unless_present = "restore")]
     pub size: Option<String>,
-    /// Fill the new disk with the contents of a file of `disk save`; - is standard input. All of it is read before the
-    /// disk is ready. Without options for codecs, the disk gets those of the saved one, and pages stay as they are
+    /// Fill the disk with a file that `disk save` wrote; - is standard input. All of it is read before the disk is ready.
+    /// Without options for codecs, the disk gets those of the saved one, and pages stay as they are
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "uncompressed")]
     pub restore: Option<PathBuf>,
     /// Name of the disk: 1 to 32 characters of A-Z a-z 0-9 . _ -, not starting with . or - [default: disk0, disk1, ...;

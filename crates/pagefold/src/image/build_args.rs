@@ -26,14 +26,14 @@ const LZ4_WINDOW_BYTES_MIN: u32 = 4 << 10;
 /// The arguments of `image build`.
 #[derive(Debug, Args)]
 pub struct BuildArgs {
-    /// Directory, tar archive, or image, whose files the image gets, and last OUT, the file to write. An archive is
+    /// Directories, archives or images to read, and last OUT, the file to write. The image gets their files. An archive is
     /// plain, or compressed by gzip, zstd or xz; - for one from standard input. Several sources are layers of a container,
     /// the lowest first: archives, images, and images in registries (oci://registry/name:tag) with all their layers.
     /// They are merged. Compressed archives, those from standard input, and layers in registries need space
     /// beside OUT, decompressed. OUT gets its name when the image is complete; an existing file is replaced then
     #[arg(value_name = "SOURCE", required = true, value_hint = ValueHint::AnyPath)]
     pub paths: Vec<PathBuf>,
-    /// Fill a layer cache of containerd with images of the layers of SOURCE, and write no OUT. SOURCE are images in
+    /// Fill a layer cache of containerd from SOURCE, and write no OUT. It gets images of the layers. SOURCE are images in
     /// registries (oci://registry/name:tag). Each layer that is not there yet becomes DIR/sha256/XX/HEX.erofs, named by
     /// its diffID, with whiteouts for overlay mounts; layers that are there are not fetched. Several layers are built at
     /// a time

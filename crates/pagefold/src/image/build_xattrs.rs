@@ -30,8 +30,8 @@ pub struct XattrArgs {
     /// users (user.*) get none
     #[arg(long, value_name = "[PATTERN:]NAME=VALUE")]
     pub set_xattr: Vec<String>,
-    /// Take labels of SELinux (security.selinux) from a file, as file_contexts(5) describes it. Its expressions match paths
-    /// from the root of the image, which is /. Labels of the source are left out
+    /// Take labels of SELinux from a file as file_contexts(5) describes it. Its expressions match paths from the root of
+    /// the image, which is /. Labels of the source are left out
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub file_contexts: Option<PathBuf>,
     /// Keep whiteouts and attributes of overlayfs in SOURCE for a mount inside. That is for trees with the storage of a

@@ -80,7 +80,7 @@ use pagefold_control::error::Result;
 /// The commands on images.
 #[derive(Debug, Subcommand)]
 pub enum ImageCommand {
-    /// Build an image from a directory, an archive, an image or layers (like mkfs.erofs)
+    /// Build an image from a directory, archive, image or layers (like mkfs.erofs)
     ///
     /// Reads every file of SOURCE once, compresses it on all CPUs, and writes an image that `image mount` and Linux
     /// mount. Names, contents, owners, modes, times, hard links, holes, devices, attributes and access lists are kept.

@@ -36,8 +36,7 @@ pub struct PushArgs {
     /// An annotation of the manifest, as in org.opencontainers.image.version=1.0. Can be repeated
     #[arg(long = "annotation", value_name = "NAME=TEXT")]
     pub annotations: Vec<String>,
-    /// Publish the Merkle tree too, so that mounts verify what they read: the digest of the image, as `image digest`
-    /// prints it
+    /// Publish the Merkle tree of this digest too. `image digest` prints the digest. Mounts then verify what they read
     #[arg(long, value_name = "sha256:HEX")]
     pub digest: Option<Digest>,
     /// The Merkle tree, for --digest [default: IMAGE.verity]
