@@ -27,7 +27,7 @@ use std::os::unix::net::UnixStream;
 pub fn serve_from_stdin() -> Result<u8> {
     let stream = UnixStream::from(detach::take_stdin()?);
     pagefold_sys::peer::credentials(stream.as_fd()).map_err(|_| not_started_by_command())?;
-    detach::new_session();
+    detach::leave_directory();
     detach::set_name(c"pagefold");
     let name = std::env::args().nth(2).ok_or_else(not_started_by_command)?;
     // Otherwise writeback's buffers, of some MiB, would stay in the heap of each thread that freed one.
@@ -36,6 +36,7 @@ pub fn serve_from_stdin() -> Result<u8> {
     match (std::env::args().nth(3).as_deref(), kind) {
         (Some(KEEP), Some(kind)) => keeper::keep(&name, kind, stream),
         (Some(ADOPT), Some(kind)) => {
+            detach::new_session();
             let pid = std::env::args().nth(5).and_then(|pid| pid.parse().ok());
             let start_ticks = std::env::args().nth(6).and_then(|ticks| ticks.parse().ok());
             let server = pid.zip(start_ticks).ok_or_else(not_started_by_command)?;
@@ -43,7 +44,10 @@ pub fn serve_from_stdin() -> Result<u8> {
         }
         (Some(KEPT), Some(kind)) => match KeeperLink::begin(&name, kind, stream)? {
             (keeper, Beginning::New(command)) => serve_new(command, Some(keeper)),
-            (keeper, Beginning::TakeOver { start, state }) => Ok(take_over(&start, keeper, state) as u8),
+            (keeper, Beginning::TakeOver { start, state }) => {
+                detach::new_session();
+                Ok(take_over(&start, keeper, state) as u8)
+            }
         },
         _ => serve_new(stream, None),
     }
@@ -53,7 +57,8 @@ fn not_started_by_command() -> CliError {
     CliError::usage("'serve' is started by 'disk create' and 'image mount', not by hand")
 }
 
-/// Serves what the command at the other end of `stream` asks for.
+/// Serves what the command at the other end of `stream` asks for. Until a broker has been started, the server of an image
+/// is in the process group of the command (see [`crate::broker`]).
 fn serve_new(stream: UnixStream, mut keeper: Option<KeeperLink>) -> Result<u8> {
     panics::log_all();
     let lock: OwnedFd = handover::recv_fd(&stream).ok().flatten().ok_or_else(not_started_by_command)?;
@@ -69,6 +74,7 @@ fn serve_new(stream: UnixStream, mut keeper: Option<KeeperLink>) -> Result<u8> {
     let channel = StartupChannel { stream, foreground: start.foreground };
     let served = match &start.config {
         ServerConfig::Disk(config) => {
+            detach::new_session();
             let new = disk_server::New { channel, lock: &lock, backing, restore };
             disk_server::run(config, &dir, disk_server::Origin::New(new), &mut keeper)
         }

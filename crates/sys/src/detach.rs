@@ -15,11 +15,15 @@ pub fn forbid_inheritance() {
     unsafe { libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
 }
 
-/// Starts a new session, so that signals and the hang-up of a terminal do not reach this process, and changes the
-/// working directory to `/`. A process that already leads its process group keeps its session.
+/// Starts a new session, so that signals and the hang-up of a terminal do not reach this process. A process that already
+/// leads its process group keeps its session.
 pub fn new_session() {
     // setsid fails only if this process leads its group already, which is harmless.
     let _ = rustix::process::setsid();
+}
+
+/// Changes the working directory to `/`, so that this process keeps no file system busy.
+pub fn leave_directory() {
     // "/" always exists; if this process may not enter it, it keeps the old directory, which is harmless.
     let _ = rustix::process::chdir("/");
 }
@@ -38,12 +42,17 @@ pub fn set_name(name: &std::ffi::CStr) {
     let _ = rustix::thread::set_name(name);
 }
 
-/// Returns a descriptor of the file that is standard input, and makes `/dev/null` standard input instead.
+/// Returns a descriptor of the file that is standard input, and makes standard input one without bytes, `/dev/null` if that
+/// can be opened.
 pub fn take_stdin() -> Result<OwnedFd, SysError> {
     let failed = |e| SysError::new("taking over standard input", e);
     let taken = std::io::stdin().as_fd().try_clone_to_owned();
     let taken = taken.map_err(|e| failed(e.raw_os_error().unwrap_or(libc::EIO)))?;
-    let null = std::fs::File::open("/dev/null").map_err(|e| failed(e.raw_os_error().unwrap_or(libc::EIO)))?;
+    let null = match std::fs::File::open("/dev/null") {
+        Ok(file) => file.into(),
+        // A sandbox may have no devices that can be opened. A pipe without a writer is at its end, too.
+        Err(_) => rustix::pipe::pipe().map_err(|e| failed(e.raw_os_error()))?.0,
+    };
     rustix::stdio::dup2_stdin(&null).map_err(|e| failed(e.raw_os_error()))?;
     Ok(taken)
 }
@@ -52,7 +61,11 @@ pub fn take_stdin() -> Result<OwnedFd, SysError> {
 pub fn take_stdout() -> Result<OwnedFd, SysError> {
     let failed = |e: std::io::Error| SysError::io("taking over standard output", &e);
     let taken = std::io::stdout().as_fd().try_clone_to_owned().map_err(failed)?;
-    let null = std::fs::OpenOptions::new().write(true).open("/dev/null").map_err(failed)?;
+    let null = match std::fs::OpenOptions::new().write(true).open("/dev/null") {
+        Ok(file) => file.into(),
+        // As above. What is written to a pipe without a reader is an error; nothing is written.
+        Err(_) => rustix::pipe::pipe().map_err(|e| failed(e.into()))?.1,
+    };
     rustix::stdio::dup2_stdout(&null).map_err(|e| failed(e.into()))?;
     Ok(taken)
 }

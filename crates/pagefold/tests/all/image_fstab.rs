@@ -6,8 +6,9 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::fs;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::symlink;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 /// Runs the program as the helper `name`, for at most a minute.
 fn helper(sandbox: &MountSandbox, name: &Path, operands: &[&Path], options: &str) -> Output {
@@ -68,5 +69,33 @@ fn an_image_is_mounted_on_a_mount_point_of_autofs() {
     let table = || fs::read_to_string("/proc/self/mountinfo").unwrap();
     let at = sandbox.at.display().to_string();
     wait_until(|| table().lines().filter(|line| line.contains(&at)).count() == 1);
+    unmount(&sandbox.at, UnmountFlags::DETACH).unwrap();
+}
+
+/// While an access waits for the mount, the kernel lets only the group of the daemon pass, as which this process acts.
+#[test]
+fn an_image_is_mounted_while_an_access_waits() {
+    let test = "an_image_is_mounted_while_an_access_waits";
+    let Some(sandbox) = MountSandbox::new(test) else { return };
+    let (requests, pipe) = rustix::pipe::pipe().unwrap();
+    let group = rustix::process::getpgrp().as_raw_nonzero();
+    let options = format!("fd={},pgrp={group},minproto=5,maxproto=5,direct", pipe.as_raw_fd());
+    let options = std::ffi::CString::new(options).unwrap();
+    if mount("none", &sandbox.at, "autofs", MountFlags::empty(), options.as_c_str()).is_err() {
+        skipped!("{test}: this kernel has no autofs");
+        return;
+    }
+    let mut waits =
+        Command::new("ls").arg(&sandbox.at).process_group(0).stdout(Stdio::null()).spawn().unwrap();
+    let mut packet = [0; 512];
+    assert!(rustix::io::read(&requests, &mut packet).unwrap() > 0);
+    let name = sandbox.inner.path("mount.pagefold");
+    symlink(env!("CARGO_BIN_EXE_pagefold"), &name).unwrap();
+    let mounted = helper(&sandbox, &name, &[&sandbox.image, &sandbox.at], "ro");
+    let _ = waits.kill();
+    assert!(mounted.status.success(), "{mounted:?}");
+    read_all(&sandbox.at);
+    sandbox.ok(&sandbox.words("unmount", ""));
+    waits.wait().unwrap();
     unmount(&sandbox.at, UnmountFlags::DETACH).unwrap();
 }

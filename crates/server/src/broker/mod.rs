@@ -14,6 +14,9 @@
 //! The broker parses nothing of an image or a page: of a request it reads a letter, numbers, and bytes that it copies to a file. It
 //! ends when the server does. If it dies, a server that is kept ends too, and the next one has another.
 //!
+//! That of an image stays in the process group of the command until it has mounted. While an access waits for a mount point of
+//! autofs, as with systemd's automounts, the kernel lets only the group of the daemon pass, and mount(8) is in it.
+//!
 //! The name is Chromium's, whose sandboxed processes have a broker for the same purpose.
 
 mod disk;

@@ -234,6 +234,7 @@ impl BrokerProcess {
             // Without it, the next server would not know which mount is its own.
             dir.write_state(state)?;
         }
+        detach::new_session();
         let payload = serde_json::to_vec(&(major, minor, is_by_helper));
         let payload = payload.map_err(|e| CliError::failed(e.to_string()))?;
         Ok(Answer { payload, fd: Some(channel.into()) })

@@ -43,6 +43,7 @@ pub fn start(ends: Ends, config: MediaConfig, shares: CacheShares, report: fn(&s
 }
 
 fn run(ends: Ends, config: MediaConfig, shares: CacheShares, report: fn(&str)) -> Result<()> {
+    detach::new_session();
     detach::set_name(c"pagefold-fetch");
     crate::log::reopen();
     // The signals of a terminal are for the command, whose end is the end of this process.

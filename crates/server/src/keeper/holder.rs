@@ -100,6 +100,8 @@ struct Keeper {
 pub fn keep(name: &str, kind: KeptKind, command: UnixStream) -> Result<u8> {
     let mut keeper = Keeper::new(name, kind)?;
     let server = Server::start(&keeper.arguments, &keeper.program)?;
+    // The server is in the process group of the command.
+    detach::new_session();
     server.link.send(Message::New, &[command.as_fd()], &[])?;
     // The command sees its end as the end of the server.
     drop(command);

@@ -45,7 +45,7 @@ use pagefold_image::{Image, ImageError, Options};
 use pagefold_page::size::Human;
 use pagefold_sys::privileges;
 use pagefold_sys::signal::Termination;
-use pagefold_sys::{pidfd, ready};
+use pagefold_sys::{detach, pidfd, ready};
 use report::MountSession;
 use std::fmt::Display;
 use std::fs::File;
@@ -241,6 +241,7 @@ impl Confined {
         let log = |text: &str| crate::log::warning(format_args!("{text}"));
         let fetcher = Fetcher::start(&config.media, config.memory_bytes, log)?;
         let broker = Broker::start(duties)?;
+        detach::new_session();
         if let Some(keeper) = keeper {
             let broker = broker.clone();
             keeper.start_keepers_by(move |link| broker.start_keeper(link.as_fd()));
