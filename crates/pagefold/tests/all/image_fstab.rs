@@ -10,10 +10,10 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-/// Runs the program as the helper `name`, for at most a minute.
+/// Runs the program as the helper `name`, in the group of this process, for at most a minute.
 fn helper(sandbox: &MountSandbox, name: &Path, operands: &[&Path], options: &str) -> Output {
     let mut command = Command::new("timeout");
-    command.arg("60").arg(name).args(operands).args(["-o", options]);
+    command.args(["--foreground", "60"]).arg(name).args(operands).args(["-o", options]);
     command.env("PAGEFOLD_RUNTIME_DIR", sandbox.inner.runtime()).output().unwrap()
 }
 

@@ -255,7 +255,7 @@ fn an_existing_file_or_device_is_written_as_it_is() {
     fs::write(s.path("part"), &bytes[1 << 20..]).unwrap();
     check(&s, TEST, "part");
     ok(&s, "fsck.erofs --offset=1048576 disk");
-    assert_eq!(s.ok("dump.erofs -s --offset=0x100000 disk"), s.ok("dump.erofs -s part"));
+    assert_eq!(ok(&s, "dump.erofs -s --offset=0x100000 disk"), ok(&s, "dump.erofs -s part"));
     if let Some(why) = no_loop() {
         return skipped!("{TEST}: {why}");
     }
