@@ -63,7 +63,7 @@ pub fn take_stdout() -> Result<OwnedFd, SysError> {
     let taken = std::io::stdout().as_fd().try_clone_to_owned().map_err(failed)?;
     let null = match std::fs::OpenOptions::new().write(true).open("/dev/null") {
         Ok(file) => file.into(),
-        // As above. What is written to a pipe without a reader is an error; nothing is written.
+        // As above. Writing to a pipe without a reader is an error, and writes nothing.
         Err(_) => rustix::pipe::pipe().map_err(|e| failed(e.into()))?.1,
     };
     rustix::stdio::dup2_stdout(&null).map_err(|e| failed(e.into()))?;
