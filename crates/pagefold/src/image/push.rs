@@ -136,7 +136,7 @@ fn reading_source(path: &Path, e: &BackingError) -> CliError {
     CliError::new(exit, format!("reading '{}': {}", path.display(), with_causes(e)))
 }
 
-/// Opens a list, and notes what mounts leave out of it.
+/// Opens a list. Refuses one of which a mount would leave something out.
 fn list(path: &Path) -> Result<Upload> {
     let (file, source) = open(path)?;
     let mut text = vec![0; source.len_bytes().min(LIST_BYTES_MAX as u64 + 1) as usize];
