@@ -165,7 +165,7 @@ impl Location {
 
     /// Whether it is in a registry.
     pub fn is_in_registry(&self) -> bool {
-        matches!(self, Location::Url(name) if has_scheme(name, &["oci"]))
+        matches!(self, Location::Url(name) if has_scheme(name, &REGISTRIES))
     }
 
     /// The name for people, reports and state files: a URL without its query, which may be a signature, and without a
@@ -266,6 +266,11 @@ mod tests {
         assert_eq!(location("az://c/a?b").with_suffix(".v").to_string(), "az://c/a?b.v");
         assert_eq!(location("GS://b/a#b").with_suffix(".v").to_string(), "GS://b/a#b.v");
         assert_eq!(location("s3:/x"), Location::File("s3:/x".into()));
+        for (name, is_in_registry) in
+            [("oci://h/a:1", true), ("OCI+http://h/a:1", true), ("http://h/a", false), ("oci+http", false)]
+        {
+            assert_eq!(location(name).is_in_registry(), is_in_registry, "{name}");
+        }
         let secret = || Some(Secret("abc".into()));
         let config = RemoteConfig { authorization: secret(), stores: secret(), ..RemoteConfig::default() };
         assert!(!format!("{config:?}").contains("abc"));

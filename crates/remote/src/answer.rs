@@ -119,6 +119,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) version: Option<&'a Version>,
     /// All of the object is wanted, by a request without a range.
     pub(crate) is_whole: bool,
+    /// Whether an object that is cut off would be noticed without its length: the name has that, or all bytes are verified.
+    pub(crate) is_checked: bool,
 }
 
 /// The meaning of an answer that is not a failure.
@@ -136,7 +138,7 @@ pub(crate) enum Verdict {
 pub(crate) fn judge(head: &Head, wanted: &Wanted<'_>) -> Result<Verdict, AttemptError> {
     let is_empty = wanted.version.is_none() && is_empty(head);
     match head.status {
-        200 if wanted.is_whole => whole(head),
+        200 if wanted.is_whole => whole(head, wanted.is_checked),
         206 => partial(head, wanted),
         200 | 416 if is_empty && !wanted.is_whole => Ok(Verdict::Empty),
         200 => Err(AttemptError::Permanent(RemoteError::NoRanges)),
@@ -188,12 +190,23 @@ fn is_empty(head: &Head) -> bool {
     }
 }
 
-/// Judges an answer with all of an object, whose length may be unknown: then it is that of the longest object.
-fn whole(head: &Head) -> Result<Verdict, AttemptError> {
+/// Judges an answer with all of an object, whose length may be unknown: then it is that of the longest object. Its end must be
+/// marked, unless the object is checked otherwise.
+fn whole(head: &Head, is_checked: bool) -> Result<Verdict, AttemptError> {
     check_encoding(head)?;
     let len_bytes = head.get("content-length").and_then(|length| headers::number(length.trim()));
+    if len_bytes.is_none() && !is_checked && !is_chunked(head) {
+        let what = "it does not say the length of the object, so that a broken connection cannot be noticed";
+        return Err(AttemptError::refused(what));
+    }
     let len_bytes = len_bytes.unwrap_or(u64::MAX);
     Ok(Verdict::Body { version: Version { len_bytes, validator: validator(head) }, range: 0..len_bytes })
+}
+
+/// Whether the body comes in chunks, the last of which is marked.
+fn is_chunked(head: &Head) -> bool {
+    let encoding = head.get("transfer-encoding").unwrap_or_default();
+    encoding.rsplit(',').next().is_some_and(|last| last.trim().eq_ignore_ascii_case("chunked"))
 }
 
 /// Judges an answer with a part of an object.

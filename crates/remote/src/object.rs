@@ -128,7 +128,8 @@ impl Object {
         deadline: &Deadline,
     ) -> Result<(Loaded, Timing), AttemptError> {
         let range = self.blocks.byte_range(blocks);
-        let wanted = Wanted { range: range.clone(), version: Some(&self.version), is_whole: false };
+        let wanted =
+            Wanted { range: range.clone(), version: Some(&self.version), is_whole: false, is_checked: false };
         let begun = Instant::now();
         let body = self.client.get(&wanted, deadline)?;
         let body = body.ok_or_else(|| AttemptError::refused("it has no bytes"))?;

@@ -18,6 +18,7 @@ use crate::{Change, RemoteError, Secret, Url};
 use pagefold_backing::{BackingError, ByteSource, Prefetched};
 use pagefold_page::latency::Latency;
 use ring::digest::{SHA256, digest};
+use std::io::Read as _;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -113,7 +114,7 @@ impl RemoteSource {
         }
         let opened = match (open_version(&client, options), &options.spool) {
             (Err(error), Some(spool)) if error.may_lack_ranges() => {
-                let spooled = download(&client, spool, fixed, options.timeout)?;
+                let spooled = download(&client, spool, options)?;
                 let version = Version { len_bytes: spooled.len_bytes, validator: Validator::None };
                 return Ok(RemoteSource::new(client, version, None, None, Some(spooled), options));
             }
@@ -260,7 +261,7 @@ fn open_version(client: &Client, options: &Options) -> Result<(Version, Option<V
     let fixed = client.access().fixed_len_bytes();
     let fixed = fixed.map(|len_bytes| Version { len_bytes, validator: Validator::None });
     let end = fixed.as_ref().map_or(BLOCK_BYTES, |version| BLOCK_BYTES.min(version.len_bytes));
-    let wanted = Wanted { range: 0..end, version: fixed.as_ref(), is_whole: false };
+    let wanted = Wanted { range: 0..end, version: fixed.as_ref(), is_whole: false, is_checked: false };
     let attempt = || {
         if wanted.range.is_empty() {
             return Ok(None);
@@ -285,29 +286,37 @@ fn open_version(client: &Client, options: &Options) -> Result<(Version, Option<V
     Ok((version, first))
 }
 
-/// Downloads the whole object, whose length is `fixed` if its name says so.
-fn download(
-    client: &Client,
-    spool: &Arc<Spool>,
-    fixed: Option<u64>,
-    timeout: Duration,
-) -> Result<SpooledObject, RemoteError> {
-    let deadline = Deadline::after(timeout);
-    let wanted = Wanted { range: 0..u64::MAX, version: None, is_whole: true };
+/// Downloads the whole object.
+fn download(client: &Client, spool: &Arc<Spool>, options: &Options) -> Result<SpooledObject, RemoteError> {
+    spool.file()?;
+    let deadline = Deadline::after(options.timeout);
+    let fixed = client.access().fixed_len_bytes();
+    let is_checked = fixed.is_some() || options.is_verified;
+    let wanted = Wanted { range: 0..u64::MAX, version: None, is_whole: true, is_checked };
     let attempt = || {
         let body = client.get(&wanted, &deadline)?;
         body.ok_or_else(|| AttemptError::refused("it has no bytes"))
     };
     let body = until_deadline(&deadline, |pause| client.wait(pause), attempt)?;
     let len_bytes = Some(body.version.len_bytes).filter(|len| *len != u64::MAX);
-    let spooled =
-        client.read_whole(body, |reader| spool.download(&client.access().name(), reader, len_bytes))?;
-    match fixed {
-        Some(old) if old != spooled.len_bytes => {
-            let what = format!("it had {old} bytes, and has {}", spooled.len_bytes);
+    check_length(fixed, len_bytes)?;
+    let spooled = client.read_whole(body, |reader| {
+        // One byte more shows that there are others behind the last one.
+        let most = fixed.map_or(u64::MAX, |fixed| fixed.saturating_add(1));
+        spool.download(&client.access().name(), &mut reader.take(most), len_bytes)
+    })?;
+    check_length(fixed, Some(spooled.len_bytes))?;
+    Ok(spooled)
+}
+
+/// Compares the length of an object with the one that its name fixes, as far as both are known.
+fn check_length(fixed: Option<u64>, found: Option<u64>) -> Result<(), RemoteError> {
+    match fixed.zip(found) {
+        Some((fixed, found)) if fixed != found => {
+            let what = format!("the blob has another length than its manifest names, {fixed} bytes");
             Err(RemoteError::Changed { what, reason: Change::Length })
         }
-        _ => Ok(spooled),
+        _ => Ok(()),
     }
 }
 

@@ -43,7 +43,11 @@ pub fn run(args: &BuildArgs) -> Result<()> {
         true => OutFile::open_in_place(args.out())?,
         false => OutFile::open_image(args.out())?,
     };
-    out.write_in_child(|out| build_in(args, exclude, &xattrs, &options, running, out))
+    out.write_in_child(|out| {
+        let built = build_in(args, exclude, &xattrs, &options, running, out);
+        // A read that waited for a server fails after a signal.
+        built.map_err(|e| out.unless_interrupted(e))
+    })
 }
 
 /// Builds the image into `out`. The process is confined before it parses an archive or an image.

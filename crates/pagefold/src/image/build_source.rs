@@ -52,11 +52,11 @@ impl SourceReader<'_> {
         let without_check = |scanned| (scanned, WholeCheck::default());
         match Location::from(self.args.source().as_os_str().to_owned()) {
             _ if self.args.sources().len() > 1 => {
-                let registries = Registries::ask(self.args)?;
+                let registries = Registries::ask(self.args, self.out)?;
                 layers::scan(self, registries).map(without_check)
             }
             location if is_in_registry(&location) && self.names_no_parts() => {
-                let registries = Registries::ask(self.args)?;
+                let registries = Registries::ask(self.args, self.out)?;
                 match registries.is_one_image() {
                     true => {
                         drop(registries);
@@ -132,8 +132,9 @@ impl SourceReader<'_> {
         let source = args.source().as_os_str().to_owned().into();
         let mut media = media_config(&source, &args.device, &args.verity, &args.remote)?;
         media.remote.takes_whole = true;
+        let memory_bytes = reading_share(args.memory_bytes()?);
         let (image, whole) =
-            open_image(&media, reading_share(args.memory_bytes()?), ReadAhead::default(), Then::Prints)?;
+            open_image(&media, memory_bytes, ReadAhead::default(), Then::Prints, out.signals())?;
         let options = ImageOptions {
             exclude,
             whiteouts: args.whiteouts.unwrap_or_default(),

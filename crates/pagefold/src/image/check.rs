@@ -36,7 +36,7 @@ pub fn rules_help() -> String {
 
 /// Checks an image, prints the findings, and fails if there are errors.
 pub fn run(args: &CheckArgs) -> Result<()> {
-    let (image, whole) = args.image.open_whole(ReadAhead::Off, Then::Prints)?;
+    let (image, whole) = args.image.open_whole(ReadAhead::Off, Then::Prints, None)?;
     let (threads, strict) = (args.threads.count(), args.strict);
     let options = CheckOptions { threads, strict, ..CheckOptions::default() };
     let bar = RefCell::new(Bar::new(!args.json));

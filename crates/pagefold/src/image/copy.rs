@@ -51,7 +51,8 @@ pub fn run(args: &CopyArgs) -> Result<()> {
     let target = Target::open_image(&args.file)?;
     let mut config = args.offset.with(media_config(&args.image, &[], &args.verity, &args.remote)?)?;
     config.remote.takes_whole = true;
-    let Sources { image, blobs, .. } = open_media(&config, DEFAULT_MEMORY_BYTES, Then::Copies)?;
+    let opened = open_media(&config, DEFAULT_MEMORY_BYTES, Then::Copies, target.signals());
+    let Sources { image, blobs, .. } = opened.map_err(|e| target.unless_interrupted(e))?;
     let hash = copy(args, &*image, &target)?;
     let (len_bytes, blob) = (image.len_bytes(), blobs.first());
     let sha256 = match blob {

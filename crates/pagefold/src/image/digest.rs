@@ -96,8 +96,14 @@ fn compute(args: &DigestArgs, target: Option<&Target>) -> Result<Descriptor> {
     remote.takes_whole = true;
     let (image, devices) = (args.image.clone(), Vec::new());
     let config = args.offset.with(MediaConfig { image, offset_bytes: 0, devices, verity: None, remote })?;
-    let Sources { image: source, blobs, .. } = open_media(&config, DEFAULT_MEMORY_BYTES, Then::Copies)?;
+    let signals = target.and_then(Target::signals);
+    let opened = open_media(&config, DEFAULT_MEMORY_BYTES, Then::Copies, signals);
+    let Sources { image: source, blobs, .. } = opened.map_err(|e| or_interrupted(target, e))?;
     let blob = blobs.into_iter().find(|blob| !blob.is_verified);
+    if config.offset_bytes > 0 && blob.is_some() {
+        // The bytes behind the offset are not all of those that the digest in the registry is of.
+        return Err(CliError::usage(format!("--offset is not for '{}', whose name is a digest", args.image)));
+    }
     let hashed = blob.as_ref().map(|blob| Arc::new(HashedSource::new(blob.source.clone())));
     // One thread reads in order, so that the digest in the registry is compared without a second pass.
     let (source, threads) = match &hashed {
@@ -115,10 +121,20 @@ fn compute(args: &DigestArgs, target: Option<&Target>) -> Result<Descriptor> {
     drop(bar);
     let descriptor = measured.map_err(|e| match (e, target) {
         (VerityError::Cancelled, Some(target)) => target.interrupted(),
-        (e, _) => CliError::new(verity_exit(&e), format!("'{}': {e}", args.image)),
+        (e, target) => {
+            or_interrupted(target, CliError::new(verity_exit(&e), format!("'{}': {e}", args.image)))
+        }
     })?;
     if let Some((blob, hashed)) = blob.zip(hashed) {
         blob.verify(hashed.take(), &mut |_| ControlFlow::Continue(()))?;
     }
     Ok(descriptor)
+}
+
+/// The error of a failure, which is that of a signal if one has ended the writing.
+fn or_interrupted(target: Option<&Target>, e: CliError) -> CliError {
+    match target {
+        Some(target) => target.unless_interrupted(e),
+        None => e,
+    }
 }

@@ -105,7 +105,7 @@ pub fn run(args: &ExtractArgs) -> Result<()> {
 fn extract_into(args: &ExtractArgs, options: &ExtractOptions) -> Result<()> {
     let creates = Creates { folder: args.dir.clone(), privileged: args.privileged };
     beneath::raise_open_file_limit();
-    let (image, whole) = args.image.open_whole(ReadAhead::Off, Then::Creates(&creates))?;
+    let (image, whole) = args.image.open_whole(ReadAhead::Off, Then::Creates(&creates), None)?;
     let paths: Vec<Vec<u8>> = args.paths.iter().map(|path| path_bytes(path).to_vec()).collect();
     let all_exist = image.root().and_then(|_| paths.iter().try_for_each(|path| image.locate(path).map(drop)));
     all_exist.map_err(|e| failed(args, e.into()))?;

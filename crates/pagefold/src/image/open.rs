@@ -16,6 +16,7 @@ use pagefold_server::fetcher::Fetcher;
 use pagefold_server::mount::image_failure;
 use pagefold_server::mount::media::{DEFAULT_MEMORY_BYTES, Media, Sources, store_settings};
 use pagefold_sys::confine::Creates;
+use pagefold_sys::signal::Termination;
 use std::env::VarError;
 use std::fmt::Display;
 use std::io::ErrorKind;
@@ -104,12 +105,18 @@ pub struct ThreadsArgs {
 impl ImageArgs {
     /// Opens the image, to read parts of it and print them. The process can open nothing else afterwards.
     pub fn open(&self, read_ahead: ReadAhead) -> Result<Image> {
-        Ok(self.open_media(read_ahead, Then::Prints, false)?.0)
+        Ok(self.open_media(read_ahead, Then::Prints, false, None)?.0)
     }
 
-    /// Opens the image, to read all of it; the second value compares it with the digest in a registry then.
-    pub fn open_whole(&self, read_ahead: ReadAhead, then: Then<'_>) -> Result<(Image, WholeCheck)> {
-        self.open_media(read_ahead, then, true)
+    /// Opens the image, to read all of it; the second value compares it with the digest in a registry then. After one of the
+    /// `signals`, which are blocked, waiting for a server fails.
+    pub fn open_whole(
+        &self,
+        read_ahead: ReadAhead,
+        then: Then<'_>,
+        signals: Option<&Termination>,
+    ) -> Result<(Image, WholeCheck)> {
+        self.open_media(read_ahead, then, true, signals)
     }
 
     fn open_media(
@@ -117,13 +124,14 @@ impl ImageArgs {
         read_ahead: ReadAhead,
         then: Then<'_>,
         takes_whole: bool,
+        signals: Option<&Termination>,
     ) -> Result<(Image, WholeCheck)> {
         // Each thread decodes with buffers of some MiB, and would keep them beyond the budget after it has freed them.
         pagefold_sys::malloc::return_large_blocks();
         let memory_bytes = values::bytes("--memory", &self.memory)?;
         let mut media = self.media.config()?;
         media.remote.takes_whole = takes_whole;
-        open_image(&media, memory_bytes, read_ahead, then)
+        open_image(&media, memory_bytes, read_ahead, then, signals)
     }
 
     /// The error for a failure of the image as a whole.
@@ -230,10 +238,19 @@ pub enum Then<'a> {
     Copies,
 }
 
-/// Opens the media of an image. Notes say when there is no cache, or when it begins to fail.
-pub fn open_media(media: &MediaConfig, memory_bytes: u64, then: Then<'_>) -> Result<Sources> {
+/// Opens the media of an image. Notes say when there is no cache, or when it begins to fail. After one of the `signals`, which
+/// are blocked, waiting for a server fails.
+pub fn open_media(
+    media: &MediaConfig,
+    memory_bytes: u64,
+    then: Then<'_>,
+    signals: Option<&Termination>,
+) -> Result<Sources> {
     let opened = Media::open(media)?;
     let fetcher = Fetcher::start(media, memory_bytes, output::note)?;
+    if let Some((fetcher, signals)) = fetcher.as_ref().zip(signals) {
+        fetcher.end_on(signals)?;
+    }
     match then {
         Then::Prints => confine(Kind::Printing)?,
         Then::Creates(creates) => confine(Kind::Creating(creates.clone()))?,
@@ -257,9 +274,10 @@ pub fn open_image(
     memory_bytes: u64,
     read_ahead: ReadAhead,
     then: Then<'_>,
+    signals: Option<&Termination>,
 ) -> Result<(Image, WholeCheck)> {
     let Sources { image, beginning, devices, blobs, memory_bytes, .. } =
-        open_media(media, memory_bytes, then)?;
+        open_media(media, memory_bytes, then, signals)?;
     let whole = WholeCheck::of(blobs)?;
     let options =
         Options { memory_bytes, read_ahead, cache_full_reads: false, devices, ..Options::default() };

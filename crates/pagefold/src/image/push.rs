@@ -4,18 +4,25 @@ use super::open::path_failure;
 use crate::cli::progress::Bar;
 use crate::cli::{output, values};
 use clap::{Args, ValueHint};
-use pagefold_control::error::{CliError, Result};
+use pagefold_backing::{BackingError, ByteSource, FileBacking};
+use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::media::Location;
 use pagefold_control::text::counted;
 use pagefold_image::format::superblock::{MAGIC, OFFSET};
-use pagefold_image::verity::{Digest, Salt};
+use pagefold_image::startup::StartList;
+use pagefold_image::startup::list::LIST_BYTES_MAX;
+use pagefold_image::verity::{Digest, Salt, VerifiedSource};
+use pagefold_image::with_causes;
 use pagefold_page::size::Human;
-use pagefold_server::mount::media::{Publication, Pushed, TREE_SUFFIX, Upload, WholeHash, push};
+use pagefold_server::mount::media::{
+    Destination, Publication, Pushed, TREE_SUFFIX, Upload, WholeHash, verity_exit,
+};
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{ErrorKind, Read};
+use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Bytes that are read at a time.
@@ -60,20 +67,31 @@ pub fn run(args: &PushArgs) -> Result<()> {
         return Err(CliError::usage("--timeout is between a second and an hour"));
     }
     let annotations = annotations(&args.annotations)?;
+    // A wrong name shows before a long image is hashed.
+    let destination = Destination::of(&args.target, args.platform.as_deref(), output::note)?;
     check_image(&args.image)?;
-    let tree = match args.digest {
-        None => None,
+    let list = args.list.as_deref().map(list).transpose()?;
+    let image = open(&args.image)?;
+    let (image, tree) = match args.digest {
+        None => (upload(&args.image, image.0, &*image.1)?, None),
         Some(digest) => {
             let beside = || PathBuf::from(format!("{}{TREE_SUFFIX}", args.image.display()));
-            let tree = upload(&args.merkle_tree.clone().unwrap_or_else(beside))?;
-            Some((digest.to_string(), args.salt.to_string(), tree))
+            let path = args.merkle_tree.clone().unwrap_or_else(beside);
+            let tree = open(&path)?;
+            let verified = VerifiedSource::open(image.1, tree.1.clone(), digest, &args.salt);
+            let verified = verified.map_err(|e| {
+                let (image, tree) = (args.image.display(), path.display());
+                CliError::new(verity_exit(&e), format!("'{image}' with the Merkle tree '{tree}': {e}"))
+            })?;
+            // Reading it compares the image with all of the tree.
+            let image = upload(&args.image, image.0, &verified)?;
+            let tree = upload(&path, tree.0, &*tree.1)?;
+            (image, Some((digest.to_string(), args.salt.to_string(), tree)))
         }
     };
-    let list = args.list.as_deref().map(upload).transpose()?;
-    let (image, platform) = (upload(&args.image)?, args.platform.clone());
-    let publication = Publication { image, tree, list, platform, annotations };
+    let publication = Publication { image, tree, list, annotations };
     let Pushed { manifest_digest, sent, sent_bytes, present } =
-        push(&args.target, publication, Duration::from_secs(timeout_s), output::note)?;
+        destination.push(publication, Duration::from_secs(timeout_s))?;
     if sent + present > 0 && !output::is_quiet() {
         let blobs = counted(sent, "blob", "blobs");
         output::note(&format!("{blobs} sent, {}; {present} were there already", Human(sent_bytes)));
@@ -103,22 +121,52 @@ fn check_image(path: &Path) -> Result<()> {
     }
 }
 
-/// Opens a file, and hashes it.
-fn upload(path: &Path) -> Result<Upload> {
+/// Opens a file, to send it and to read it.
+fn open(path: &Path) -> Result<(File, Arc<dyn ByteSource>)> {
     let failed = |e: std::io::Error| reading(path, &e);
     let file = File::open(path).map_err(failed)?;
-    let total = file.metadata().map_err(failed)?.len();
+    let source = FileBacking::for_reading(file.try_clone().map_err(failed)?);
+    let source = source.map_err(|e| reading_source(path, &e))?;
+    Ok((file, Arc::new(source)))
+}
+
+fn reading_source(path: &Path, e: &BackingError) -> CliError {
+    let exit = if e.is_mismatch() { Exit::Damaged } else { Exit::Failed };
+    CliError::new(exit, format!("reading '{}': {}", path.display(), with_causes(e)))
+}
+
+/// Opens a list. Refuses one of which a mount would leave something out.
+fn list(path: &Path) -> Result<Upload> {
+    let (file, source) = open(path)?;
+    let mut text = vec![0; source.len_bytes().min(LIST_BYTES_MAX as u64 + 1) as usize];
+    source.read_at(0, &mut text).map_err(|e| reading_source(path, &e))?;
+    let StartList { entries, malformed, is_cut } = StartList::parse(&text);
+    let shown = path.display();
+    if entries.is_empty() || malformed > 0 {
+        let lines = counted(malformed, "malformed line", "malformed lines");
+        let what = format!(
+            "'{shown}' is no list of a start: it has {} and {lines}; 'pagefold image mount --record' writes one",
+            counted(entries.len() as u64, "entry", "entries")
+        );
+        return Err(CliError::usage(what));
+    }
+    if is_cut {
+        return Err(CliError::usage(format!("'{shown}' is longer than lists of a start may be; shorten it")));
+    }
+    upload(path, file, &*source)
+}
+
+/// Hashes what is read of a file.
+fn upload(path: &Path, file: File, source: &dyn ByteSource) -> Result<Upload> {
+    let total = source.len_bytes();
     let (mut hash, mut buffer, mut bar) = (WholeHash::default(), vec![0; STEP_BYTES], Bar::new(true));
     let mut len_bytes = 0;
-    loop {
-        let len = match (&file).read(&mut buffer) {
-            Ok(0) => break,
-            Ok(len) => len,
-            Err(e) if e.kind() == ErrorKind::Interrupted => continue,
-            Err(e) => return Err(failed(e)),
-        };
-        hash.update(&buffer[..len]);
-        len_bytes += len as u64;
+    while len_bytes < total {
+        let step = (total - len_bytes).min(STEP_BYTES as u64) as usize;
+        let piece = &mut buffer[..step];
+        source.read_at(len_bytes, piece).map_err(|e| reading_source(path, &e))?;
+        hash.update(piece);
+        len_bytes += step as u64;
         bar.show_bytes(len_bytes, total, format_args!("of {} hashed", Human(total)));
     }
     Ok(Upload { file, len_bytes, digest: hash.finish() })

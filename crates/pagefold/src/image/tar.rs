@@ -63,7 +63,7 @@ fn write_to_stdout(args: &TarArgs) -> Result<Option<TarReport>> {
     if out.is_terminal() {
         return Err(terminal_refused());
     }
-    let (image, whole) = args.image.open_whole(ReadAhead::BestEffort, Then::Prints)?;
+    let (image, whole) = args.image.open_whole(ReadAhead::BestEffort, Then::Prints, None)?;
     let options = options(args, limit::max_bytes(args.max_bytes.as_deref(), &image, &out)?);
     match archive(args, &image, &options, out.lock()) {
         Err(TarError::Write(e)) if e.kind() == ErrorKind::BrokenPipe => Ok(None),
@@ -76,11 +76,12 @@ fn write_to_stdout(args: &TarArgs) -> Result<Option<TarReport>> {
 }
 
 fn write_to_file(args: &TarArgs, target: &Target) -> Result<TarReport> {
-    let (image, whole) = args.image.open_whole(ReadAhead::BestEffort, Then::Prints)?;
+    let opened = args.image.open_whole(ReadAhead::BestEffort, Then::Prints, target.signals());
+    let (image, whole) = opened.map_err(|e| target.unless_interrupted(e))?;
     let options = options(args, limit::max_bytes(args.max_bytes.as_deref(), &image, target.file())?);
     let shown = format!("'{}'", args.file.display());
     let report =
-        archive(args, &image, &options, Output(target)).map_err(|e| match target.is_interrupted() {
+        archive(args, &image, &options, Output(target)).map_err(|e| match target.poll_interrupt() {
             true => CliError::failed(format!("interrupted: {shown} was not written")),
             false => failure(args, &shown, e),
         })?;

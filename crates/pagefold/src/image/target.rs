@@ -210,6 +210,11 @@ impl Target {
         CliError::failed(format!("interrupted: '{}' was not written", self.shown.display()))
     }
 
+    /// The error of a failure, which is that of a signal if one has ended the writing.
+    pub fn unless_interrupted(&self, e: CliError) -> CliError {
+        if self.poll_interrupt() { self.interrupted() } else { e }
+    }
+
     /// The error of a failed write, which a signal may have caused.
     pub fn failed(&self, e: &Error) -> CliError {
         match self.is_interrupted() {

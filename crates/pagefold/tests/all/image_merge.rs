@@ -4,12 +4,13 @@ use crate::image_remote::server::Server;
 use crate::image_stores::registry::{
     EROFS, IMAGE, INDEX, Manifests, NAME, descriptor, digest, index, put_blob,
 };
-use crate::image_stores::{ok, run};
-use crate::support::Sandbox;
+use crate::image_stores::{command, ok, run};
+use crate::support::{Ran, Sandbox};
 use std::fs;
 use std::process::Command;
 
 /// Exit codes of the program.
+const FAILED: i32 = 1;
 const USAGE: i32 = 2;
 const NOT_FOUND: i32 = 3;
 const DAMAGED: i32 = 6;
@@ -281,4 +282,31 @@ fn a_layer_cache_refuses_what_containerd_would_not_look_for() {
         run(&s, &format!("image build --layer-cache {cache} {words}"), &[]).fails(code, what);
         assert!(files_below(&cache).is_empty(), "{words}");
     }
+}
+
+/// The rest of a layer is of no use where its beginning has no space.
+#[test]
+fn a_full_disk_ends_the_reading_of_a_layer() {
+    let s = Sandbox::new();
+    let (server, mut manifests) = (Server::start(), Manifests::default());
+    let layer: Vec<u8> =
+        (0..8_000_000_u32).flat_map(|n| n.wrapping_mul(2_654_435_769).to_le_bytes()).collect();
+    manifests.add("1", IMAGE, &image(&server, &[(TAR, &layer)], &[&layer]));
+    server.fail(move |request| manifests.answer(request));
+    let words = format!("-q image build oci://{}/{NAME}:1 {}", server.address, at(&s, "out"));
+    let unlimited = command(&s, &words, &[]);
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "ulimit -f 2048; exec \"$@\"", "sh"]).arg(unlimited.get_program());
+    limited.args(unlimited.get_args());
+    for (name, value) in unlimited.get_envs() {
+        match value {
+            Some(value) => limited.env(name, value),
+            None => limited.env_remove(name),
+        };
+    }
+    Ran::new(&words, limited.output().unwrap()).fails(FAILED, "writing a temporary file in");
+    let asked =
+        server.take_log().into_iter().filter_map(|request| request.range()).map(|(from, to)| to + 1 - from);
+    let asked: u64 = asked.sum();
+    assert!(asked < layer.len() as u64 * 2 / 3, "{asked} of {} bytes were asked for", layer.len());
 }

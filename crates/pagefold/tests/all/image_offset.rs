@@ -70,7 +70,11 @@ fn commands_read_an_image_behind_other_bytes() {
     }
     s.run(&format!("image ls --offset 1T {image}")).fails(2, "beyond the end");
     s.run(&format!("image ls --offset x {image}")).fails(2, "--offset");
-    s.run("image ls --offset 512 oci://localhost:1/x:y").fails(2, "registries");
+    for verb in ["ls", "digest"] {
+        for scheme in ["oci", "oci+http"] {
+            s.run(&format!("image {verb} --offset 512 {scheme}://localhost:1/x:y")).fails(2, "registries");
+        }
+    }
 }
 
 #[test]

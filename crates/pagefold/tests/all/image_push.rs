@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex};
 const USAGE: i32 = 2;
 const NOT_FOUND: i32 = 3;
 const UNAVAILABLE: i32 = 5;
+const DAMAGED: i32 = 6;
 
 /// The contents of a registry, by the end of their paths.
 type Contents = Arc<Mutex<HashMap<String, Vec<u8>>>>;
@@ -83,7 +84,23 @@ fn an_image_that_was_pushed_is_read_and_verified() {
     server.put(&path, Object { bytes: Arc::new(bytes), etag: None, last_modified: None });
     assert_ne!(run(&s, &format!("image check {name}:1.0"), &[]).code, 0);
     let list = s.path("list").display().to_string();
+    // A name that is wrong is reported before the image is read.
+    let none = s.path("none").display().to_string();
+    // Nothing is sent that mounts would refuse.
+    let before = contents.lock().unwrap().len();
+    fs::write(s.path("other"), "/file\tx\n").unwrap();
+    let other = s.path("other").display().to_string();
+    let zeroes = format!("sha256:{}", "0".repeat(64));
     for (words, code, what) in [
+        (format!("{none} {none}"), USAGE, "is no name of an image in a registry"),
+        (format!("--platform x {none} {name}:1"), USAGE, "--platform"),
+        (format!("--digest {zeroes} {image} {name}:1"), DAMAGED, "with the Merkle tree"),
+        (
+            format!("--digest {} --merkle-tree {list} {image} {name}:1", of_image.trim()),
+            DAMAGED,
+            "Merkle tree",
+        ),
+        (format!("--list {other} {image} {name}:1"), USAGE, "is no list of a start"),
         (format!("{list} {name}:1"), USAGE, "is no EROFS image"),
         (format!("{image} {list}"), USAGE, "is no name of an image in a registry"),
         (format!("{image} {by_digest}"), UNAVAILABLE, "is pushed by a tag"),
@@ -92,4 +109,12 @@ fn an_image_that_was_pushed_is_read_and_verified() {
     ] {
         run(&s, &format!("image push {words}"), &[]).fails(code, what);
     }
+    assert_eq!(contents.lock().unwrap().len(), before);
+    // A byte in the middle is compared with the tree too.
+    let mut bytes = fs::read(&image).unwrap();
+    bytes[middle] ^= 1;
+    fs::write(&image, bytes).unwrap();
+    let words = format!("image push --digest {} {image} {name}:1", of_image.trim());
+    run(&s, &words, &[]).fails(DAMAGED, "differs from its digest");
+    assert_eq!(contents.lock().unwrap().len(), before);
 }

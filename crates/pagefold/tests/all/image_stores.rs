@@ -28,7 +28,7 @@ const DAMAGED: i32 = 6;
 pub const REGION: &str = "eu-west-3";
 
 /// A command without the settings of this machine.
-fn command(s: &Sandbox, words: &str, variables: &[(&str, &str)]) -> Command {
+pub fn command(s: &Sandbox, words: &str, variables: &[(&str, &str)]) -> Command {
     let mut command = s.command(words);
     for (name, _) in std::env::vars() {
         let of_stores = ["AWS_", "AZURE_", "GOOGLE_", "CLOUDSDK_", "STORAGE_EMULATOR"];

@@ -33,6 +33,7 @@ mod image_cache;
 mod image_copy;
 mod image_devices;
 mod image_digest;
+mod image_download;
 mod image_extract;
 mod image_fstab;
 mod image_layers;

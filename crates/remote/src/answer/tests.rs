@@ -18,11 +18,11 @@ fn etag(text: &str) -> Validator {
 }
 
 fn first(head: &Head) -> Result<Verdict, AttemptError> {
-    judge(head, &Wanted { range: 0..4096, version: None, is_whole: false })
+    judge(head, &Wanted { range: 0..4096, version: None, is_whole: false, is_checked: false })
 }
 
 fn later(head: &Head, version: &Version) -> Result<Verdict, AttemptError> {
-    judge(head, &Wanted { range: 100..200, version: Some(version), is_whole: false })
+    judge(head, &Wanted { range: 100..200, version: Some(version), is_whole: false, is_checked: false })
 }
 
 fn is_refused(result: &Result<Verdict, AttemptError>) -> bool {
@@ -126,7 +126,7 @@ proptest! {
             headers.iter().filter_map(|(name, value)| Some((*name, value.as_deref()?))).collect();
         let head = head(status, &headers);
         let known = version(etag("\"a\""));
-        let wanted = Wanted { range: 100..200, version: (!is_first).then_some(&known), is_whole: false };
+        let wanted = Wanted { range: 100..200, version: (!is_first).then_some(&known), is_whole: false, is_checked: false };
         if let Ok(Verdict::Body { version, range }) = judge(&head, &wanted) {
             prop_assert_eq!(status, 206);
             prop_assert!(range.start == 100 && range.end == 200.min(version.len_bytes));
@@ -136,5 +136,32 @@ proptest! {
                 prop_assert_eq!(tag.as_deref(), Some("\"a\""));
             }
         }
+    }
+}
+
+#[test]
+fn a_whole_object_has_an_end_that_is_marked_or_is_checked_otherwise() {
+    let judged = |headers: &[(&str, &str)], is_checked: bool| {
+        judge(&head(200, headers), &Wanted { range: 0..u64::MAX, version: None, is_whole: true, is_checked })
+    };
+    for (headers, len_bytes) in [
+        (vec![("content-length", "7")], 7),
+        (vec![("transfer-encoding", "Chunked")], u64::MAX),
+        (vec![("transfer-encoding", "gzip, chunked")], u64::MAX),
+    ] {
+        let version = Version { len_bytes, validator: Validator::None };
+        assert_eq!(
+            judged(&headers, false),
+            Ok(Verdict::Body { version, range: 0..len_bytes }),
+            "{headers:?}"
+        );
+    }
+    for headers in [vec![], vec![("transfer-encoding", "identity")], vec![("content-length", "x")]] {
+        let refused = judged(&headers, false);
+        let Err(AttemptError::Permanent(RemoteError::Refused { what })) = refused else {
+            panic!("{refused:?}")
+        };
+        assert!(what.contains("does not say the length"), "{what}");
+        assert!(judged(&headers, true).is_ok(), "{headers:?}");
     }
 }

@@ -103,7 +103,7 @@ impl GcsAccess {
             (_, true, credentials) => format!("the request had a token of {}", credentials.describe()),
         };
         let advice = match code {
-            Some("UserProjectMissing") => {
+            Some("UserProjectMissing") if self.settings.payer.is_none() => {
                 "the bucket lets those who read pay: set GOOGLE_CLOUD_QUOTA_PROJECT to your project"
                     .to_string()
             }
@@ -125,8 +125,9 @@ impl Access for GcsAccess {
     fn request(&self, _: &[Header], deadline: &Deadline) -> Result<SignedRequest, AttemptError> {
         let (token, generation) = self.tokens.get(deadline, |service| self.fetch_token(service, deadline))?;
         let mut request = SignedRequest::with_authorization(&self.url, token, generation);
-        let payer = self.settings.payer.clone().map(|project| ("x-goog-user-project", Secret(project)));
-        request.headers.extend(payer);
+        // Without a token nobody has shown that the project may be charged, and the store refuses the request.
+        let payer = self.settings.payer.clone().filter(|_| request.has_authorization());
+        request.headers.extend(payer.map(|project| ("x-goog-user-project", Secret(project))));
         Ok(request)
     }
 

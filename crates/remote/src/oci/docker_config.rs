@@ -15,6 +15,8 @@ use std::process::Command;
 
 /// The key of the hub in configurations.
 const DOCKER_HUB_KEY: &str = "https://index.docker.io/v1/";
+/// The keys of the hub in programs: docker's own, and podman's.
+const DOCKER_HUB_KEYS: [&str; 2] = [DOCKER_HUB_KEY, "docker.io"];
 /// The user of a program's answer whose password is an identity token.
 const TOKEN_USER: &str = "<token>";
 
@@ -78,11 +80,10 @@ pub(super) fn login_in(
     // The error of the parser could quote a secret.
     let config: Config = serde_json::from_str(text)
         .map_err(|e| wrong(format!("is no file of logins: line {}, column {}", e.line(), e.column())))?;
-    let key = if registry == "docker.io" { DOCKER_HUB_KEY } else { registry };
     let helper = best(config.cred_helpers, registry, repository);
     if let Some(name) = helper.or(config.creds_store).filter(|name| !name.is_empty()) {
         let what = format!("the program docker-credential-{name} for the registry '{registry}'");
-        match from_program(&name, key) {
+        match of_first(registry, |key| from_program(&name, key)) {
             Ok(Some(login)) => return checked(Some(login), &wrong),
             Ok(None) => {}
             Err(ProgramError::Missing) => {
@@ -196,6 +197,15 @@ fn checked(
         true => Ok(login),
         false => Err(wrong("has a login with characters that logins do not have".to_string())),
     }
+}
+
+/// Asks for the keys of a registry in turn, until one has a login.
+fn of_first(
+    registry: &str,
+    mut ask: impl FnMut(&str) -> Result<Option<Login>, ProgramError>,
+) -> Result<Option<Login>, ProgramError> {
+    let keys: &[&str] = if registry == "docker.io" { &DOCKER_HUB_KEYS } else { &[registry] };
+    keys.iter().find_map(|key| ask(key).transpose()).transpose()
 }
 
 /// Asks a program; `None` if it has no login for this key.
@@ -369,5 +379,22 @@ mod tests {
         assert_eq!(ask("token"), Ok(Some(Login::IdentityToken(Secret("t".into())))));
         assert_eq!(ask("other"), Ok(None));
         assert!(ask("bad").unwrap_err().to_string().contains("not the JSON of a login"));
+    }
+
+    #[test]
+    fn a_program_is_asked_for_all_keys_of_the_hub() {
+        let ask = |registry: &str, known: &str| {
+            let mut asked = Vec::new();
+            let found = of_first(registry, |key| {
+                asked.push(key.to_string());
+                Ok(if key == known { password("me", "s") } else { None })
+            });
+            (found.unwrap(), asked)
+        };
+        let hub = || DOCKER_HUB_KEY.to_string();
+        assert_eq!(ask("docker.io", DOCKER_HUB_KEY), (password("me", "s"), vec![hub()]));
+        assert_eq!(ask("docker.io", "docker.io"), (password("me", "s"), vec![hub(), "docker.io".into()]));
+        assert_eq!(ask("docker.io", "").0, None);
+        assert_eq!(ask("ghcr.io", "docker.io"), (None, vec!["ghcr.io".into()]));
     }
 }

@@ -7,7 +7,7 @@
 use super::manifest::{Descriptor, EROFS_LAYER, Layer, Manifest, TREE_LAYER, checked, place, printable};
 use super::reference::is_digest;
 use super::registry::Registry;
-use super::{Login, OciReference, Platform, by_first, manifest_of, open_blob, registries_of};
+use super::{Login, OciReference, PULL, Platform, by_first, manifest_of, open_blob, registries_of};
 use crate::answer::AttemptError;
 use crate::retry::{Deadline, until_deadline};
 use crate::{Options, RemoteError, RemoteSource};
@@ -47,7 +47,7 @@ pub fn resolve_layers(
     platform: &Platform,
     timeout: Duration,
 ) -> Result<OciLayers, RemoteError> {
-    let registries = registries_of(reference, login, timeout)?;
+    let registries = registries_of(reference, login, timeout, PULL)?;
     let deadline = Deadline::after(timeout);
     let resolve_by = |registry: &Arc<Registry>| {
         let (manifest_digest, manifest) = manifest_of(registry, platform, &deadline)?;

@@ -33,7 +33,7 @@ pub use manifest::{
     DIGEST_ANNOTATION, Descriptor, EROFS_LAYER, Layer, Manifest, ManifestError, Platform, SALT_ANNOTATION,
     TREE_LAYER, TreeLayer,
 };
-pub use push::{ImageUpload, LIST_TYPE, Pushed, Upload, push};
+pub use push::{ImageUpload, LIST_TYPE, Pushed, Upload, check_target, push};
 pub use reference::{OciReference, ReferenceError};
 
 use crate::access::{Access, Header, Reaction, Refusal, SignedRequest};
@@ -46,6 +46,9 @@ use std::time::Duration;
 
 /// Indexes inside of indexes that are followed.
 const MAX_DEPTH: usize = 3;
+/// The actions that tokens permit.
+const PULL: &str = "pull";
+const PUSH: &str = "pull,push";
 
 /// An image in a registry: its manifest has been read.
 pub struct OciImage {
@@ -61,7 +64,7 @@ pub fn resolve(
     platform: &Platform,
     timeout: Duration,
 ) -> Result<OciImage, RemoteError> {
-    let registries = registries_of(reference, login, timeout)?;
+    let registries = registries_of(reference, login, timeout, PULL)?;
     let deadline = Deadline::after(timeout);
     let resolve_by = |registry: &Arc<Registry>| {
         let (manifest_digest, manifest) = manifest_of(registry, platform, &deadline)?;
@@ -76,9 +79,11 @@ fn registries_of(
     reference: &OciReference,
     login: Option<&Login>,
     timeout: Duration,
+    actions: &'static str,
 ) -> Result<Vec<Arc<Registry>>, RemoteError> {
     let servers = reference.servers().map_err(|e| RemoteError::SetUp { what: e.to_string() })?;
-    servers.into_iter().map(|server| Registry::new(reference, server, login, timeout).map(Arc::new)).collect()
+    let registry = |server| Registry::new(reference, server, login, timeout, actions).map(Arc::new);
+    servers.into_iter().map(registry).collect()
 }
 
 /// Asks the first of these registries, which are one by several schemes, and the next if that does not speak its scheme.
@@ -109,7 +114,7 @@ fn speaking(
     login: Option<&Login>,
     timeout: Duration,
 ) -> Result<Arc<Registry>, RemoteError> {
-    let registries = registries_of(reference, login, timeout)?;
+    let registries = registries_of(reference, login, timeout, PUSH)?;
     if let [only] = &registries[..] {
         return Ok(only.clone());
     }

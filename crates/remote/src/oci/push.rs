@@ -11,7 +11,7 @@ use super::manifest::{
 };
 use super::registry::Registry;
 use super::{Login, OciReference, Platform, speaking};
-use crate::answer::{AttemptError, redirect};
+use crate::answer::{AttemptError, Head, follow, redirect};
 use crate::encoding::digest_name;
 use crate::retry::{Deadline, until_deadline};
 use crate::small::{Answer, Method, SmallClient};
@@ -32,6 +32,8 @@ const EMPTY: &str = "application/vnd.oci.empty.v1+json";
 const BYTES: &str = "application/octet-stream";
 /// Challenges that are answered for one request.
 const MAX_CHALLENGES: usize = 2;
+/// Attempts to send one blob: each sends all of it.
+const MAX_UPLOADS: usize = 4;
 /// The slowest upload that is not given up, bytes in a second.
 const SLOWEST_UPLOAD: u64 = 64 << 10;
 
@@ -80,10 +82,7 @@ pub fn push(
     upload: ImageUpload,
     timeout: Duration,
 ) -> Result<Pushed, RemoteError> {
-    if reference.target.contains(':') {
-        let what = format!("{reference}: an image is pushed by a tag, and its digest follows from it");
-        return Err(RemoteError::SetUp { what });
-    }
+    check_target(reference)?;
     let ImageUpload { image, tree, list, platform, annotations } = upload;
     let lengths = [Some(&image), tree.as_ref().map(|(_, _, tree)| tree), list.as_ref()];
     let longest_bytes = lengths.into_iter().flatten().map(|upload| upload.len_bytes).max().unwrap_or(0);
@@ -128,6 +127,17 @@ pub fn push(
         push.manifest(&digest_of(manifest.as_bytes()), &manifest)?;
     }
     Ok(Pushed { manifest_digest: digest_of(manifest.as_bytes()), ..push.pushed })
+}
+
+/// Fails if an image cannot be published by this name: it has a digest.
+pub fn check_target(reference: &OciReference) -> Result<(), RemoteError> {
+    match reference.target.contains(':') {
+        false => Ok(()),
+        true => {
+            let what = format!("{reference}: an image is pushed by a tag, and its digest follows from it");
+            Err(RemoteError::SetUp { what })
+        }
+    }
 }
 
 /// The configuration of an image of one layer.
@@ -188,7 +198,7 @@ impl Push<'_> {
                 // The place of a blob, which a registry names without having it, does not exist.
                 200 | 301 | 302 | 303 | 307 | 308 => Ok(true),
                 404 => Ok(false),
-                status => Err(self.refused(status, &[])),
+                _ => Err(self.refused(&answer.head, &[])),
             }
         })?;
         if is_there {
@@ -196,13 +206,17 @@ impl Push<'_> {
             return Ok(());
         }
         let len_bytes = contents.len_bytes();
+        let mut uploads = 0;
         self.repeat(len_bytes, |deadline| {
-            let url = self.place_of_upload(digest, deadline)?;
-            let put = self.exchange(&url, deadline, &mut Request::Put(BYTES, &mut contents))?;
-            match put.head.status {
-                200..=204 => Ok(()),
-                status => Err(self.refused(status, &put.body)),
-            }
+            uploads += 1;
+            // It has its own time, and repeats: a registry that limits them has got no contents yet.
+            let url = self.place_of_upload(digest).map_err(AttemptError::Permanent)?;
+            self.send(&url, deadline, &mut contents).map_err(|failure| match failure {
+                AttemptError::Transient { error, .. } if uploads == MAX_UPLOADS => {
+                    AttemptError::Permanent(unsent(error, uploads))
+                }
+                failure => failure,
+            })
         })?;
         self.pushed.sent += 1;
         self.pushed.sent_bytes += len_bytes;
@@ -210,18 +224,34 @@ impl Push<'_> {
     }
 
     /// Asks for a place for a blob, and returns the URL that its bytes are sent to.
-    fn place_of_upload(&self, digest: &str, deadline: &Deadline) -> Result<Url, AttemptError> {
-        let uploads = self.registry.uploads_url()?;
-        let begun = self.exchange(&uploads, deadline, &mut Request::Begin)?;
-        let location = match (begun.head.status, begun.head.get("location")) {
-            (202, Some(location)) => location,
-            (202, None) => return Err(AttemptError::refused("it names no place for a blob")),
-            (status, _) => return Err(self.refused(status, &begun.body)),
-        };
-        let place = uploads.join(&location).map_err(|e| redirect(e.to_string()))?;
-        let mark = if place.as_str().contains('?') { '&' } else { '?' };
-        let url = format!("{}{mark}digest={}", place.as_str(), digest.replace(':', "%3A"));
-        Url::parse(&url).map_err(|e| redirect(e.to_string()))
+    fn place_of_upload(&self, digest: &str) -> Result<Url, RemoteError> {
+        self.repeat(0, |deadline| {
+            let uploads = self.registry.uploads_url()?;
+            let begun = self.exchange(&uploads, deadline, &mut Request::Begin)?;
+            let location = match (begun.head.status, begun.head.get("location")) {
+                (202, Some(location)) => location,
+                (202, None) => return Err(AttemptError::refused("it names no place for a blob")),
+                _ => return Err(self.refused(&begun.head, &begun.body)),
+            };
+            let place = follow(&uploads, &location, uploads.is_https())?;
+            let mark = if place.as_str().contains('?') { '&' } else { '?' };
+            let url = format!("{}{mark}digest={}", place.as_str(), digest.replace(':', "%3A"));
+            Url::parse(&url).map_err(|e| redirect(e.to_string()))
+        })
+    }
+
+    /// Sends a blob to its place.
+    fn send(
+        &self,
+        place: &Url,
+        deadline: &Deadline,
+        contents: &mut Contents<'_>,
+    ) -> Result<(), AttemptError> {
+        let put = self.exchange(place, deadline, &mut Request::Put(BYTES, contents))?;
+        match put.head.status {
+            200..=204 => Ok(()),
+            _ => Err(self.refused(&put.head, &put.body)),
+        }
     }
 
     /// Sends a manifest. Returns its descriptor.
@@ -232,7 +262,7 @@ impl Push<'_> {
             let put = self.exchange(&url, deadline, &mut Request::Put(IMAGE_MANIFEST, &mut contents))?;
             match put.head.status {
                 200..=204 => Ok(()),
-                status => Err(self.refused(status, &put.body)),
+                _ => Err(self.refused(&put.head, &put.body)),
             }
         })?;
         Ok(descriptor(IMAGE_MANIFEST, &digest_of(text.as_bytes()), text.len() as u64))
@@ -271,8 +301,9 @@ impl Push<'_> {
         Err(AttemptError::Permanent(self.registry.denial(401)))
     }
 
-    /// The error for a status, with the text that the registry sends.
-    fn refused(&self, status: u16, body: &[u8]) -> AttemptError {
+    /// The failure of an answer, with the text that the registry sends.
+    fn refused(&self, head: &Head, body: &[u8]) -> AttemptError {
+        let status = head.status;
         let said = printable_text(&String::from_utf8_lossy(body));
         let said = if said.is_empty() { said } else { format!(": {said}") };
         let denied = |what: &str| RemoteError::Denied { status, what: format!("{what}{said}") };
@@ -283,10 +314,21 @@ impl Push<'_> {
             413 => denied("a blob is too long for the registry"),
             _ => denied(&format!("the registry answers with status {status}")),
         };
-        match status {
-            408 | 429 | 500..=599 => AttemptError::transient(error),
-            _ => AttemptError::Permanent(error),
-        }
+        head.failure(error)
+    }
+}
+
+/// The error of a blob that could not be sent so many times. A server that refuses a length may close the connection before
+/// all of the blob is there, and its answer is lost.
+fn unsent(error: RemoteError, uploads: usize) -> RemoteError {
+    match error {
+        RemoteError::Connection { what } => RemoteError::Connection {
+            what: format!(
+                "a blob could not be sent in {uploads} attempts: {what}; a proxy before the registry may limit the length of \
+                 uploads (nginx: client_max_body_size)"
+            ),
+        },
+        error => error,
     }
 }
 

@@ -42,6 +42,8 @@ pub(super) struct Registry {
     is_login_withheld: bool,
     client: SmallClient,
     timeout: Duration,
+    /// The actions that tokens permit: `pull`, or `pull,push`.
+    actions: &'static str,
     challenge: Mutex<Option<Challenge>>,
     /// The header `Authorization`; `None` if the challenge cannot be answered without a login.
     authorization: Renewed<Option<Secret>>,
@@ -54,6 +56,7 @@ impl Registry {
         server: Url,
         login: Option<&Login>,
         timeout: Duration,
+        actions: &'static str,
     ) -> Result<Self, RemoteError> {
         let sent = login.filter(|_| server.is_private());
         Ok(Registry {
@@ -63,6 +66,7 @@ impl Registry {
             login: sent.cloned(),
             is_login_withheld: login.is_some() && sent.is_none(),
             timeout,
+            actions,
             challenge: Mutex::default(),
             authorization: Renewed::new(),
         })
@@ -141,6 +145,16 @@ impl Registry {
         RemoteError::Denied { status, what }
     }
 
+    /// The scope of a token, for a challenge that names this one or none. A registry that is asked whether it has a blob
+    /// names `pull`, and a push goes on with the same token.
+    fn scope(&self, named: Option<&str>) -> String {
+        let repository = format!("repository:{}:", self.reference.name);
+        match named {
+            Some(named) if named.strip_prefix(&repository) != Some("pull") => named.to_string(),
+            _ => repository + self.actions,
+        }
+    }
+
     fn fetch_token(
         &self,
         realm: &str,
@@ -155,8 +169,8 @@ impl Registry {
         if !(url.is_https() || url.is_loopback() && self.server.is_loopback() || is_without_secrets) {
             return Err(refused("is not asked by https://"));
         }
-        let default_scope = format!("repository:{}:pull", self.reference.name);
-        let mut fields = vec![("scope", scope.unwrap_or(&default_scope))];
+        let scope = self.scope(scope);
+        let mut fields = vec![("scope", scope.as_str())];
         fields.extend(service.map(|service| ("service", service)));
         let client = SmallClient::far(self.timeout, &url, MAX_TOKEN_BYTES);
         let client = client.map_err(AttemptError::Permanent)?;

@@ -159,7 +159,7 @@ fn an_object_of_a_server_without_ranges_is_downloaded_whole_where_the_caller_per
         assert!(error.contains("'pagefold image copy'"), "{error}");
         assert_eq!(server.take_log().len(), 1, "a refusal is not repeated");
         let folder = tempfile::tempdir().unwrap();
-        let spool = Some(Arc::new(Spool::create(folder.path(), |_| {}).unwrap()));
+        let spool = Some(Arc::new(Spool::create(folder.path(), |_| {})));
         let source = open_with(&server, Options { spool, cache_bytes: 0, ..options(5000) }).unwrap();
         assert!(source.len_bytes() == LEN && source.is_kept());
         for (from, len) in [(0, LEN), (5, 1), (LEN - 1, 1), (BLOCK - 1, 2)] {
@@ -172,7 +172,7 @@ fn an_object_of_a_server_without_ranges_is_downloaded_whole_where_the_caller_per
             true => Fault::Whole,
             false => Fault::Answer(200, "X: y\r\nContent-Length: 9\r\n".into(), b"12345".to_vec()),
         });
-        let spool = Some(Arc::new(Spool::create(folder.path(), |_| {}).unwrap()));
+        let spool = Some(Arc::new(Spool::create(folder.path(), |_| {})));
         assert!(open_with(&server, Options { spool, ..options(2000) }).is_err());
     }
 }

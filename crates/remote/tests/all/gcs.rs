@@ -55,7 +55,11 @@ fn store(valid: &Arc<AtomicU64>) -> Server {
         let body = b"<?xml version='1.0' encoding='UTF-8'?><Error><Code>CODE</Code></Error>";
         let body = |code: &str| String::from_utf8(body.to_vec()).unwrap().replace("CODE", code).into_bytes();
         match request.headers.get("authorization") {
-            _ if request.headers.get("x-goog-user-project").is_none_or(|project| project != "me") => {
+            // A project that is charged is for those who have shown who they are.
+            None if request.headers.contains_key("x-goog-user-project") => {
+                Fault::Answer(400, String::new(), body("UserProjectAccessDenied"))
+            }
+            Some(_) if request.headers.get("x-goog-user-project").is_none_or(|project| project != "me") => {
                 Fault::Answer(400, String::new(), body("UserProjectMissing"))
             }
             Some(found) if *found == format!("Bearer token-{}", valid.load(Ordering::SeqCst)) => Fault::None,

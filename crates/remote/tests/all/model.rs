@@ -224,7 +224,7 @@ impl Model {
 /// Opens the object and reads parts of it, until one fails.
 fn read_some(case: &Case, server: &Server, random: &mut Random) -> Result<(), String> {
     let folder = tempfile::tempdir().unwrap();
-    let spool = case.has_spool.then(|| Arc::new(Spool::create(folder.path(), |_| {}).unwrap()));
+    let spool = case.has_spool.then(|| Arc::new(Spool::create(folder.path(), |_| {})));
     let options = Options { cache_bytes: 0, is_verified: case.is_verified, spool, ..options(5000) };
     let text = |error: pagefold_remote::RemoteError| error.to_string();
     let source = match case.is_registry {

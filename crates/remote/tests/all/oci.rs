@@ -9,7 +9,7 @@ use crate::{BLOCK, LEN, contents, options, read, read_at_once};
 use pagefold_backing::{BackingError, ByteSource};
 use pagefold_remote::oci::{self, ImageUpload, Login, OciImage, OciReference, Platform, Pushed, Upload};
 use pagefold_remote::whole::WholeHash;
-use pagefold_remote::{RemoteError, RemoteSource, Secret};
+use pagefold_remote::{RemoteError, RemoteSource, Secret, Spool};
 use std::collections::HashMap;
 use std::io::Write;
 use std::ops::ControlFlow;
@@ -491,6 +491,8 @@ fn a_push_sends_what_the_registry_does_not_have_and_the_manifest_last() {
         assert_eq!(manifest["annotations"]["a"], "b");
         assert_eq!(list["subject"]["digest"], pushed.manifest_digest.as_str());
     }
+    // The first token is for all of a push already.
+    assert!(tokens.take_log().iter().all(|request| request.path.contains("pull%2Cpush")));
     let again = push(&server, Duration::from_secs(10)).unwrap();
     assert_eq!((again.sent, again.present), (0, 5));
     let _ = server.take_log();
@@ -557,4 +559,55 @@ fn a_source_is_quiet_while_its_server_wants_no_requests() {
     server.fail(move |request| manifests.answer(request));
     let source = open(&resolve(&server, ":1").unwrap(), 10_000).unwrap();
     read(&source, 3 * BLOCK, 1).unwrap();
+}
+
+/// The requests of a push by their methods, when all but the first are answered like this.
+fn pushed_against(answer: impl Fn(&Request) -> Fault + Send + 'static) -> (String, Vec<String>) {
+    let server = Server::start();
+    server.fail(move |request| match request.method.as_str() {
+        "GET" | "HEAD" => Fault::Status(404, None),
+        _ => answer(request),
+    });
+    let error = push(&server, Duration::from_secs(10)).unwrap_err().to_string();
+    let methods = server.take_log().into_iter().map(|request| request.method);
+    (error, methods.filter(|method| method.starts_with('P')).collect())
+}
+
+#[test]
+fn a_blob_is_sent_a_few_times_and_a_refusal_is_judged_as_everywhere() {
+    let place = || Fault::Answer(202, "Location: 7\r\n".into(), Vec::new());
+    let (error, methods) = pushed_against(move |request| match request.method.as_str() {
+        "POST" => place(),
+        _ => Fault::Hangup,
+    });
+    assert!(error.contains("client_max_body_size") && error.contains("4 attempts"), "{error}");
+    assert_eq!(methods, ["POST", "PUT"].repeat(4));
+    let (error, methods) = pushed_against(|_| Fault::Status(429, Some("3600".into())));
+    assert!(error.contains("for 3600 s"), "{error}");
+    assert_eq!(methods, ["POST"]);
+    let (error, methods) = pushed_against(|_| Fault::Status(501, None));
+    assert!(error.contains("status 501"), "{error}");
+    assert_eq!(methods, ["POST"]);
+}
+
+/// A registry without range requests, and with a blob of another length.
+#[test]
+fn a_blob_of_another_length_is_not_downloaded() {
+    let (server, manifests, _) = registry();
+    let path = format!("/v2/{NAME}/blobs/{}", digest(&contents(0)));
+    server.fail(move |request| match manifests.answer(request) {
+        Fault::None => Fault::Whole,
+        answer => answer,
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let image = resolve(&server, ":1").unwrap();
+    let open = || {
+        let spool = Some(Arc::new(Spool::create(folder.path(), |_| panic!("a download begins"))));
+        image.open(&pagefold_remote::Options { spool, ..options(5000) })
+    };
+    for len in [LEN - 1, LEN + 1] {
+        server.put(&path, Object::new(vec![1; len as usize], "other"));
+        let error = open().err().unwrap();
+        assert!(error.to_string().contains("another length than its manifest names"), "{error}");
+    }
 }

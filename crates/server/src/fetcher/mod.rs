@@ -32,14 +32,16 @@ use pagefold_control::media::MediaConfig;
 use pagefold_control::report::mount::RemoteReport;
 use pagefold_image::verity::{Digest, Salt};
 use pagefold_sys::forkshared::ForkShared;
+use pagefold_sys::ready;
 use pagefold_sys::respawn::Started;
+use pagefold_sys::signal::Termination;
 use process::Ends;
 pub use source::FetchedSource;
 use std::net::Shutdown;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 pub(crate) use wire::ObjectId;
 use wire::{Answer, Failure, ObjectInfo, Request};
@@ -66,6 +68,8 @@ pub struct Fetcher {
     memory_bytes: u64,
     without_cache: Option<String>,
     ends_with_fetcher: AtomicBool,
+    /// The signals that end the waiting for servers.
+    signals: OnceLock<OwnedFd>,
 }
 
 /// A connection, and the place of its bytes.
@@ -144,8 +148,18 @@ impl Fetcher {
             memory_bytes: shares.total_bytes,
             without_cache: None,
             ends_with_fetcher: AtomicBool::new(false),
+            signals: OnceLock::new(),
         };
         Ok((fetcher, ends))
+    }
+
+    /// Ends the fetcher when a signal arrives while a request waits for its answer, which fails. The signals are blocked, and
+    /// stay for the caller to take: a download of a whole object takes as long as its server does.
+    pub fn end_on(&self, signals: &Termination) -> Result<()> {
+        let signals = signals.as_fd().try_clone_to_owned();
+        let signals = signals.map_err(|e| CliError::io("listening for signals beside a fetcher", &e))?;
+        self.signals.get_or_init(|| signals);
+        Ok(())
     }
 
     /// The part of the memory of the image that the fetcher and the slots take, bytes.
@@ -254,7 +268,7 @@ impl Fetcher {
 
     /// Sends a request and receives the answer. Ends the fetcher if it answers none, or nonsense.
     fn exchange(&self, stream: &UnixStream, request: &Request) -> Result<Answer, Failure> {
-        wire::request(stream, request).unwrap_or_else(|e| {
+        self.ask(stream, request).unwrap_or_else(|e| {
             let _ = self.life.shutdown(Shutdown::Both);
             // A late answer must not be that to the next request.
             let _ = stream.shutdown(Shutdown::Both);
@@ -263,6 +277,24 @@ impl Fetcher {
             }
             Err(Failure::Other(e))
         })
+    }
+
+    /// Sends a request and receives the answer, unless a signal comes first.
+    fn ask(&self, stream: &UnixStream, request: &Request) -> Result<Result<Answer, Failure>> {
+        wire::send_request(stream, request)?;
+        if let Some(signals) = self.signals.get() {
+            // Reads have a limit; others take as long as servers do.
+            let is_read = matches!(request, Request::Read { .. });
+            let limit = is_read.then(|| self.timeout.saturating_add(GRACE));
+            let [is_answered, is_signalled] = ready::wait([stream.as_fd(), signals.as_fd()], limit)?;
+            if is_signalled && !is_answered {
+                return Err(CliError::failed("interrupted"));
+            }
+            if !is_answered {
+                return Err(CliError::failed("the fetcher of this process does not answer"));
+            }
+        }
+        wire::receive_answer(stream)
     }
 
     /// Ends the fetcher.

@@ -54,7 +54,7 @@ fn run(ends: Ends, config: MediaConfig, shares: CacheShares, report: fn(&str)) -
     let runs_programs = config.remote.stores.is_some();
     let cache = config.remote.cache.as_ref().map(|cache| cache.folder.clone());
     // It needs the rights of the user, and has no name.
-    let spool = config.remote.takes_whole.then(|| Spool::create(&temporary_folder(), report).ok()).flatten();
+    let spool = config.remote.takes_whole.then(|| Spool::create(&temporary_folder(), report));
     let objects = Objects::new(config, shares, spool, report);
     match runs_programs {
         true => reduce()?,

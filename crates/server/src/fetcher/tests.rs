@@ -126,7 +126,10 @@ fn served(url: String) -> (Fetcher, Vec<UnixStream>, std::thread::JoinHandle<()>
 fn a_hostile_decoder_gets_refusals_and_its_connection_ends_at_nonsense() {
     let (fetcher, attackers, thread) = served(http_server());
     let [first, second] = &attackers[..] else { panic!("two connections") };
-    let ask = |request: Request| wire::request(first, &request).unwrap();
+    let ask = |request: Request| {
+        wire::send_request(first, &request).unwrap();
+        wire::receive_answer(first).unwrap()
+    };
     let range = |object, offset, len_bytes| Request::Read {
         object,
         offset,

@@ -176,9 +176,13 @@ fn read_exact(mut stream: &UnixStream, bytes: &mut [u8]) -> io::Result<()> {
     stream.read_exact(bytes)
 }
 
-/// Sends a request, and waits for its answer. Fails if the connection does; the inner result is that of the request.
-pub fn request(stream: &UnixStream, request: &Request) -> Result<std::result::Result<Answer, Failure>> {
-    send(stream, request)?;
+/// Sends a request.
+pub fn send_request(stream: &UnixStream, request: &Request) -> Result<()> {
+    send(stream, request)
+}
+
+/// Waits for the answer to a request. Fails if the connection does; the inner result is that of the request.
+pub fn receive_answer(stream: &UnixStream) -> Result<std::result::Result<Answer, Failure>> {
     receive(stream, ANSWER_BYTES_MAX)?.ok_or_else(|| CliError::failed("the fetcher of this process has died"))
 }
 

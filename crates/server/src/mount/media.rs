@@ -13,7 +13,7 @@ mod whole;
 pub use errors::verity_exit;
 pub use offset::Beginning;
 pub use pagefold_remote::whole::{HashedSource, WholeHash};
-pub use push::{Publication, Pushed, Upload, push};
+pub use push::{Destination, Publication, Pushed, Upload};
 pub use stores::{is_in_registry, store_settings};
 pub use whole::Blob;
 

@@ -40,7 +40,7 @@ pub struct Registries {
 
 impl Registries {
     /// Asks the registries for the layers of the sources that are there. This process has one thread, and is not confined.
-    pub fn ask(args: &BuildArgs) -> Result<Self> {
+    pub fn ask(args: &BuildArgs, out: &OutFile) -> Result<Self> {
         let mut locations = Vec::new();
         let mut numbers = Vec::new();
         for source in args.sources() {
@@ -59,7 +59,7 @@ impl Registries {
                 Location::File(_) => numbers.push(None),
             }
         }
-        let fetcher = start_fetcher(args, locations, false)?;
+        let fetcher = ending_on_signals(start_fetcher(args, locations, false)?, out)?;
         let images = numbers.into_iter().map(|number| match (number, &fetcher) {
             (Some(number), Some(fetcher)) => Ok(Some((number, fetcher.layers(number)?))),
             _ => Ok(None),
@@ -90,6 +90,14 @@ pub fn start_fetcher(
     let Some(image) = locations.next() else { return Ok(None) };
     let media = MediaConfig { image, offset_bytes: 0, devices: locations.collect(), verity: None, remote };
     Fetcher::start(&media, reading_share(args.memory_bytes()?), output::note)
+}
+
+/// The fetcher, whose answers are no longer waited for after a signal that ends the writing.
+fn ending_on_signals(fetcher: Option<Arc<Fetcher>>, out: &OutFile) -> Result<Option<Arc<Fetcher>>> {
+    if let Some((fetcher, signals)) = fetcher.as_ref().zip(out.signals()) {
+        fetcher.end_on(signals)?;
+    }
+    Ok(fetcher)
 }
 
 /// A layer that is open.
@@ -168,7 +176,7 @@ pub fn scan_one(
     let RemoteLayer { image, number, info } = layer;
     let shown = PathBuf::from(format!("{image}, layer {}", info.digest));
     let form = Form::Remote { image: 0, number, info, spool: spool_file(out)? };
-    let fetcher = start_fetcher(args, vec![image], true)?;
+    let fetcher = ending_on_signals(start_fetcher(args, vec![image], true)?, out)?;
     confine(Kind::Printing)?;
     let file = Input { shown: shown.clone(), form }.read(args, out, fetcher.as_ref(), memory_bytes)?;
     if kind(&file, &shown)? != SourceKind::Tar {
@@ -239,7 +247,8 @@ impl Input {
             }
             Form::Remote { image, number, info, spool } => {
                 let fetcher = fetcher.ok_or_else(|| CliError::failed("no fetcher was started"))?;
-                let source = Arc::new(fetcher.open_layer(image, number)?);
+                let source = fetcher.open_layer(image, number).map_err(|e| out.unless_interrupted(e))?;
+                let source = Arc::new(source);
                 let file = copy_verified(&self.shown, &source, &info, spool, memory_bytes, args, out)?;
                 source.close()?;
                 Ok(file)
@@ -266,15 +275,18 @@ fn copy_verified(
         out.go_on()
     });
     let InOrder { hash, .. } = reader;
-    if out.is_interrupted() {
+    if out.poll_interrupt() {
         return Err(out.interrupted());
     }
-    // Other bytes than those of the digest explain whatever is wrong with them.
+    // Neither a full disk nor a server that is away is explained by the rest of the bytes.
+    if let Err(e @ (BuildError::Spool { .. } | BuildError::Source { .. })) = spooled {
+        return Err(spool_failure(e, out));
+    }
+    // Other bytes than those of the digest explain whatever else is wrong with them.
     let location = Location::Url(shown.display().to_string());
     let blob = Blob { location, source: source.clone(), is_verified: false };
     let verified = blob.verify(hash, &mut |_| out.go_on());
     match (spooled, verified) {
-        (Err(e @ BuildError::Source { .. }), _) => Err(spool_failure(e, out)),
         (_, Err(e)) => Err(e),
         (_, Ok(None)) => Err(out.interrupted()),
         (Err(e), Ok(Some(_))) => Err(spool_failure(e, out)),
