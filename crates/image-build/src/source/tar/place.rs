@@ -221,7 +221,7 @@ impl<'o> Placer<'o> {
         if !self.options.is_layer {
             return Err(refused(format!(
                 "a hard link to '{}', which is not before it in the archive. If this is a layer of a container image, \
-                 that file is in a lower layer: build from all layers, the lowest first",
+                 that file is in a lower layer: build from all layers, the lowest first (and without --layer-cache)",
                 shown(target)
             )));
         }
