@@ -98,7 +98,7 @@ fn merge(path: &Path, layers: usize, spill: &Spill) -> (usize, usize) {
         let mut merged = Layers::new(None, spill).unwrap();
         for _ in 0..layers {
             let scanned = tar::scan(File::open(path).unwrap(), path, merged.tar_options()).unwrap();
-            merged.push(scanned, path).unwrap();
+            merged.push(scanned, path, &mut |_| std::ops::ControlFlow::Continue(())).unwrap();
         }
         let tree = merged.finish(&[], &XattrFilter::default()).unwrap().tree;
         tree.entries(tree.find(b"d").unwrap()).count()

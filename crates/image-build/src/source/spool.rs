@@ -166,8 +166,9 @@ impl Copy<'_> {
         if let Some(program) = Compression::other_program(beginning) {
             return Err(BuildError::UnknownSource { path: path.into(), what: decompress_with(program) });
         }
+        let mut buffer = vec![0; BUFFER_BYTES];
         let Some(compression) = Compression::of(beginning) else {
-            self.copy(&mut input, failed)?;
+            self.copy(&mut input, &mut buffer, failed)?;
             return Ok(Spooled { file: self.file, note: None });
         };
         let of_decoder = |e: io::Error| match is_input_failing.get() || is_limit(&e) {
@@ -176,7 +177,7 @@ impl Copy<'_> {
         };
         loop {
             let mut decoder = compression.decoder(&mut input, memory_bytes).map_err(failed)?;
-            self.copy(&mut decoder, of_decoder)?;
+            self.copy(&mut decoder, &mut buffer, of_decoder)?;
             drop(decoder);
             // Blocks of a tape, for example, are filled up with zeroes; xz has them between streams, too.
             while let Some(zeroes) = zeroes(input.fill_buf().map_err(failed)?) {
@@ -195,11 +196,16 @@ impl Copy<'_> {
     }
 
     /// Writes what `decoder` returns.
-    fn copy(&mut self, decoder: &mut dyn Read, failed: impl Fn(io::Error) -> BuildError) -> Result<()> {
-        let mut buffer = vec![0; BUFFER_BYTES];
+    fn copy(
+        &mut self,
+        decoder: &mut dyn Read,
+        buffer: &mut [u8],
+        failed: impl Fn(io::Error) -> BuildError,
+    ) -> Result<()> {
         loop {
-            let len = match decoder.read(&mut buffer) {
-                Ok(0) => return Ok(()),
+            let len = match decoder.read(buffer) {
+                // There may be millions of empty members.
+                Ok(0) => return self.go_on(&[]),
                 Ok(len) => len,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => 0,
                 Err(e) => return Err(failed(e)),
@@ -287,6 +293,19 @@ mod tests {
         let Err(BuildError::Spool { source }) = spooled else { panic!("{spooled:?}") };
         assert!(source.to_string().contains("nine tenths of the free space"), "{source}");
         assert!(copy.metadata().unwrap().len() <= max_bytes);
+    }
+
+    #[test]
+    fn empty_members_of_a_compressed_file_do_not_hold_up_its_end() {
+        let encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        let many = encoder.finish().unwrap().repeat(1000);
+        let mut calls = 0;
+        let mut on_bytes = |_: &[u8]| {
+            calls += 1;
+            if calls == 10 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        };
+        let spooled = spool(&many[..], Path::new("a.gz"), tempfile::tempfile().unwrap(), None, &mut on_bytes);
+        assert!(matches!(spooled, Err(BuildError::Interrupted)), "{spooled:?}");
     }
 
     #[test]

@@ -205,9 +205,13 @@ impl Tree {
         Ok(())
     }
 
-    /// Changes the metadata of all inodes.
+    /// Changes the metadata of all inodes that have a name, and of the root.
     pub fn change_metadata(&mut self, mut change: impl FnMut(&mut Metadata)) -> Result<()> {
-        (0..self.inodes.len()).try_for_each(|index| self.change(InodeId::at(index), &mut change))
+        self.change(InodeId::ROOT, &mut change)?;
+        self.visit(|tree, entry, is_first| match is_first {
+            true => tree.change(entry.id, &mut change),
+            false => Ok(()),
+        })
     }
 
     /// Number of inodes, those without a name included.

@@ -70,3 +70,14 @@ fn names_of_a_long_file_do_not_become_contents_without_end() {
     }
     assert!(tree.separate_links().unwrap_err().to_string().contains("2^47 bytes"));
 }
+
+#[test]
+fn files_without_a_name_are_not_changed() {
+    let mut tree = Tree::new(Metadata::default());
+    let replaced = tree.add_bytes(b"a", *b"1").unwrap();
+    let linked = tree.add_bytes(b"a", *b"2").unwrap();
+    tree.link(InodeId::ROOT, b"b", linked).unwrap();
+    tree.change_metadata(|metadata| metadata.uid += 1).unwrap();
+    let uid = |id| tree.metadata(id).uid;
+    assert_eq!([InodeId::ROOT, linked, replaced].map(uid), [1, 1, 0]);
+}

@@ -25,7 +25,7 @@ mod merge;
 mod resolve;
 
 use super::tar::TarOptions;
-use super::{NestedOverlay, Scanned, Whiteouts, whiteouts};
+use super::{NestedOverlay, OnEntry, Scanned, Whiteouts, whiteouts};
 use crate::content::{Content, Contents, Stored};
 use crate::rules::Pattern;
 use crate::table::{Spill, Table};
@@ -33,6 +33,7 @@ use crate::tree::{InodeId, Metadata, Tree};
 use crate::xattrs::XattrFilter;
 use crate::{BuildError, Result};
 use merge::Merge;
+use resolve::Resolver;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -84,6 +85,8 @@ pub struct Layers {
     kept: Option<Whiteouts>,
     /// The options of the layers that are archives.
     tar: TarOptions,
+    /// All layers share its limit.
+    resolver: Resolver,
 }
 
 impl Layers {
@@ -92,7 +95,8 @@ impl Layers {
     pub fn new(kept: Option<Whiteouts>, spill: &Spill) -> Result<Self> {
         let merged = Scanned::new(Tree::with_spill(Metadata::default(), spill)?);
         let tar = TarOptions { is_layer: true, spill: spill.clone(), ..TarOptions::default() };
-        Ok(Layers { merged, contents: LayerContents::default(), kept, tar })
+        let (contents, resolver) = (LayerContents::default(), Resolver::default());
+        Ok(Layers { merged, contents, kept, tar, resolver })
     }
 
     /// The options for reading an archive that is the next layer. All archives share the limit of metadata.
@@ -101,8 +105,9 @@ impl Layers {
     }
 
     /// Merges the next layer, an archive that was read with [`tar_options`](Self::tar_options), or an image. `path` is for
-    /// messages. After an error the layers are of no use.
-    pub fn push(&mut self, upper: Scanned, path: &Path) -> Result<()> {
+    /// messages. `on_entry` is called for each entry, at least once, with the number of its calls, and may end the merge:
+    /// [`BuildError::Interrupted`]. After an error the layers are of no use.
+    pub fn push(&mut self, upper: Scanned, path: &Path, on_entry: &mut OnEntry<'_>) -> Result<()> {
         let number = self.contents.0.len();
         if number >= LAYERS_MAX {
             let what = format!("there are more than {LAYERS_MAX} layers; merge some of them first");
@@ -115,7 +120,9 @@ impl Layers {
         self.contents.0.push(contents);
         self.merged.dropped_xattrs += upper.dropped_xattrs;
         self.tar.metadata_bytes_max = self.tar.metadata_bytes_max.saturating_sub(upper.metadata_bytes);
-        let merged = Merge::new(&mut self.merged.tree, &upper, number as u64, self.kept.is_some())?.run();
+        let layer = (number as u64, self.kept.is_some());
+        let merge = Merge::new(&mut self.merged.tree, &upper, layer, &mut self.resolver, on_entry);
+        let merged = merge.and_then(Merge::run);
         merged.map_err(|error| match error {
             BuildError::Refused { path: member, what } => {
                 BuildError::Archive { archive: path.into(), member, what }
@@ -128,11 +135,12 @@ impl Layers {
     pub fn finish(mut self, exclude: &[Pattern], xattrs: &XattrFilter) -> Result<Scanned> {
         let tree = &mut self.merged.tree;
         tree.set_contents(Arc::new(self.contents));
+        // As of one layer, a pattern sees the names of whiteouts as the layers have them.
+        tree.exclude(exclude)?;
         xattrs.apply_to(tree)?;
         if let Some(kept) = self.kept {
             whiteouts::convert(tree, kept, NestedOverlay::Keep)?;
         }
-        tree.exclude(exclude)?;
         Ok(self.merged)
     }
 }

@@ -5,13 +5,20 @@ use crate::{BuildError, Result};
 
 /// Links that are followed for a path, as many as the kernel follows.
 const LINKS_MAX: usize = 40;
-/// Names that are looked up for all paths of a layer: hostile links make each path long.
-const STEPS_MAX: u64 = 1 << 28;
+/// Names that are looked up for all paths of all layers, besides some for each path: hostile links make each path long.
+const STEPS_MAX: u64 = 1 << 24;
+const PATH_STEPS: u64 = 64;
 
-/// Resolves the paths of a layer, and bounds the work.
-#[derive(Debug, Default)]
+/// Resolves the paths of layers, and bounds the work.
+#[derive(Debug)]
 pub struct Resolver {
-    steps: u64,
+    steps_left: u64,
+}
+
+impl Default for Resolver {
+    fn default() -> Self {
+        Resolver { steps_left: STEPS_MAX }
+    }
 }
 
 impl Resolver {
@@ -20,11 +27,11 @@ impl Resolver {
         let mut pending = names(path);
         let mut directories = vec![InodeId::ROOT];
         let mut links = 0;
+        self.steps_left = self.steps_left.saturating_add(PATH_STEPS);
         while let Some(name) = pending.pop() {
-            self.steps += 1;
-            if self.steps > STEPS_MAX {
-                return Err(BuildError::refused(path, "following symbolic links takes too long"));
-            }
+            let left = self.steps_left.checked_sub(1);
+            self.steps_left =
+                left.ok_or_else(|| BuildError::refused(path, "following symbolic links takes too long"))?;
             if name == b".." {
                 directories.truncate((directories.len() - 1).max(1));
                 continue;
@@ -82,5 +89,17 @@ mod tests {
             assert_eq!(resolve(path, true), None, "{path}");
         }
         assert_eq!(resolve("..", true), Some(InodeId::ROOT));
+    }
+
+    #[test]
+    fn all_paths_share_a_limit_besides_the_steps_of_each() {
+        let tree = Tree::new(Metadata::default());
+        let mut resolver = Resolver { steps_left: 10 };
+        let path = |steps: u64| b"../".repeat(steps as usize);
+        for steps in [PATH_STEPS + 5, PATH_STEPS, PATH_STEPS, PATH_STEPS + 5] {
+            assert_eq!(resolver.resolve(&tree, &path(steps), true).unwrap(), Some(InodeId::ROOT));
+        }
+        let error = resolver.resolve(&tree, &path(PATH_STEPS + 1), true).unwrap_err();
+        assert!(error.to_string().contains("takes too long"), "{error}");
     }
 }

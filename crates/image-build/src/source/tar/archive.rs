@@ -2,6 +2,8 @@
 
 use super::fault::refused;
 use crate::{BuildError, Result};
+use rustix::fs::SeekFrom;
+use rustix::io::Errno;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -47,6 +49,16 @@ impl Archive {
             io::ErrorKind::UnexpectedEof => self.changed(),
             _ => BuildError::source(&self.path, e),
         })
+    }
+
+    /// The position of the first byte from `at` on that is in no hole; `None`: there is none. A file system that does not
+    /// tell has no holes.
+    fn data_from(&self, at: u64) -> Option<u64> {
+        match rustix::fs::seek(&self.file, SeekFrom::Data(at)) {
+            Ok(data) => Some(data),
+            Err(Errno::NXIO) => None,
+            Err(_) => Some(at),
+        }
     }
 
     /// Fails if the archive has changed since it was opened.
@@ -118,6 +130,21 @@ impl<'a> Cursor<'a> {
         let padded = len_bytes.next_multiple_of(BLOCK_BYTES as u64);
         self.check_left(padded)?;
         self.at += padded;
+        Ok(())
+    }
+
+    /// Passes over blocks of zeroes: over a hole, or else over 64 KiB at most.
+    pub fn pass_zeroes(&mut self) -> Result<()> {
+        let end = self.archive.len_bytes();
+        let data = self.archive.data_from(self.at).map_or(end, |data| data.min(end));
+        if data > self.at {
+            self.at = data - data % BLOCK_BYTES as u64;
+            return Ok(());
+        }
+        let mut piece = vec![0; self.left_bytes().min(SEARCH_BYTES as u64) as usize];
+        self.archive.read_exact_at(&mut piece, self.at)?;
+        let zeroes = piece.iter().position(|&byte| byte != 0).unwrap_or(piece.len());
+        self.at += (zeroes - zeroes % BLOCK_BYTES) as u64;
         Ok(())
     }
 

@@ -28,6 +28,16 @@ pub struct Member {
     pub kind: MemberKind,
 }
 
+/// The result of a step through an archive.
+pub enum Step {
+    /// The next member.
+    Member(Box<Member>),
+    /// Nothing yet: a header that is about others, or zeroes that are passed over.
+    Nothing,
+    /// The end of the archive.
+    End,
+}
+
 /// Reads members.
 pub struct Members<'a> {
     cursor: Cursor<'a>,
@@ -74,13 +84,13 @@ impl<'a> Members<'a> {
         &self.current
     }
 
-    /// Reads the next member; `None` at the end of the archive.
-    pub fn next(&mut self) -> Result<Option<Member>> {
+    /// Reads the next member, or a part of what precedes it: a long archive may have few members.
+    pub fn step(&mut self) -> Result<Step> {
         let mut preceding = self.nothing_precedes();
         loop {
             let at = self.cursor.at();
             if !self.cursor.has_block() {
-                return self.end_without_mark(&preceding).map(|()| None);
+                return self.end_without_mark(&preceding).map(|()| Step::End);
             }
             let block = self.cursor.block()?;
             if block.iter().all(|&byte| byte == 0) {
@@ -88,9 +98,9 @@ impl<'a> Members<'a> {
                     return Err(refused("the archive ends after an extended header, before its member"));
                 }
                 if self.ignores_zeros {
-                    continue;
+                    return self.cursor.pass_zeroes().map(|()| Step::Nothing);
                 }
-                return self.end().map(|()| None);
+                return self.end().map(|()| Step::End);
             }
             let Some(header) = Header::new(&block) else {
                 let what = format!("byte {at} after it is no header of a member: the archive is damaged");
@@ -116,14 +126,14 @@ impl<'a> Members<'a> {
                         let what = "a global header stands between an extended header and its member";
                         return Err(refused(what));
                     }
-                    preceding = self.nothing_precedes();
-                    continue;
+                    return Ok(Step::Nothing);
                 }
                 b'L' => preceding.long_name = Some(until_nul(self.payload(header)?)),
                 b'K' => preceding.long_link = Some(until_nul(self.payload(header)?)),
                 // The name of the archive itself.
+                b'V' if preceding.is_empty => return Ok(Step::Nothing),
                 b'V' => continue,
-                _ => return self.member(header, preceding).map(Some),
+                _ => return self.member(header, preceding).map(|member| Step::Member(Box::new(member))),
             }
             preceding.is_empty = false;
         }

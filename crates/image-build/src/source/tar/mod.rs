@@ -36,7 +36,7 @@ use super::{OnEntry, Scanned};
 use crate::error::path_of;
 use crate::{BuildError, Result};
 use archive::Archive;
-use members::Members;
+use members::{Members, Step};
 pub use options::TarOptions;
 use place::Placer;
 use std::fs::File;
@@ -50,8 +50,8 @@ pub fn scan(file: File, path: &Path, options: &TarOptions) -> Result<Scanned> {
     scan_watched(file, path, options, &mut |_| ControlFlow::Continue(()))
 }
 
-/// Like [`scan`]. `on_entry` is called for each member with their number so far, and may end it:
-/// [`BuildError::Interrupted`].
+/// Like [`scan`]. `on_entry` is called for each member with their number so far, and now and then without a new one, and may
+/// end it: [`BuildError::Interrupted`].
 pub fn scan_watched(
     file: File,
     path: &Path,
@@ -61,17 +61,19 @@ pub fn scan_watched(
     let archive = Arc::new(Archive::new(file, path)?);
     let mut members = Members::new(&archive, options.ignore_zeros);
     let mut placer = Placer::new(archive.clone(), options)?;
-    for count in 1.. {
+    let mut count = 1;
+    loop {
         if on_entry(count).is_break() {
             return Err(BuildError::Interrupted);
         }
-        let placed = members.next().and_then(|member| match member {
-            Some(member) => placer.place(member).map(|()| true),
-            None => Ok(false),
+        let placed = members.step().and_then(|step| match step {
+            Step::Member(member) => placer.place(*member).map(|()| Some(1)),
+            Step::Nothing => Ok(Some(0)),
+            Step::End => Ok(None),
         });
         match placed {
-            Ok(true) => {}
-            Ok(false) => break,
+            Ok(Some(members)) => count += members,
+            Ok(None) => break,
             Err(BuildError::Refused { what, .. }) => {
                 let (archive, member) = (path.into(), path_of(members.current()));
                 return Err(BuildError::Archive { archive, member, what });

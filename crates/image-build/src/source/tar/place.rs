@@ -221,8 +221,8 @@ impl<'o> Placer<'o> {
         if !self.options.is_layer {
             return Err(refused(format!(
                 "a hard link to '{}', which is not before it in the archive. If this is a layer of a container image, \
-                 that file is in a lower layer: build from all layers, the lowest first, or from an archive of all of them, as \
-                 'docker export' writes it, or the directory that 'umoci unpack' makes",
+                 that file is in a lower layer: build from all layers, the lowest first (and without --layer-cache), or from an \
+                 archive of all of them, as 'docker export' writes it, or the directory that 'umoci unpack' makes",
                 shown(target)
             )));
         }

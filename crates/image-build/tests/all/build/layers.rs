@@ -3,10 +3,12 @@
 use super::{build_at, options};
 use crate::tarball::Tarball;
 use pagefold_image::{Image, Options as ReadOptions};
+use pagefold_image_build::source::tar::TarOptions;
 use pagefold_image_build::source::{Layers, Scanned, Whiteouts, image, tar};
-use pagefold_image_build::{BuildError, InodeId, Spill, Tree, XattrFilter};
+use pagefold_image_build::{BuildError, InodeId, Pattern, Spill, Tree, XattrFilter};
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::ops::ControlFlow;
 use std::path::Path;
 
 /// Reads an archive as the next layer, and merges it.
@@ -15,7 +17,7 @@ fn push(layers: &mut Layers, archive: &[u8]) -> Result<(), BuildError> {
     file.write_all(archive).unwrap();
     let path = Path::new("layer.tar");
     let scanned = tar::scan(file, path, layers.tar_options()).unwrap();
-    layers.push(scanned, path)
+    layers.push(scanned, path, &mut |_| ControlFlow::Continue(()))
 }
 
 fn merged(archives: &[Vec<u8>], kept: Option<Whiteouts>) -> Result<Scanned, BuildError> {
@@ -253,7 +255,8 @@ fn is_same_in_parts(archives: &[Vec<u8>], wanted: &Listing, what: &str) -> bool 
     let image = Image::open_file(at.path(), ReadOptions::default()).unwrap();
     let mut layers = Layers::new(None, &Spill::none()).unwrap();
     lower.iter().for_each(|archive| push(&mut layers, archive).unwrap());
-    layers.push(image::scan(&image, &[]).unwrap(), Path::new("upper")).unwrap();
+    let upper = image::scan(&image, &[]).unwrap();
+    layers.push(upper, Path::new("upper"), &mut |_| ControlFlow::Continue(())).unwrap();
     assert_eq!(&listing(&layers.finish(&[], &XattrFilter::default()).unwrap().tree), wanted, "{what}");
     true
 }
@@ -354,9 +357,87 @@ fn directories_without_a_member_change_nothing_and_are_reached_through_links() {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&archive).unwrap();
         let path = Path::new("layer.tar");
-        let result =
-            tar::scan(file, path, layers.tar_options()).and_then(|scanned| layers.push(scanned, path));
+        let result = tar::scan(file, path, layers.tar_options())
+            .and_then(|scanned| layers.push(scanned, path, &mut |_| ControlFlow::Continue(())));
         let error = result.unwrap_err().to_string();
         assert!(error.contains("layer.tar") && error.contains(what), "{error}");
+    }
+}
+
+#[test]
+fn files_below_links_are_where_the_links_lead_in_the_end() {
+    let directories = || Tarball::default().member("usr", b'5', "").member("usr/lib", b'5', "");
+    let link = |archive: Tarball| archive.member("lib", b'2', "usr/lib").end();
+    let lower = link(directories().file("usr/lib/a", b"a"));
+    let replaced = Tarball::default()
+        .member("usr/lib64", b'5', "")
+        .member("usr/lib", b'2', "lib64")
+        .file("lib/x", b"x")
+        .file("lib/sub/y", b"y");
+    let found = listing(&merged(&[lower, replaced.end()], None).unwrap().tree);
+    assert_eq!(found["usr/lib64/x"].1, "x", "{found:?}");
+    assert!(found["usr/lib"].0 == 'S' && found["usr/lib64/sub/y"].1 == "y", "{found:?}");
+    // The layer itself has the directory to which the link leads.
+    let only_link = link(Tarball::default());
+    let found = listing(&merged(&[only_link, directories().file("lib/x", b"x").end()], None).unwrap().tree);
+    assert!(found["lib"].0 == 'S' && found["usr/lib/x"].1 == "x", "{found:?}");
+}
+
+#[test]
+fn a_file_that_a_layer_has_twice_through_a_link_is_refused() {
+    let lower = Tarball::default()
+        .file("usr/lib/d/old", b"")
+        .file("usr/lib/a", b"a")
+        .member("lib", b'2', "usr/lib")
+        .member("top", b'2', "/");
+    let new = Tarball::default;
+    for upper in [
+        new().file("lib/x", b"via-lib").file("usr/lib/x", b"via-usr"),
+        new().file("usr/lib/x", b"via-usr").member("lib/x", b'5', ""),
+        new().file("usr/lib/x", b"via-usr").file("lib/x/y", b"below"),
+        new().file("usr/lib/d/new", b"direct").file("lib/d", b"replaces the directory"),
+        new().file("lib/x", b"behind").file("top/usr", b"replaces what is above it"),
+        new().member("usr/lib/x", b'1', "usr/lib/a").file("lib/x", b"via-lib"),
+    ] {
+        let error = merged(&[lower.clone().end(), upper.end()], None).unwrap_err().to_string();
+        assert!(error.contains("twice, through a link") || error.contains("no directory"), "{error}");
+    }
+    // Directories are merged, and files of lower layers are replaced.
+    let upper = new().file("usr/lib/d/one", b"1").file("lib/d/two", b"2").file("lib/a", b"new");
+    let found = listing(&merged(&[lower.end(), upper.end()], None).unwrap().tree);
+    assert!(["one", "two", "old"].iter().all(|name| found.contains_key(&format!("usr/lib/d/{name}"))));
+    assert_eq!(found["usr/lib/a"].1, "new");
+}
+
+#[test]
+fn a_merge_ends_when_it_is_asked_to() {
+    let archive = Tarball::default().file("a", b"a").file("b/c", b"c").end();
+    for calls in 1..5 {
+        let mut layers = Layers::new(None, &Spill::none()).unwrap();
+        let (path, mut file) = (Path::new("layer.tar"), tempfile::tempfile().unwrap());
+        file.write_all(&archive).unwrap();
+        let scanned = tar::scan(file, path, layers.tar_options()).unwrap();
+        let pushed = layers.push(scanned, path, &mut |count| {
+            if count == calls { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        assert!(matches!(pushed, Err(BuildError::Interrupted)), "{calls}: {pushed:?}");
+    }
+}
+
+/// Whether a layer is the only one makes no difference.
+#[test]
+fn patterns_leave_out_the_same_of_one_layer_and_of_several() {
+    let archive = Tarball::default().file("gone", b"").file("d/.wh.gone", b"").file("d/.wh.other", b"").end();
+    for text in ["gone", ".wh.gone", "d/gone", "other"] {
+        let exclude = [Pattern::parse(text).unwrap()];
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&archive).unwrap();
+        let options =
+            TarOptions { whiteouts: Whiteouts::Overlay, exclude: exclude.to_vec(), ..TarOptions::default() };
+        let alone = tar::scan(file, Path::new("layer.tar"), &options).unwrap();
+        let mut layers = Layers::new(Some(Whiteouts::Overlay), &Spill::none()).unwrap();
+        push(&mut layers, &archive).unwrap();
+        let merged = layers.finish(&exclude, &XattrFilter::default()).unwrap();
+        assert!(listing(&merged.tree).keys().eq(listing(&alone.tree).keys()), "{text}");
     }
 }

@@ -4,7 +4,10 @@ use super::tar_forms::{contents, kind, refusal, scan_bytes, scanned, target};
 use crate::tarball::Tarball;
 use pagefold_image::read::FileKind;
 use pagefold_image_build::source::Whiteouts;
-use pagefold_image_build::source::tar::TarOptions;
+use pagefold_image_build::source::tar::{TarOptions, scan, scan_watched};
+use std::ops::ControlFlow;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 #[test]
 fn members_below_links_are_where_the_links_lead_within_the_root() {
@@ -148,7 +151,10 @@ fn a_link_into_a_lower_layer_is_named_with_the_way_out() {
         message.contains("'new': a hard link to 'old', which is not before it in the archive. If"),
         "{message}"
     );
-    assert!(message.contains("lower layer") && message.contains("docker export"), "{message}");
+    assert!(
+        message.contains("build from all layers") && message.contains("without --layer-cache"),
+        "{message}"
+    );
     assert!(!message.contains("get it again"));
 }
 
@@ -179,4 +185,32 @@ fn bytes_after_the_end_are_noted_or_read() {
     assert!(scan_bytes(&padded, &options).unwrap().notes.is_empty());
     let junk = [&first[..], &[7; 512]].concat();
     assert!(scan_bytes(&junk, &options).unwrap_err().to_string().contains("is no header of a member"));
+}
+
+/// A sparse file of some KiB may have a terabyte of them.
+#[test]
+fn zeroes_between_archives_are_passed_over_in_parts() {
+    let archives = ["a", "b"].map(|name| Tarball::default().file(name, name.as_bytes()).end());
+    let options = TarOptions { ignore_zeros: true, ..TarOptions::default() };
+    let far = |at: u64| {
+        let file = tempfile::tempfile().unwrap();
+        file.write_all_at(&archives[0], 0).unwrap();
+        file.write_all_at(&archives[1], at).unwrap();
+        file.set_len(at + (1 << 40) + 77).unwrap();
+        scan(file, Path::new("far.tar"), &options).map(|scanned| scanned.tree)
+    };
+    for at in [1 << 40, (1 << 30) + 512 * 5] {
+        let tree = far(at).unwrap();
+        assert!(tree.find(b"a").is_some() && tree.find(b"b").is_some(), "{at}");
+    }
+    assert!(far((1 << 30) + 100).unwrap_err().to_string().contains("is no header of a member"));
+    let file = tempfile::tempfile().unwrap();
+    file.write_all_at(&[&archives[0][..], &vec![0; 1 << 20], &archives[1]].concat(), 0).unwrap();
+    let (mut calls, mut found) = (0, 0);
+    let scanned = scan_watched(file, Path::new("dense.tar"), &options, &mut |count| {
+        (calls, found) = (calls + 1, count);
+        ControlFlow::Continue(())
+    });
+    assert!(scanned.unwrap().tree.find(b"b").is_some());
+    assert!(calls > 16 && found == 3, "{calls} {found}");
 }

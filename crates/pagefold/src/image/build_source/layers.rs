@@ -131,11 +131,13 @@ pub fn scan(reader: SourceReader<'_>, registries: Registries) -> Result<Scanned>
     confine(Kind::Printing)?;
     let memory_bytes = reading_share(args.memory_bytes()?.map(|bytes| bytes / inputs.len().max(1) as u64));
     let mut layers = Layers::new(args.whiteouts, spill).map_err(failure)?;
+    let mut has_archive = false;
     for input in inputs {
         let shown = input.shown.clone();
         let file = input.read(args, out, fetcher.as_ref(), args.memory_bytes()?)?;
         let scanned = match kind(&file, &shown)? {
             SourceKind::Tar => {
+                has_archive = true;
                 let options = TarOptions { ignore_zeros: args.ignore_zeros, ..layers.tar_options().clone() };
                 scan_archive(file, &shown, &options, args, out)?
             }
@@ -149,7 +151,13 @@ pub fn scan(reader: SourceReader<'_>, registries: Registries) -> Result<Scanned>
                 return Err(CliError::usage(what));
             }
         };
-        layers.push(scanned, &shown).map_err(failure)?;
+        let merged = layers.push(scanned, &shown, &mut |_| out.go_on());
+        merged.map_err(|e| if out.is_interrupted() { out.interrupted() } else { failure(e) })?;
+    }
+    if args.ignore_zeros && !has_archive {
+        return Err(CliError::usage(
+            "--ignore-zeros is for tar archives, and all layers are images; leave it out",
+        ));
     }
     layers.finish(&exclude, xattrs).map_err(failure)
 }
