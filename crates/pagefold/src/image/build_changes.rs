@@ -8,7 +8,8 @@ use pagefold_image_build::source::Scanned;
 use pagefold_image_build::{Metadata, XattrChanges};
 
 /// Applies the options that replace hard links, owners, times and attributes. Files are not newer than `build_time`, seconds
-/// since 1970, as builds that can be repeated have it (reproducible-builds.org), unless all have one time.
+/// since 1970, if that is of the environment, as builds that can be repeated have it (reproducible-builds.org), unless all
+/// have one time.
 pub fn apply(
     scanned: &mut Scanned,
     args: &BuildArgs,
@@ -18,13 +19,14 @@ pub fn apply(
     if args.separates_links() {
         scanned.tree.separate_links().map_err(failure)?;
     }
-    change_metadata(scanned, args, build_time)?;
+    let limit = build_time.filter(|_| args.further.build_time.is_none());
+    change_metadata(scanned, args, limit)?;
     xattrs.apply(&mut scanned.tree).map_err(failure)
 }
 
-fn change_metadata(scanned: &mut Scanned, args: &BuildArgs, build_time: Option<i64>) -> Result<()> {
+fn change_metadata(scanned: &mut Scanned, args: &BuildArgs, limit: Option<i64>) -> Result<()> {
     let owners = args.owners();
-    if owners == Owners::default() && args.mtime.or(build_time).is_none() {
+    if owners == Owners::default() && args.mtime.or(limit).is_none() {
         return Ok(());
     }
     let mut too_large = None;
@@ -34,7 +36,7 @@ fn change_metadata(scanned: &mut Scanned, args: &BuildArgs, build_time: Option<i
         if let Err(id) = metadata.shift_owners(owners.uid_offset, owners.gid_offset) {
             too_large = Some(id);
         }
-        match (args.mtime, build_time) {
+        match (args.mtime, limit) {
             (Some(seconds), _) => set_time(metadata, seconds),
             // The second of the limit itself is no newer only without a fraction.
             (None, Some(limit)) if metadata.mtime.seconds >= limit => set_time(metadata, limit),

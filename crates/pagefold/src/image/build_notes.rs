@@ -55,10 +55,10 @@ pub fn attributes(scanned: &Scanned, args: &BuildArgs) {
     }
 }
 
-/// Says which patterns of attributes matched nothing.
+/// Says which patterns of attributes matched nothing. `*` means all attributes, of which there may be none.
 pub fn unmatched_xattrs(filter: &XattrFilter, changes: &XattrChanges) {
     for (option, patterns) in [("--xattrs-include", &filter.include), ("--xattrs-exclude", &filter.exclude)] {
-        for pattern in patterns.iter().filter(|pattern| !pattern.has_matched()) {
+        for pattern in patterns.iter().filter(|pattern| pattern.text() != "*" && !pattern.has_matched()) {
             output::note(&format!("{option} '{}' matched nothing", pattern.text()));
         }
     }

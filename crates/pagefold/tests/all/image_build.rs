@@ -249,6 +249,13 @@ fn owners_beyond_the_greatest_number_are_refused() {
             false => run.fails(2, "--uid-offset"),
         }
     }
+    // A file that is not in the image does not count.
+    let script = "touch a b; tar --owner=4294967290 --numeric-owner -cf a.tar a; tar --owner=0 -rf a.tar b a";
+    let made =
+        std::process::Command::new("sh").args(["-ec", script]).current_dir(s.path("")).status().unwrap();
+    assert!(made.success());
+    let archive = s.path("a.tar");
+    s.ok(&format!("-q image build --uid-offset 70000 {} {}", archive.display(), s.path("other").display()));
     let owner = std::os::unix::fs::MetadataExt::uid(&source.metadata().unwrap()) + 70_000;
     assert!(s.ok(&format!("image ls -l {} /", to.display())).contains(&format!(" {owner}")));
 }

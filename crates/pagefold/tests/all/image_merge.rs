@@ -90,6 +90,11 @@ fn layers_in_files_are_merged() {
             USAGE,
             "not for layers",
         ),
+        (
+            format!("--ignore-zeros {0} {0} out", at(&s, "up.erofs")),
+            USAGE,
+            "--ignore-zeros is for tar archives",
+        ),
         (format!("{0} {0}", at(&s, "low.tar")), USAGE, "would be replaced"),
     ] {
         let words = words.replace(" out", &format!(" {}", at(&s, "out")));
@@ -275,6 +280,15 @@ fn a_layer_cache_refuses_what_containerd_would_not_look_for() {
     let (name, cache) = (&registry.name, at(&s, "cache"));
     for (words, code, what) in [
         (format!("{name}:archives --all-root"), USAGE, "--all-root is not for --layer-cache"),
+        (format!("{name}:archives --no-xattrs"), USAGE, "--no-xattrs is not for --layer-cache"),
+        (format!("{name}:archives --xattrs-include user.*"), USAGE, "--xattrs-include is not for"),
+        (format!("{name}:archives --xattrs-exclude user.*"), USAGE, "--xattrs-exclude is not for"),
+        (format!("{name}:archives --set-xattr user.a=b"), USAGE, "--set-xattr is not for"),
+        (format!("{name}:archives --file-contexts none"), USAGE, "--file-contexts is not for"),
+        (format!("{name}:archives --escape-overlay"), USAGE, "--escape-overlay is not for"),
+        (format!("{name}:archives --strip-overlay"), USAGE, "--strip-overlay is not for"),
+        (format!("{name}:archives --hard-dereference"), USAGE, "--hard-dereference is not for"),
+        (format!("{name}:archives --ignore-zeros"), USAGE, "--ignore-zeros is not for"),
         (at(&s, "low.tar"), USAGE, "is no image in a registry"),
         (format!("{name}:mixed"), 5, "has a layer that is an EROFS image"),
         (format!("{name}:none"), NOT_FOUND, "no such image"),

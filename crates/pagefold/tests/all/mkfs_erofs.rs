@@ -470,4 +470,25 @@ fn owners_and_devices_of_fakeroot_are_in_the_image() {
     assert!(line("/null").starts_with("crw") && line("/null").contains("1, 3"), "{listed}");
     assert!(line("/short").split_whitespace().skip(1).take(3).eq(["2", "12", "34"]), "{listed}");
     assert_eq!(s.ok(&format!("image cat {} /short", s.path("image").display())), "short\n");
+    // The program may be a file of this name, and FILE in SOURCE is no part of the image.
+    let script = "cp -L mkfs.erofs copy && rm mkfs.erofs && mv copy mkfs.erofs && echo old > 'source/usr/image[1]'; \
+                  ./mkfs.erofs --quiet -T0 'source/usr/image[1]' source";
+    let mut command = Command::new("fakeroot");
+    command.args(["sh", "-ec", script]).current_dir(s.path("")).env("PAGEFOLD_CACHE_DIR", "");
+    let made = command.output().unwrap();
+    assert!(made.status.success(), "{made:?}");
+    let listed = s.ok(&format!("image ls -R {}", s.path("source/usr/image[1]").display()));
+    assert!(listed.contains("/short") && !listed.contains("image[1]"), "{listed}");
+}
+
+/// A time of creation is not a limit, as that of the environment is, and `*` matches nothing where no file has attributes.
+#[test]
+fn the_time_of_creation_alone_changes_no_file_and_is_no_reason_for_a_note() {
+    let s = sandbox();
+    let ran = run(&s, "mkfs.erofs -T0 --mkfs-time image source", None);
+    assert!(ran.code == 0 && !ran.err.contains("matched nothing"), "{ran:?}");
+    s.ok(&format!("image extract {} {}", s.path("image").display(), s.path("out").display()));
+    let time = |name: &str| fs::metadata(s.path(name)).unwrap().mtime();
+    assert_eq!(time("out/short"), time("source/short"));
+    assert!(time("out/short") > 0);
 }
