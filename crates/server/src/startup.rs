@@ -6,6 +6,7 @@ use pagefold_control::error::{CliError, Result};
 use pagefold_control::protocol;
 use pagefold_control::startup::{MAX_LINE, Ready, StartupReply};
 use std::io::{BufReader, Write};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 
 /// The socket to the command.
@@ -24,6 +25,11 @@ impl StartupChannel {
             Some(_) => Ok(()),
             None => Err(gone(std::io::ErrorKind::UnexpectedEof.into())),
         }
+    }
+
+    /// The socket, which is readable when the command has exited: it sends nothing before the device is ready.
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
     }
 
     /// Another descriptor of what [`StartupChannel::into_foreground_socket`] returns.

@@ -99,11 +99,14 @@ pub enum SaveError {
     /// A page could not be read.
     #[error(transparent)]
     Page(StoreError),
-    /// The target took no page for so long that a write gave the save up.
+    /// The target took so little for so long that a write gave the save up.
     #[error(
-        "the save was given up: for 30 s its target took no data, while writes to the disk waited for it"
+        "the save was given up: in 30 s its target took fewer than 4096 pages, while writes to the disk waited for it"
     )]
     Stalled,
+    /// It was given up by [`SaveWatch::give_up`](crate::SaveWatch::give_up).
+    #[error("the save was given up")]
+    GivenUp,
 }
 
 /// A selection of pages that cannot be parsed or does not fit the store.

@@ -63,17 +63,29 @@ pub fn all_names() -> Result<Vec<String>> {
     Ok(alive.iter().map(|dir| dir.name().to_string()).collect())
 }
 
+/// The consequence of most requests whose server has died.
+const UNKNOWN: &str = "whether it did what was requested is not known";
+
 /// Connects to the server of a disk and calls `request`. If the server dies meanwhile, cleans up after it.
 pub fn with_client<T>(text: &str, request: impl FnOnce(&mut Client) -> Result<T>) -> Result<T> {
-    with_dir(text, |dir| Client::connect(dir).and_then(|mut client| request(&mut client)))
+    with_client_or(text, UNKNOWN, request)
+}
+
+/// The same for a request of which `consequence` says what it means if the server dies and another follows it.
+pub fn with_client_or<T>(
+    text: &str,
+    consequence: &str,
+    request: impl FnOnce(&mut Client) -> Result<T>,
+) -> Result<T> {
+    with_dir(text, consequence, |dir| Client::connect(dir).and_then(|mut client| request(&mut client)))
 }
 
 /// The same for a request that changes nothing: if the server dies meanwhile and another follows it, that one is asked.
 pub fn ask<T>(text: &str, request: impl FnMut(&mut Client) -> Result<T>) -> Result<T> {
-    with_dir(text, |dir| Client::ask(dir, request))
+    with_dir(text, UNKNOWN, |dir| Client::ask(dir, request))
 }
 
-fn with_dir<T>(text: &str, request: impl FnOnce(&InstanceDir) -> Result<T>) -> Result<T> {
+fn with_dir<T>(text: &str, consequence: &str, request: impl FnOnce(&InstanceDir) -> Result<T>) -> Result<T> {
     let gone = |reason: &str| CliError::new(Exit::NotFound, format!("disk '{text}' is gone{reason}"));
     match find(text)? {
         // A note was printed about it.
@@ -87,9 +99,7 @@ fn with_dir<T>(text: &str, request: impl FnOnce(&InstanceDir) -> Result<T>) -> R
                     gone(&format!(": {}", reason.in_words()))
                 }
                 Some(CleanupReport { result: Err(error), message, .. }) => CliError::new(error.exit, message),
-                None if is_gone(&e) => {
-                    CliError::failed(format!("{e}; whether it did what was requested is not known"))
-                }
+                None if is_gone(&e) => CliError::failed(format!("{e}; {consequence}")),
                 None => e,
             })
         }

@@ -32,7 +32,7 @@ pub struct CreateRequest {
     /// The exports to try, in this order, if that of the configuration cannot be used here.
     pub fallbacks: Vec<ExportKind>,
     /// The saved disk to restore.
-    pub restore: Option<std::fs::File>,
+    pub restore: Option<restore::SavedInput>,
     /// The backing to open.
     pub backing: Option<BackingRequest>,
     /// The mode in which the command and its server run.
@@ -75,7 +75,7 @@ impl CreateRequest {
             recompress::further_codecs(&args.recompress_codec, &args.recompress_after)?;
         let restored = args.restore.as_deref().map(|path| restore::open(path, args)).transpose()?;
         let (restore, restored, saved_bytes) = match restored {
-            Some(opened) => (Some(opened.file), Some(opened.config), Some(opened.size_bytes)),
+            Some(opened) => (Some(opened.input), Some(opened.config), Some(opened.size_bytes)),
             None => (None, None, None),
         };
         let config = DiskConfig {

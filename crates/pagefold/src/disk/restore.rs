@@ -13,10 +13,19 @@ use std::io::{Read, Seek, SeekFrom};
 use std::os::fd::AsFd;
 use std::path::Path;
 
+/// The file of a saved disk, which the server reads from where the command has stopped.
+#[derive(Debug)]
+pub struct SavedInput {
+    /// The file.
+    pub file: File,
+    /// That place; `None` in a pipe, which can be read once only.
+    begin: Option<u64>,
+}
+
 /// A saved disk whose first bytes were read.
 pub struct OpenSaved {
     /// The file, behind these bytes.
-    pub file: File,
+    pub input: SavedInput,
     /// The part of the configuration.
     pub config: RestoreConfig,
     /// The size of the disk.
@@ -48,17 +57,40 @@ pub fn open(path: &Path, args: &CreateArgs) -> Result<OpenSaved> {
         || !args.recompress_after.is_empty();
     let config =
         RestoreConfig { path: path.to_path_buf(), head: head.as_bytes().to_vec(), takes_codecs: !has_codecs };
-    Ok(OpenSaved { file, config, size_bytes: head.len_bytes() })
+    let begin = file.stream_position().ok();
+    let input = SavedInput { file, begin };
+    Ok(OpenSaved { input, config, size_bytes: head.len_bytes() })
 }
 
-/// Goes back to the place behind the first bytes, for another attempt of the server. A pipe has one attempt only, and
-/// stays where it is.
-pub fn rewind(file: Option<&File>) -> Result<()> {
-    let Some(mut file) = file else { return Ok(()) };
-    match file.seek(SeekFrom::Start(HEAD_LEN as u64)) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotSeekable => {
-            Err(CliError::io("reading the saved disk", &e))
+impl SavedInput {
+    /// Goes back to where the server began, for another attempt. Returns whether it could: a pipe has one attempt only.
+    pub fn rewind(&self) -> Result<bool> {
+        let Some(begin) = self.begin else { return Ok(false) };
+        let sought = (&self.file).seek(SeekFrom::Start(begin));
+        sought.map(|_| true).map_err(|e| CliError::io("reading the saved disk", &e))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    /// A file may be open at any place, as standard input is behind what the program before has read.
+    #[test]
+    fn a_file_is_read_again_from_its_place_and_a_pipe_is_not() {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(b"before, and then").unwrap();
+        let input = SavedInput { file, begin: Some(8) };
+        for _ in 0..2 {
+            assert!(input.rewind().unwrap());
+            let mut read = String::new();
+            (&input.file).read_to_string(&mut read).unwrap();
+            assert_eq!(read, "and then");
         }
-        _ => Ok(()),
+        let (reader, _writer) = std::io::pipe().unwrap();
+        let mut file = File::from(std::os::fd::OwnedFd::from(reader));
+        let begin = file.stream_position().ok();
+        assert!(!SavedInput { file, begin }.rewind().unwrap());
     }
 }

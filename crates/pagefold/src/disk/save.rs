@@ -1,12 +1,13 @@
 //! `disk save`.
 //!
-//! The command opens the file and gives it its name, with the rights of its user; the server writes it. To standard output,
-//! the server writes to a socket, and this process copies: so the server holds no descriptor of the user's, and notices
-//! the end of this process at once.
+//! The command opens the file and gives it its name, with the rights of its user; the server writes it. To standard output
+//! and to a pipe, the server writes to a socket, and this process copies: so the server holds no descriptor of the user's, waits for none
+//! that blocks, and notices the end of this process at once.
 
 use super::find::{self, Found};
 use crate::cli::progress::Bar;
 use crate::cli::{numbers, output};
+use crate::image::open::path_failure;
 use crate::image::target::Target;
 use clap::{Args, ValueHint};
 use pagefold_control::error::{CliError, Result};
@@ -16,11 +17,13 @@ use pagefold_control::text;
 use pagefold_page::size::Human;
 use pagefold_sys::blockuse::{self, BlockUse};
 use pagefold_sys::signal::Termination;
-use std::fs::File;
+use std::fs::{File, FileType, OpenOptions};
 use std::io::{IsTerminal, Read, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
 /// How often a server that writes to a socket looks whether the save is to end.
@@ -43,16 +46,20 @@ pub struct SaveArgs {
 
 /// Saves a disk, and prints the report.
 pub fn run(args: &SaveArgs) -> Result<()> {
-    let is_output = args.file == Path::new("-");
+    let is_output = args.file == Path::new("-") || is_piped_output(&args.file);
     if is_output && args.json {
         return Err(CliError::usage(
             "--json needs standard output, where '-' writes the saved disk; name a file",
         ));
     }
-    if is_output && std::io::stdout().is_terminal() {
-        return Err(CliError::usage("a saved disk is not printed on a terminal; name a file, or use a pipe"));
-    }
-    let report = if is_output { to_output(args)? } else { to_file(args)? };
+    let file_type = args.file.metadata().map(|metadata| metadata.file_type()).ok();
+    let report = match file_type {
+        _ if is_output => to_output(args)?,
+        Some(file_type) if !file_type.is_file() && !file_type.is_dir() => {
+            to_stream(args, open_stream(&args.file, file_type)?, &format!("'{}'", args.file.display()))?
+        }
+        _ => to_file(args)?,
+    };
     if report.lost_pages > 0 {
         let lost = numbers::counted(report.lost_pages, "page of the disk is", "pages of the disk are");
         output::note(&format!("{lost} lost, and so in the saved disk: reading them is an error"));
@@ -88,35 +95,87 @@ fn sync_folder(file: &Path) -> Result<()> {
     synced.map_err(|e| CliError::io(format!("writing the name of '{}'", file.display()), &e))
 }
 
+/// Whether the file is the pipe of standard output, such as `/dev/stdout`: the report goes elsewhere then.
+fn is_piped_output(file: &Path) -> bool {
+    let output = rustix::fs::fstat(std::io::stdout());
+    let (Ok(named), Ok(output)) = (file.metadata(), output) else { return false };
+    named.file_type().is_fifo() && (named.dev(), named.ino()) == (output.st_dev, output.st_ino)
+}
+
 fn to_output(args: &SaveArgs) -> Result<SaveReport> {
-    let failed = |e| CliError::io("writing to standard output", &e);
+    let output = std::io::stdout();
+    if output.is_terminal() {
+        return Err(on_terminal());
+    }
+    let output = output.as_fd().try_clone_to_owned();
+    let output = output.map_err(|e| CliError::io("writing to standard output", &e))?;
+    to_stream(args, output.into(), "standard output")
+}
+
+/// Opens a pipe or a character device; a block device is refused. It comes before signals are blocked, because opening a
+/// pipe waits for its reader.
+fn open_stream(path: &Path, file_type: FileType) -> Result<File> {
+    let shown = path.display();
+    if file_type.is_block_device() {
+        return Err(CliError::usage(format!(
+            "'{shown}' is a block device; a saved disk is a file: name one, or write '-' through a program"
+        )));
+    }
+    let opened = OpenOptions::new().write(true).open(path);
+    let file = opened.map_err(|e| path_failure(format!("writing '{shown}'"), &e))?;
+    if file.is_terminal() {
+        return Err(on_terminal());
+    }
+    Ok(file)
+}
+
+fn on_terminal() -> CliError {
+    CliError::usage("a saved disk is not printed on a terminal; name a file, or use a pipe")
+}
+
+/// Lets the server write to a socket, and copies that to `output`, which may block for any time.
+fn to_stream(args: &SaveArgs, output: File, shown: &str) -> Result<SaveReport> {
+    let failed = |e| CliError::io(format!("writing to {shown}"), &e);
     let signals = Termination::listen()?;
     let (ours, theirs) = UnixStream::pair().map_err(failed)?;
     theirs.set_write_timeout(Some(SOCKET_TIMEOUT)).map_err(failed)?;
-    let copier = std::thread::Builder::new().name("copy".into()).spawn(move || copy(ours));
-    let copier = copier.map_err(failed)?;
+    let (sender, copied) = sync_channel(1);
+    let copier = std::thread::Builder::new().name("copy".into()).spawn(move || {
+        // Before the socket is closed: the server's error about that says less.
+        let _ = sender.send(copy(&ours, output));
+    });
+    copier.map_err(failed)?;
     let report = save(args, File::from(OwnedFd::from(theirs)), &signals);
-    if report.is_err() && !copier.is_finished() {
-        // Nobody reads, and the end of this process ends the copy.
-        return report;
+    if report.is_err() {
+        // If nobody reads, the end of this process ends the copy.
+        return match copied.try_recv() {
+            Ok(Err(e)) => Err(failed(e)),
+            _ => report,
+        };
     }
-    // All descriptors of the other end are closed now, so the copy ends.
-    let copied = copier.join().map_err(|_| CliError::failed("the thread that writes has panicked"))?;
-    match (report, copied) {
-        (Ok(report), Ok(())) => Ok(report),
-        (_, Err(e)) => Err(failed(e)),
-        (Err(e), Ok(())) => Err(e),
+    // All descriptors of the other end are closed now, so the copy ends as soon as the output takes the rest.
+    loop {
+        match copied.recv_timeout(SOCKET_TIMEOUT) {
+            Ok(Ok(())) => return report,
+            Ok(Err(e)) => return Err(failed(e)),
+            Err(RecvTimeoutError::Timeout) if signals.take().is_some() => {
+                return Err(CliError::failed("interrupted: the saved disk was not written to its end"));
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(CliError::failed("the thread that writes has panicked"));
+            }
+        }
     }
 }
 
-/// Copies what the server writes to standard output.
-fn copy(mut from: UnixStream) -> std::io::Result<()> {
+/// Copies what the server writes.
+fn copy(mut from: &UnixStream, mut to: File) -> std::io::Result<()> {
     let mut buffer = vec![0; COPY_LEN];
-    let mut out = std::io::stdout().lock();
     loop {
         match from.read(&mut buffer) {
-            Ok(0) => return out.flush(),
-            Ok(read) => out.write_all(&buffer[..read])?,
+            Ok(0) => return Ok(()),
+            Ok(read) => to.write_all(&buffer[..read])?,
             Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
             Err(e) => return Err(e),
         }
@@ -137,7 +196,7 @@ fn save(args: &SaveArgs, file: File, signals: &Termination) -> Result<SaveReport
     let mut files = NamedFiles::default();
     files.add(args.file.clone(), Ok((file, args.file.clone())));
     let mut bar = Bar::new(!args.json);
-    find::with_client(&args.disk, |client| {
+    find::with_client_or(&args.disk, "the disk was not saved; try again", |client| {
         client.save(&files, signals, &mut |p| bar.show_pass(p, ["saved", "written"]))
     })
 }

@@ -5,7 +5,8 @@
 use super::backing::{self, OpenBacking};
 use super::create::CreateArgs;
 use super::request::{CreateRequest, Mode};
-use super::{command, find, notes, restore};
+use super::restore::SavedInput;
+use super::{command, find, notes};
 use crate::cli::output;
 use pagefold_control::client::Client;
 use pagefold_control::config::{DiskConfig, ServerConfig};
@@ -152,8 +153,8 @@ fn start(
 ) -> Result<StartedServer> {
     let try_export = |export| {
         let config = DiskConfig { export, ..request.config.clone() };
-        restore::rewind(request.restore.as_ref())?;
-        let fds = PassedFds { lock: &new.lock, backing: backing.as_ref(), restore: request.restore.as_ref() };
+        let restore = request.restore.as_ref().map(|input| &input.file);
+        let fds = PassedFds { lock: &new.lock, backing: backing.as_ref(), restore };
         startup::start(
             &ServerConfig::Disk(Box::new(config)),
             &new.dir,
@@ -171,7 +172,10 @@ fn start(
                     // Remove what the failed attempt left (loop device, mount, files), but keep the folder and its lock.
                     runtime.lock()?.clean_up_attempt(&new.dir)?;
                     write_first_state(new, &request.config)?;
-                    e.message
+                    match request.restore.as_ref().map(SavedInput::rewind).transpose()? {
+                        Some(false) => return Err(restored_once(e, *next)),
+                        _ => e.message,
+                    }
                 }
                 result => return result,
             },
@@ -181,6 +185,14 @@ fn start(
         kind = *next;
     }
     try_export(kind).map_err(|failure| in_user_namespace(kind, failure))
+}
+
+/// The failure of an export after which another one cannot be tried.
+fn restored_once(failure: CliError, next: ExportKind) -> CliError {
+    let why = "the saved disk came through a pipe and may have been read already";
+    let message =
+        format!("{}; {why}; run the command again with --export {}", failure.message, next.facts().name);
+    CliError { message, ..failure }
 }
 
 /// Adds what to do to the failure of an export that user namespaces do not have.

@@ -1,13 +1,15 @@
 //! Saving disks and restoring them: both exports, root and users, with a backing and without, and all ways to fail.
 
-use crate::support::writeback::{connect, no_devices, pages, write};
+use crate::support::writeback::{assert_reads, connect, no_devices, pages, write};
 use crate::support::{Nbd, Sandbox, is_root, is_running, kill, wait_until};
 use pagefold_testkit::noise;
-use std::io::Read;
+use std::fs::File;
+use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
 
 const PAGES: usize = 2048;
 
@@ -241,6 +243,175 @@ fn wait_for_begin(save: &mut Child) {
     assert_eq!(&magic, b"pgfsaved");
 }
 
+/// Waits until a command has ended; returns whether it succeeded.
+fn wait_for(command: &mut Child) -> bool {
+    let mut status = None;
+    wait_until("the command ends", || {
+        status = command.try_wait().unwrap();
+        status.is_some()
+    });
+    status.unwrap().success()
+}
+
+fn make_pipe(s: &Sandbox) -> PathBuf {
+    let pipe = s.path("pipe");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR).unwrap();
+    pipe
+}
+
+/// Opens a pipe for both, so that neither end waits for the other.
+fn hold(pipe: &Path) -> File {
+    File::options().read(true).write(true).open(pipe).unwrap()
+}
+
+#[test]
+fn a_disk_is_saved_to_a_named_pipe() {
+    let s = Sandbox::new();
+    create(&s, "");
+    let data = pages(PAGES, 6);
+    write(&mut connect(&s), &data);
+    let (pipe, file) = (make_pipe(&s), s.path("saved"));
+    let reader = pipe.clone();
+    let reader = std::thread::spawn(move || std::fs::read(reader).unwrap());
+    s.ok(&format!("disk save x {}", pipe.display()));
+    std::fs::write(&file, reader.join().unwrap()).unwrap();
+    saved(&s, &file, "--check");
+    // That of the report on standard output, if this is the same pipe.
+    let mut save =
+        s.command("disk save x /dev/stdout").stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut bytes = Vec::new();
+    save.stdout.take().unwrap().read_to_end(&mut bytes).unwrap();
+    assert!(save.wait().unwrap().success());
+    std::fs::write(&file, bytes).unwrap();
+    saved(&s, &file, "--check");
+}
+
+/// Ctrl-C ends a save to a named pipe that nobody reads, and the writes that wait for it.
+#[test]
+fn a_save_to_a_named_pipe_ends_with_its_command() {
+    let s = Sandbox::new();
+    s.ok("disk create -q --export nbd --name x --size 64M");
+    let (before, after) = (noise(4, WAITING_BYTES), noise(5, WAITING_BYTES));
+    write(&mut connect(&s), &before);
+    let pipe = make_pipe(&s);
+    let mut reader = hold(&pipe);
+    let words = format!("disk save x {}", pipe.display());
+    let mut save = s.command(&words).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    reader.read_exact(&mut [0; 8]).unwrap();
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| write(&mut connect(&s), &after));
+        std::thread::sleep(Duration::from_secs(1));
+        assert!(!writer.is_finished());
+        kill(save.id() as i32, "INT");
+        assert!(!wait_for(&mut save));
+        wait_until("the writes are done", || writer.is_finished());
+    });
+    s.ok(&format!("disk save x {}", s.path("saved").display()));
+    assert_reads(&mut connect(&s), &after);
+}
+
+/// Bytes of which a part is written before writes wait for a save that nobody reads: 16 MiB can be captured, and buffers
+/// on the way have some.
+const WAITING_BYTES: usize = 32 << 20;
+
+/// Removal with force disconnects the clients, whose writes wait for the save.
+#[test]
+fn a_disk_is_removed_while_writes_wait_for_a_save() {
+    let s = Sandbox::new();
+    s.ok("disk create -q --export nbd --name x --size 64M");
+    write(&mut connect(&s), &noise(4, WAITING_BYTES));
+    let server = s.server_pid("x");
+    let mut save = s.command("disk save x -").stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    wait_for_begin(&mut save);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let (mut client, data) = (connect(&s), noise(5, WAITING_BYTES));
+            // NBD_CMD_WRITE, until the server closes the connection.
+            for (at, part) in data.chunks(1 << 20).enumerate() {
+                if client.try_request(1, (at as u64) << 20, 1 << 20, part).is_err() {
+                    return;
+                }
+            }
+        });
+        std::thread::sleep(Duration::from_secs(1));
+        assert!(!writer.is_finished());
+        let removed = s.run("disk remove --force x");
+        assert!(removed.code == 0 && !removed.err.contains("kill"), "{}", removed.err);
+        wait_until("the writer is disconnected", || writer.is_finished());
+    });
+    wait_until("the server has exited", || !is_running(server));
+    assert!(!wait_for(&mut save));
+    assert!(s.left().is_empty());
+}
+
+/// All bytes are with the command, which waits for the reader.
+#[test]
+fn a_save_that_waits_for_its_reader_ends_with_a_signal() {
+    let s = Sandbox::new();
+    create(&s, "");
+    // More than a pipe has, and less than the socket has as well.
+    write(&mut connect(&s), &noise(4, 160 << 10));
+    let mut save = s.command("disk save x -").stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    wait_for_begin(&mut save);
+    let file = s.path("saved");
+    wait_until("the server is done", || s.run(&format!("disk save x {}", file.display())).code == 0);
+    assert!(save.try_wait().unwrap().is_none());
+    kill(save.id() as i32, "INT");
+    assert!(!wait_for(&mut save));
+}
+
+/// The device has no driver, so opening it would fail in another way.
+#[test]
+fn a_block_device_is_no_file_for_a_saved_disk() {
+    let test = "a_block_device_is_no_file_for_a_saved_disk";
+    let s = Sandbox::new();
+    let device = s.path("device");
+    let (kind, mode) = (rustix::fs::FileType::BlockDevice, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR);
+    if let Err(e) = rustix::fs::mknodat(rustix::fs::CWD, &device, kind, mode, rustix::fs::makedev(60, 255)) {
+        pagefold_testkit::skipped!("{test}: no device can be made: {e}");
+        return;
+    }
+    create(&s, "");
+    s.run(&format!("disk save x {}", device.display())).fails(2, "is a block device; a saved disk is a file");
+}
+
+/// The server waits for a pipe into which nobody writes: it ends with the command, and so do all of its processes.
+#[test]
+fn a_restore_ends_with_its_command() {
+    let s = Sandbox::new();
+    create(&s, "");
+    write(&mut connect(&s), &pages(PAGES, 3));
+    let (pipe, file) = (make_pipe(&s), s.path("saved"));
+    s.ok(&format!("disk save x {}", file.display()));
+    let bytes = std::fs::read(&file).unwrap();
+    for signal in ["INT", "TERM", "KILL"] {
+        let mut writer = hold(&pipe);
+        let words = format!("disk create -q --export nbd --name y --restore {}", pipe.display());
+        let mut restore = s.command(&words).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        // The pipe has room for them, and they are not all.
+        writer.write_all(&bytes[..20_000]).unwrap();
+        // It does not answer yet.
+        let state = s.runtime().join("y/state.json");
+        let mut server = None;
+        wait_until("the server has begun", || {
+            let state = std::fs::read(&state).unwrap_or_default();
+            let state: Option<serde_json::Value> = serde_json::from_slice(&state).ok();
+            server = state.and_then(|state| state["server"]["pid"].as_i64());
+            server.is_some()
+        });
+        let server = server.unwrap() as i32;
+        kill(restore.id() as i32, signal);
+        assert!(!wait_for(&mut restore), "{signal}");
+        wait_until("the server has exited", || !is_running(server));
+        wait_until("nothing is left", || {
+            s.run("disk list");
+            s.left() == ["x"]
+        });
+        // Another process may have the rest.
+        drop(writer);
+    }
+}
+
 /// A save to a pipe that nobody reads ends with its command, however that ends.
 #[test]
 fn a_save_ends_with_its_command() {
@@ -255,11 +426,8 @@ fn a_save_ends_with_its_command() {
         wait_for_begin(&mut save);
         s.run(&format!("disk save x {}", file.display())).fails(4, "for another command");
         kill(save.id() as i32, signal);
-        if signal != "KILL" {
-            // The command waits for its copy; the reader has to go.
-            drop(save.stdout.take());
-        }
-        assert!(!save.wait().unwrap().success(), "{signal}");
+        // The reader stays.
+        assert!(!wait_for(&mut save), "{signal}");
         wait_until("the next save succeeds", || s.run(&format!("disk save x {}", file.display())).code == 0);
         assert!(beside(&file).is_empty());
     }

@@ -13,7 +13,7 @@ use pagefold_control::report::saved::SaveReport;
 use pagefold_control::report::writeback::{PassProgress, PassReport};
 use pagefold_store::recompress::{RecompressProgress, RecompressRequest};
 use pagefold_store::writeback::{Progress, Selection};
-use pagefold_store::{AutoRecompress, RecompressRule, RecompressThread, Store, WritebackThread};
+use pagefold_store::{AutoRecompress, RecompressRule, RecompressThread, SaveWatch, Store, WritebackThread};
 use std::fs::File;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -38,6 +38,8 @@ pub struct Passes {
     running: Mutex<()>,
     /// Set when the disk is reset or the server exits, to end the running pass. Each life of the disk has another.
     ending: Mutex<Arc<AtomicBool>>,
+    /// That of the running save. Writes to the disk may wait for it, so its end must not wait for its target.
+    save: Mutex<Option<SaveWatch>>,
     /// The threads of automatic passes; dropping one ends it.
     threads: Mutex<Threads>,
 }
@@ -107,12 +109,14 @@ impl Passes {
         report_progress: &mut ReportProgress,
     ) -> Result<SaveReport> {
         let start = Instant::now();
-        let header = save::header(&*disk.running_or_error()?, &disk.setup())?;
-        let pass = |store: &Store, progress: &PassControl| {
-            let end = progress.end();
-            save::save(store, &header, target, end, &mut |p: PassProgress| progress.note(p))
+        let pass = |store: &Store, control: &PassControl| {
+            // In the pass: a reset since it began ends it, so the settings are those of its store.
+            let header = save::header(store, &disk.setup())?;
+            save::save(store, &header, target, control).map(|totals| (header, totals))
         };
-        let totals = self.run(disk, pass, report_progress)??;
+        let saved = self.run(disk, pass, report_progress);
+        *lock(&self.save) = None;
+        let (header, totals) = saved??;
         Ok(save::report(&header, totals, start.elapsed()))
     }
 
@@ -127,8 +131,8 @@ impl Passes {
         // First the mark, then the store: a reset sets the marks of all passes that may have its store.
         let ending = lock(&self.ending).clone();
         let store = disk.store()?;
-        let control =
-            PassControl { stop: Arc::default(), ending, latest: Mutex::new(PassProgress::default()) };
+        let latest = Mutex::new(PassProgress::default());
+        let control = PassControl { stop: Arc::default(), ending, save: &self.save, latest };
         let (done, is_done) = mpsc::channel::<()>();
         let control = &control;
         let pass = || {
@@ -143,6 +147,7 @@ impl Passes {
                 let now = *lock(&control.latest);
                 if !report_progress(&now) {
                     control.stop.store(true, Relaxed);
+                    self.give_save_up();
                 }
             }
             thread.join().map_err(|_| CliError::failed("the thread of the pass panicked"))
@@ -162,9 +167,30 @@ impl Passes {
         }
     }
 
+    /// Lets the running pass end without waiting for it. Writes to the disk wait for no save from now on. Passes that begin
+    /// later end at once, until [`go_on`](Self::go_on).
+    pub fn begin_end(&self) {
+        lock(&self.ending).store(true, Relaxed);
+        self.give_save_up();
+    }
+
+    /// Lets passes run again after [`begin_end`](Self::begin_end), because the disk stays.
+    pub fn go_on(&self) {
+        let mut ending = lock(&self.ending);
+        // Otherwise a pass has it that another end must reach.
+        if ending.load(Relaxed) {
+            *ending = Arc::default();
+        }
+    }
+
+    fn give_save_up(&self) {
+        let watch = lock(&self.save).clone();
+        watch.iter().for_each(SaveWatch::give_up);
+    }
+
     /// Ends the automatic passes and the running one, and waits until writes in flight have completed.
     pub fn end(&self, store: &Store) {
-        lock(&self.ending).store(true, Relaxed);
+        self.begin_end();
         let threads = std::mem::take(&mut *lock(&self.threads));
         drop(threads);
         let deadline = Instant::now() + END_TIMEOUT;
@@ -179,9 +205,10 @@ impl Passes {
 }
 
 /// The state that a running pass and the thread that reports its progress share.
-struct PassControl {
+pub(super) struct PassControl<'a> {
     stop: Arc<AtomicBool>,
     ending: Arc<AtomicBool>,
+    save: &'a Mutex<Option<SaveWatch>>,
     latest: Mutex<PassProgress>,
 }
 
@@ -196,13 +223,22 @@ impl PassEnd {
     }
 }
 
-impl PassControl {
-    fn end(&self) -> PassEnd {
+impl PassControl<'_> {
+    pub(super) fn end(&self) -> PassEnd {
         PassEnd([self.stop.clone(), self.ending.clone()])
     }
 
+    /// Notes the watch of a save that begins, so that the end of the pass gives it up.
+    pub(super) fn note_save(&self, watch: &SaveWatch) {
+        *lock(self.save) = Some(watch.clone());
+        // A thread that has requested the end before has found no watch.
+        if self.end().is_requested() {
+            watch.give_up();
+        }
+    }
+
     /// Notes the progress; breaks if the pass is to end.
-    fn note(&self, progress: PassProgress) -> ControlFlow<()> {
+    pub(super) fn note(&self, progress: PassProgress) -> ControlFlow<()> {
         *lock(&self.latest) = progress;
         match self.end().is_requested() {
             true => ControlFlow::Break(()),

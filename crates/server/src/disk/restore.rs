@@ -14,15 +14,44 @@ use pagefold_page::size::Human;
 use pagefold_page::{PAGE_SIZE, Page, PageIndex};
 use pagefold_saved::{CodecRecord, PageForm, Reader, SavedError};
 use pagefold_store::{SavedContents, Store, StoreError, WritebackThread};
+use pagefold_sys::ready;
 use std::fs::File;
-use std::io::{Chain, Cursor, Read};
+use std::io::{self, Chain, Cursor, ErrorKind, Read};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
 /// A saved disk whose header was read.
-pub struct Restore {
+pub struct Restore<'a> {
     config: DiskConfig,
     restored: RestoreConfig,
-    reader: Reader<Chain<Cursor<Vec<u8>>, File>>,
+    reader: Reader<Chain<Cursor<Vec<u8>>, Input<'a>>>,
+}
+
+/// The file, which may be a pipe into which nobody writes for long. Reading it fails when the command has gone, or a
+/// signal has come.
+struct Input<'a> {
+    file: File,
+    /// The socket to the command, which sends nothing before the disk is ready.
+    command: BorrowedFd<'a>,
+    signals: BorrowedFd<'a>,
+}
+
+impl Read for Input<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match ready::wait([self.command, self.signals, self.file.as_fd()], None) {
+                Ok([true, ..]) => return Err(io::Error::other("the command that restores has gone")),
+                Ok([_, true, _]) => return Err(io::Error::other("a signal has ended the server")),
+                Ok(_) => {}
+                Err(e) => return Err(io::Error::from_raw_os_error(e.errno)),
+            }
+            match self.file.read(bytes) {
+                // Another process that has the pipe took what was there, or has made it non-blocking.
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {}
+                read => return read,
+            }
+        }
+    }
 }
 
 /// The way in which pages of a codec of the saved disk are stored.
@@ -33,12 +62,19 @@ enum Route {
     Decompressed(Box<PerCpuStream>),
 }
 
-impl Restore {
-    /// Reads the header of the saved disk in the configuration, if there is one.
-    pub fn begin(config: &DiskConfig, file: Option<File>) -> Result<Option<Self>> {
+impl<'a> Restore<'a> {
+    /// Reads the header of the saved disk in the configuration, if there is one. The restore fails when `command` is at
+    /// its end, or `signals` is readable.
+    pub fn begin(
+        config: &DiskConfig,
+        file: Option<File>,
+        command: BorrowedFd<'a>,
+        signals: BorrowedFd<'a>,
+    ) -> Result<Option<Self>> {
         let Some(restored) = config.restore.clone() else { return Ok(None) };
         let file = file.ok_or_else(|| CliError::usage("the saved disk was not passed to the server"))?;
-        let reader = Reader::open(Cursor::new(restored.head.clone()).chain(file));
+        let input = Input { file, command, signals };
+        let reader = Reader::open(Cursor::new(restored.head.clone()).chain(input));
         let reader = reader.map_err(|e| failure(&restored.path, &e))?;
         let mut config = config.clone();
         if restored.takes_codecs {

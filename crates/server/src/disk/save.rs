@@ -3,32 +3,27 @@
 //! The command opens the file, so the server needs no right for it. A socket has a timeout for writes, which its command
 //! has set: so the save notices that it is to end, also if nobody reads.
 
-use super::passes::PassEnd;
-use super::{RunningDisk, Setup, codec, now_unix_s};
+use super::passes::{PassControl, PassEnd};
+use super::{Setup, codec, now_unix_s};
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::report::saved::SaveReport;
 use pagefold_control::report::writeback::PassProgress;
 use pagefold_page::PageIndex;
 use pagefold_saved::{CodecRecord, Header, PageForm, ThreadedOutput, Totals, Writer};
-use pagefold_store::{SaveError, SaveWatch, SavedContents, Store};
+use pagefold_store::{Save, SaveError, SaveWatch, SavedContents, Store};
 use pagefold_sys::entropy::random_u64;
 use pagefold_sys::signal::ignore_file_size_signal;
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
-use std::ops::ControlFlow;
 use std::time::Duration;
 
-/// The header of a save of a disk with these settings.
-pub(super) fn header(live: &RunningDisk, setup: &Setup) -> Result<Header> {
+/// The header of a save of a store with these settings.
+pub(super) fn header(store: &Store, setup: &Setup) -> Result<Header> {
     let mut id = [0; 16];
     for half in id.chunks_exact_mut(8) {
         half.copy_from_slice(&random_u64()?.to_le_bytes());
     }
-    Ok(Header {
-        codecs: codecs(setup),
-        saved_unix_s: now_unix_s(),
-        ..Header::new(live.store.len_bytes(), id)
-    })
+    Ok(Header { codecs: codecs(setup), saved_unix_s: now_unix_s(), ..Header::new(store.len_bytes(), id) })
 }
 
 /// The codecs of a disk by priority, as a saved disk names them.
@@ -57,35 +52,36 @@ pub(super) fn codecs(setup: &Setup) -> Vec<CodecRecord> {
     codecs
 }
 
-/// Saves the contents of a store at this moment to `target`, and reports progress until that breaks.
-pub(super) fn save(
-    store: &Store,
-    header: &Header,
-    target: File,
-    end: PassEnd,
-    note: &mut dyn FnMut(PassProgress) -> ControlFlow<()>,
-) -> Result<Totals> {
+/// Saves the contents of a store at this moment to `target`, and notes progress in `control`.
+pub(super) fn save(store: &Store, header: &Header, target: File, control: &PassControl) -> Result<Totals> {
     // A write beyond the limit of a file's length becomes an error.
     ignore_file_size_signal();
-    let mut save = store.begin_save().map_err(failed)?;
-    let output =
-        ThreadedOutput::start(SaveTarget { file: target, end, watch: save.watch() }).map_err(failed_write)?;
+    let save = store.begin_save().map_err(failed)?;
+    let watch = save.watch();
+    control.note_save(&watch);
+    let target = SaveTarget { file: target, end: control.end(), watch };
+    let output = ThreadedOutput::start(target).map_err(failed_write)?;
     let mut writer = Writer::new(output, header).map_err(failed_write)?;
+    // It ends the save, also after an error, before the output is dropped, which waits for the target.
+    take_pages(save, &mut writer, control)?;
+    let (totals, _) = writer.finish().map_err(failed_write)?;
+    Ok(totals)
+}
+
+/// Writes all pages of a save. When it returns, writers need not capture any more.
+fn take_pages(mut save: Save<'_>, writer: &mut Writer<ThreadedOutput>, control: &PassControl) -> Result<()> {
     let mut is_more = true;
     while is_more {
         let add = &mut |index: PageIndex, contents: SavedContents<'_>| writer.add(index.0, form(contents));
         is_more = save.step(add).map_err(failed)?;
         let (seen_pages, total_pages) = save.progress();
         let Totals { pages, len_bytes, .. } = writer.totals();
-        if note(PassProgress { seen_pages, total_pages, done_pages: pages, done_bytes: len_bytes }).is_break()
-        {
+        let progress = PassProgress { seen_pages, total_pages, done_pages: pages, done_bytes: len_bytes };
+        if control.note(progress).is_break() {
             return Err(failed_write(ended()));
         }
     }
-    // Writers need not capture any more.
-    drop(save);
-    let (totals, _) = writer.finish().map_err(failed_write)?;
-    Ok(totals)
+    Ok(())
 }
 
 fn form(contents: SavedContents<'_>) -> PageForm<'_> {
@@ -120,6 +116,7 @@ fn failed(e: SaveError) -> CliError {
         SaveError::Busy => CliError::new(Exit::Busy, format!("{e}; try again later")),
         SaveError::SetUp(_) => CliError::new(Exit::Unavailable, e.to_string()),
         SaveError::Page(_) => CliError::failed(format!("{e}; nothing was saved, and the disk is as it was")),
+        SaveError::GivenUp => failed_write(ended()),
         SaveError::Stalled => CliError::failed(format!("{e}; choose a faster target")),
     }
 }

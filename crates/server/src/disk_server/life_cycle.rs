@@ -50,7 +50,11 @@ pub fn reset(server: &Server) -> Result<()> {
         lock.clear();
         Ok(())
     };
-    server.export.resize(Users::Refuse, take_out)?;
+    // Requests in flight may wait for a save.
+    if server.export.users().is_empty() {
+        server.passes.begin_end();
+    }
+    server.export.resize(Users::Refuse, take_out).inspect_err(|_| server.passes.go_on())?;
     if let Some(live) = live {
         server.passes.end(&live.store);
     }

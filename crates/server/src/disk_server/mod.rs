@@ -104,7 +104,7 @@ pub fn run(
     privileges::set_no_new_privs()?;
     let signals = Termination::listen()?;
     let Served { server, wake_receiver } = match origin {
-        Origin::New(new) => serve_new(config, dir, new, keeper)?,
+        Origin::New(new) => serve_new(config, dir, new, &signals, keeper)?,
         Origin::TakenOver(state) => take_over::take_over(config, dir, state, keeper)?,
     };
     log::info(format_args!("serving {} as {}", dir.name(), server.device()));
@@ -140,10 +140,11 @@ fn serve_new(
     config: &DiskConfig,
     dir: &InstanceDir,
     mut new: New<'_>,
+    signals: &Termination,
     keeper: &mut Option<KeeperLink>,
 ) -> Result<Served> {
     let files = (new.backing.take(), new.restore.take());
-    let (server, wake_receiver) = set_up(config, dir, &new, files, keeper)?;
+    let (server, wake_receiver) = set_up(config, dir, &new, files, signals, keeper)?;
     for link in server.lock_keeper().iter() {
         link.become_independent();
         // Before the command can kill this server: from now on its death is not that of the disk.
@@ -169,6 +170,7 @@ fn set_up(
     dir: &InstanceDir,
     new: &New<'_>,
     (backing, restore): (Option<File>, Option<File>),
+    signals: &Termination,
     keeper: &mut Option<KeeperLink>,
 ) -> Result<(Arc<Server>, UnixStream)> {
     privileges::drop_capabilities_except(privileges::SET_UP.union(keeper::KEPT_BY_ROOT))?;
@@ -192,7 +194,7 @@ fn set_up(
     let created_unix_s = state.created_unix_s;
     let Confined { broker, confinement } = confine(config, dir, state, keeper)?;
     log::start()?;
-    let restore = Restore::begin(config, restore)?;
+    let restore = Restore::begin(config, restore, new.channel.as_fd(), signals.as_fd())?;
     let config = &restore.as_ref().map_or(config, Restore::config).clone();
     let disk = Disk::new(dir.name().clone(), config, medium, memory)?.created_at(created_unix_s);
     restore.map_or(Ok(()), |restore| restore.run(&disk))?;

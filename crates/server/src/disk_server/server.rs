@@ -192,7 +192,12 @@ impl Server {
     /// Closes the device; fails if it is in use (an NBD export only without `force`). Records that it is closed: if the
     /// process dies from now on, commands report that the disk has ended, not that its server died.
     pub(super) fn close_device(&self, force: bool) -> Result<()> {
-        self.export.close(force)?;
+        // Requests in flight may wait for a save. A device that stays in use is not closed, and its passes go on.
+        let is_closed_anyway = force && !self.export.kind().facts().outlives_server;
+        if is_closed_anyway || self.export.users().is_empty() {
+            self.passes.begin_end();
+        }
+        self.export.close(force).inspect_err(|_| self.passes.go_on())?;
         // From now on the death of this process is the end of the disk.
         self.lock_keeper().iter().for_each(KeeperLink::report_end);
         if let Some(Err(e)) = self.broker.as_ref().map(|broker| broker.mark_ended()) {

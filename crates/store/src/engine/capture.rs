@@ -11,8 +11,9 @@
 //!
 //! Bytes are copied rather than objects kept: the memory of a save has a separate bound beside the limit of the store,
 //! compaction meets no object without a slot, and a process that dies leaves nothing to clean up. All buffers are made
-//! when the save begins, because a writer may be the kernel that swaps. A writer that finds no buffer waits for the save;
-//! after [`STALL_TIMEOUT`] without progress the save is given up, and writers go on.
+//! when the save begins, because a writer may be the kernel that swaps. A writer that finds no buffer waits for the save.
+//! If the save takes fewer than [`BUFFERS`] captured pages while writers wait for [`STALL_TIMEOUT`], it is given up, and
+//! writers go on: a request of many pages waits for each of them, so that some progress is not enough.
 
 use crate::engine::store::Store;
 use crate::error::{SaveError, StoreError};
@@ -25,13 +26,13 @@ use pagefold_sys::lazybits::LazyBits;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Buffers of captured pages.
 const BUFFERS: usize = 4096;
-/// How long a writer waits without progress of the save: the kernel's timeout for a request to a disk.
+/// How long writers wait for the save to take [`BUFFERS`] captured pages: the kernel's timeout for a request to a disk.
 const STALL_TIMEOUT: Duration = Duration::from_secs(30);
-/// The interval at which a waiting writer counts as having waited.
+/// The longest sleep of a waiting writer, and the most that a sleep counts.
 const RECHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Whether a store is being saved, and the captures of that save.
@@ -66,8 +67,12 @@ struct Queue {
     captured: VecDeque<CapturedPage>,
     /// Buffers that writers have and have not queued yet.
     taken: usize,
-    /// The number of pages that the save has taken from the queue.
-    drained: u64,
+    /// How many pages the save has taken from the queue.
+    drained: usize,
+    /// How long writers have waited since the save has taken [`BUFFERS`] of them.
+    waited: Duration,
+    /// Until when this is counted: several writers wait at the same time.
+    counted: Option<Instant>,
     /// A writer has waited too long.
     is_stalled: bool,
 }
@@ -118,7 +123,9 @@ impl Saving {
 
     #[cold]
     fn lacks(&self, index: PageIndex) -> bool {
-        self.capture().is_some_and(|capture| !capture.has(index))
+        // Without a clone, which could be the last and be dropped under the slot's lock.
+        let capture = self.capture.read().unwrap_or_else(PoisonError::into_inner);
+        capture.as_ref().is_some_and(|capture| !capture.has(index))
     }
 
     fn capture(&self) -> Option<Arc<Capture>> {
@@ -153,8 +160,12 @@ impl Saving {
 impl Capture {
     fn new(early: LazyBits, stall_timeout: Duration) -> Self {
         // Not zeroed memory, of which the kernel would take each page later.
-        let free = (0..BUFFERS).map(|_| Box::new([0xff; PAGE_SIZE])).collect();
-        let queue = Queue { free, captured: VecDeque::with_capacity(BUFFERS), ..Queue::default() };
+        let page = |_| Box::new([0xff; PAGE_SIZE]);
+        let captured = |buffer| CapturedPage { index: PageIndex(0), form: Ok(Form::Lost), buffer };
+        // So the memory of the queue is touched, too.
+        let mut captured: VecDeque<_> = (0..BUFFERS).map(page).map(captured).collect();
+        let free = captured.drain(..).map(|captured| captured.buffer).collect();
+        let queue = Queue { free, captured, ..Queue::default() };
         Capture {
             reached: AtomicU64::new(0),
             early,
@@ -194,7 +205,8 @@ impl Capture {
         self.reached.store(index.0, Ordering::Release);
     }
 
-    fn end(&self) {
+    /// Ends the capture of pages, and the waits for it. A save that runs has failed then.
+    pub(crate) fn end(&self) {
         self.is_over.store(true, Ordering::Release);
         let _queue = self.queue();
         self.room.notify_all();
@@ -204,7 +216,6 @@ impl Capture {
     /// gives it up.
     fn take_buffer(&self) -> Option<TakenBuffer<'_>> {
         let mut queue = self.queue();
-        let (mut waited, mut drained) = (Duration::ZERO, queue.drained);
         loop {
             if self.is_over.load(Ordering::Relaxed) {
                 return None;
@@ -213,16 +224,11 @@ impl Capture {
                 queue.taken += 1;
                 return Some(TakenBuffer { capture: self, buffer: Some(buffer) });
             }
+            let began = Instant::now();
             let slept = self.room.wait_timeout(queue, RECHECK_INTERVAL);
-            let (woken, timeout) = slept.unwrap_or_else(PoisonError::into_inner);
-            queue = woken;
-            if queue.drained != drained {
-                (waited, drained) = (Duration::ZERO, queue.drained);
-            } else if timeout.timed_out() {
-                // Not the time of a clock: the process may have been stopped meanwhile.
-                waited += RECHECK_INTERVAL;
-            }
-            if waited >= self.stall_timeout {
+            queue = slept.unwrap_or_else(PoisonError::into_inner).0;
+            queue.count_wait(began, Instant::now());
+            if queue.waited >= self.stall_timeout {
                 queue.is_stalled = true;
                 self.is_over.store(true, Ordering::Release);
                 self.room.notify_all();
@@ -246,6 +252,9 @@ impl Capture {
         let mut queue = self.queue();
         queue.free.push(buffer);
         queue.drained += 1;
+        if queue.drained.is_multiple_of(BUFFERS) {
+            queue.waited = Duration::ZERO;
+        }
         self.room.notify_one();
     }
 
@@ -263,7 +272,22 @@ impl Capture {
 
     /// Whether a writer has given the save up.
     pub(crate) fn is_stalled(&self) -> bool {
-        self.is_over.load(Ordering::Acquire) && self.queue().is_stalled
+        self.is_over() && self.queue().is_stalled
+    }
+
+    /// Whether nothing is captured any more, so that a save that runs has failed.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Acquire)
+    }
+}
+
+impl Queue {
+    /// Counts the wait of a writer, but no moment twice.
+    fn count_wait(&mut self, began: Instant, ended: Instant) {
+        let from = self.counted.map_or(began, |counted| counted.max(began));
+        // At most that long: the process may have been stopped meanwhile.
+        self.waited += ended.saturating_duration_since(from).min(RECHECK_INTERVAL);
+        self.counted = Some(ended);
     }
 }
 
@@ -456,6 +480,46 @@ mod tests {
         // Nobody waits any more, also if there are buffers.
         drop(taken);
         assert!(capture.take_buffer().is_none());
+    }
+
+    /// A request of many pages waits for each of them.
+    #[test]
+    fn a_save_that_takes_pages_slowly_is_given_up() {
+        let capture = capture(4 * RECHECK_INTERVAL);
+        let taken: Vec<_> = (0..BUFFERS).map(|_| capture.take_buffer().unwrap()).collect();
+        let mut waits = 0;
+        thread::scope(|s| {
+            s.spawn(|| {
+                // Much slower than the rate of the limit, and never that long without progress.
+                for buffer in taken.into_iter().take(1000) {
+                    thread::sleep(RECHECK_INTERVAL / 5);
+                    drop(buffer);
+                    capture.queue().drained += 1;
+                    if capture.is_stalled() {
+                        break;
+                    }
+                }
+            });
+            while let Some(mut buffer) = capture.take_buffer() {
+                // It stays with the save.
+                buffer.buffer = None;
+                waits += 1;
+            }
+        });
+        assert!(capture.is_stalled() && waits < 900, "{waits}");
+    }
+
+    /// Several waits at the same time are one, and a stop of the process is none.
+    #[test]
+    fn each_moment_of_a_wait_is_counted_once() {
+        let mut queue = Queue::default();
+        let (start, ms) = (Instant::now(), Duration::from_millis);
+        for (began, ended, waited) in
+            [(0, 30, 30), (10, 40, 40), (0, 40, 40), (60, 70, 50), (100, 5_000, 100), (4_990, 5_010, 110)]
+        {
+            queue.count_wait(start + ms(began), start + ms(ended));
+            assert_eq!(queue.waited, ms(waited), "{began} to {ended}");
+        }
     }
 
     #[test]

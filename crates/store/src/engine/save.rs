@@ -47,7 +47,7 @@ pub struct Save<'a> {
     page: Box<Page>,
 }
 
-/// Whether a save was given up, for the threads that write it.
+/// Whether a save was given up, for the threads that write it, and the way to give it up from other threads.
 #[derive(Clone)]
 pub struct SaveWatch(Arc<Capture>);
 
@@ -55,6 +55,11 @@ impl SaveWatch {
     /// Whether a write to the store has waited too long, and given the save up. The next step fails.
     pub fn is_given_up(&self) -> bool {
         self.0.is_stalled()
+    }
+
+    /// Gives the save up: writes to the store go on at once, and the next step fails.
+    pub fn give_up(&self) {
+        self.0.end();
     }
 }
 
@@ -77,8 +82,9 @@ impl Save<'_> {
         let page_count = self.store.pages.table.page_count();
         for _ in 0..STEP_SLOTS {
             self.take_captured(take)?;
-            if self.capture.is_stalled() {
-                return Err(SaveError::Stalled);
+            if self.capture.is_over() {
+                // The contents of pages that it has not come to may be newer.
+                return Err(if self.capture.is_stalled() { SaveError::Stalled } else { SaveError::GivenUp });
             }
             let reached = self.capture.reached();
             let index = self.store.pages.table.next_allocated(reached, page_count.0);

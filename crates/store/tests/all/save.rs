@@ -295,6 +295,28 @@ fn an_error_of_the_target_or_the_medium_ends_the_save_and_harms_nothing() {
     assert!(matches!(error, SaveError::Page(StoreError::ReadBack { .. })), "{error}");
 }
 
+/// Writers that wait for a save go on when another thread gives it up, and the save fails.
+#[test]
+fn a_save_that_is_given_up_lets_writers_go_on() {
+    let store =
+        Store::new(StoreConfig { mem_limit: MemLimit::Off, ..StoreConfig::new(5000 * PAGE) }).unwrap();
+    (0..5000).for_each(|index| store.write(index * PAGE, &page(index * 8 + 2)).unwrap());
+    let mut save = store.begin_save().unwrap();
+    let watch = save.watch();
+    std::thread::scope(|s| {
+        // More pages than can be captured.
+        let writer = s.spawn(|| (0..5000).for_each(|index| store.write(index * PAGE, &page(index)).unwrap()));
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        assert!(!writer.is_finished() && !watch.is_given_up());
+        watch.give_up();
+        writer.join().unwrap();
+    });
+    let error = Target::default().step(&mut save).unwrap_err();
+    assert!(matches!(error, SaveError::GivenUp), "{error}");
+    drop(save);
+    store.begin_save().unwrap();
+}
+
 /// A lost page is saved as lost, and restored so. A page beyond the store, or of a codec that it lacks, is refused.
 #[test]
 fn lost_pages_stay_lost_and_impossible_ones_are_refused() {
