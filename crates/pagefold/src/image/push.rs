@@ -52,7 +52,8 @@ pub struct PushArgs {
     /// The salt of the digest, in hexadecimal
     #[arg(long, value_name = "HEX", default_value_t, hide_default_value = true, requires = "digest")]
     pub salt: Salt,
-    /// Publish a list of a start too, as `image mount --record` writes it: an artifact that refers to the image
+    /// Publish a list of a start too, as `image mount --record` writes it. It becomes an artifact that refers to the
+    /// image
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub list: Option<PathBuf>,
     /// Longest time of a request; those that send contents have more, by their length
