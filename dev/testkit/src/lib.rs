@@ -1,13 +1,16 @@
-//! Helpers of tests: the macro [`skipped!`] reports a test that did not run; [`noise`] makes bytes.
+//! Helpers of tests: the macro [`skipped!`] reports a test that did not run; [`noise`] makes bytes;
+//! [`Random`] draws cases.
 //!
 //! This is a separate crate because the tests of all crates need it, as a development dependency. It contains no
 //! fixtures.
 
 mod noise;
 pub mod parameter;
+mod random;
 pub mod seccomp;
 
 pub use noise::noise;
+pub use random::Random;
 
 use std::fmt::Arguments;
 use std::fs::File;

@@ -124,8 +124,8 @@ fn convert(seed: u64, work: &Path) {
 
 fn options(random: &mut Random) -> Options {
     Options {
-        compression: Compression::parse(random.one_of(&COMPRESSIONS)).unwrap(),
-        cluster_bytes: random.one_of(&[4096, 16384, 65536]),
+        compression: Compression::parse(random.pick(&COMPRESSIONS)).unwrap(),
+        cluster_bytes: random.pick(&[4096, 16384, 65536]),
         tail_packing: random.once_in(2),
         fragments: random.once_in(2),
         compress_metadata: random.once_in(4),

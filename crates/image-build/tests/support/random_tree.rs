@@ -3,6 +3,7 @@
 //!
 //! A tree depends on its seed alone, and on the rights of the caller: only root may set owners and make devices.
 
+pub use pagefold_testkit::Random;
 use rustix::fs::{CWD, FileType, Mode, Timespec, Timestamps, XattrFlags};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -61,35 +62,6 @@ impl fmt::Debug for File {
     }
 }
 
-/// Numbers from a seed (SplitMix64).
-pub struct Random(pub u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
-    }
-
-    pub fn below(&mut self, end: usize) -> usize {
-        (self.next() % end as u64) as usize
-    }
-
-    /// True once in `n` times.
-    pub fn once_in(&mut self, n: usize) -> bool {
-        self.below(n) == 0
-    }
-
-    pub fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
-        all[self.below(all.len())]
-    }
-
-    fn bytes(&mut self, len: usize) -> Vec<u8> {
-        (0..len).map(|_| self.next() as u8).collect()
-    }
-}
-
 /// The trees to draw.
 #[derive(Debug, Clone, Copy)]
 pub struct Kinds {
@@ -125,12 +97,12 @@ pub fn draw(random: &mut Random, kinds: Kinds) -> Files {
     let root = file(random, kinds, DIRECTORY);
     let mut files = Files::from([(Vec::new(), root)]);
     let (mut folders, mut links) = (vec![Vec::new()], Vec::<Vec<u8>>::new());
-    let names = if random.once_in(30) { 300 } else { 1 + random.below(40) };
+    let names = if random.once_in(30) { 300 } else { 1 + random.index(40) };
     // Now and then each directory is in the one before.
     let is_deep = random.once_in(8);
     for _ in 0..names {
         let folder: &Vec<u8> =
-            if is_deep { folders.last().unwrap() } else { &folders[random.below(folders.len())] };
+            if is_deep { folders.last().unwrap() } else { &folders[random.index(folders.len())] };
         let name = name(random);
         let path = if folder.is_empty() { name } else { [folder, b"/".as_slice(), &name].concat() };
         // PATH_MAX, with room for the folder of the tree.
@@ -138,11 +110,11 @@ pub fn draw(random: &mut Random, kinds: Kinds) -> Files {
             continue;
         }
         if !links.is_empty() && random.once_in(6) {
-            let of: Vec<u8> = links[random.below(links.len())].clone();
+            let of: Vec<u8> = links[random.index(links.len())].clone();
             files.insert(path, files[&of].clone());
             continue;
         }
-        let kind = match random.below(if is_deep { 6 } else { 16 }) {
+        let kind = match random.index(if is_deep { 6 } else { 16 }) {
             0..4 => DIRECTORY,
             4..10 => REGULAR,
             10 | 11 => SYMLINK,
@@ -180,10 +152,10 @@ pub fn without_sockets(mut files: Files) -> Files {
 
 /// A name of any bytes.
 fn name(random: &mut Random) -> Vec<u8> {
-    let len = if random.once_in(20) { 255 } else { 1 + random.below(12) };
-    let mut name = match random.below(3) {
+    let len = if random.once_in(20) { 255 } else { 1 + random.index(12) };
+    let mut name = match random.index(3) {
         0 => random.bytes(len),
-        _ => (0..len).map(|_| random.one_of(b"abc.-_ xyz\n\\\xC3\xA4")).collect(),
+        _ => (0..len).map(|_| random.pick(b"abc.-_ xyz\n\\\xC3\xA4")).collect(),
     };
     name.iter_mut().filter(|byte| matches!(byte, 0 | b'/')).for_each(|byte| *byte = b'n');
     if matches!(&name[..], b"." | b"..") {
@@ -199,10 +171,10 @@ fn name(random: &mut Random) -> Vec<u8> {
 /// A file of this type, without names.
 fn file(random: &mut Random, kinds: Kinds, kind: u32) -> File {
     let id =
-        |random: &mut Random| random.one_of(&[0, 0, 1000, 65_534, 65_535, 65_536, 0x8000_0000, u32::MAX - 1]);
+        |random: &mut Random| random.pick(&[0, 0, 1000, 65_534, 65_535, 65_536, 0x8000_0000, u32::MAX - 1]);
     let own = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let (uid, gid) = if kinds.root { (id(random), id(random)) } else { own };
-    let permissions = random.below(if kinds.root { 0o10000 } else { 0o1000 }) as u32;
+    let permissions = random.index(if kinds.root { 0o10000 } else { 0o1000 }) as u32;
     let permissions = match kind {
         SYMLINK => 0o777,
         DIRECTORY if !kinds.root => permissions | 0o700,
@@ -212,9 +184,9 @@ fn file(random: &mut Random, kinds: Kinds, kind: u32) -> File {
     let (mut device, mut data) = ((0, 0), Vec::new());
     match kind {
         // 0/0 is a mark of layers.
-        CHAR | BLOCK => device = (random.below(4096) as u32, 1 + random.below(0xF_FFFF) as u32),
+        CHAR | BLOCK => device = (random.index(4096) as u32, 1 + random.index(0xF_FFFF) as u32),
         SYMLINK => {
-            let len = if random.once_in(8) { 4095 } else { 1 + random.below(60) };
+            let len = if random.once_in(8) { 4095 } else { 1 + random.index(60) };
             data = random.bytes(len);
             data.iter_mut().filter(|byte| **byte == 0).for_each(|byte| *byte = b'/');
         }
@@ -223,17 +195,8 @@ fn file(random: &mut Random, kinds: Kinds, kind: u32) -> File {
     }
     // A second later than the first that ext4 has, of which it keeps no nanoseconds.
     let mtime = (
-        random.one_of(&[
-            0,
-            -1,
-            1,
-            -2_147_483_647,
-            1_700_000_000,
-            2_147_483_648,
-            4_294_967_296,
-            9_000_000_000,
-        ]),
-        random.one_of(&[0, 1, 999_999_999, 500_000_000, 123_456_789, 100]),
+        random.pick(&[0, -1, 1, -2_147_483_647, 1_700_000_000, 2_147_483_648, 4_294_967_296, 9_000_000_000]),
+        random.pick(&[0, 1, 999_999_999, 500_000_000, 123_456_789, 100]),
     );
     let mut file = File {
         mode: kind | permissions,
@@ -253,20 +216,20 @@ fn file(random: &mut Random, kinds: Kinds, kind: u32) -> File {
 
 /// Contents, of which no block is all zeroes unless there may be holes.
 fn contents(random: &mut Random, holes: bool) -> Vec<u8> {
-    let len = match random.below(8) {
+    let len = match random.index(8) {
         0 => 0,
-        1 => 4094 + random.below(5),
-        2 => random.below(100_000),
-        _ => random.below(6000),
+        1 => 4094 + random.index(5),
+        2 => random.index(100_000),
+        _ => random.index(6000),
     };
-    let mut data: Vec<u8> = match random.below(3) {
+    let mut data: Vec<u8> = match random.index(3) {
         0 => random.bytes(len).into_iter().map(|byte| byte | 1).collect(),
-        1 => vec![1 + random.below(255) as u8; len],
-        _ => (0..len).map(|_| random.one_of(b"abcdefgh")).collect(),
+        1 => vec![1 + random.index(255) as u8; len],
+        _ => (0..len).map(|_| random.pick(b"abcdefgh")).collect(),
     };
     if holes && len > 8192 && random.once_in(2) {
-        let start = random.below(len);
-        let end = start + random.below(len - start);
+        let start = random.index(len);
+        let end = start + random.index(len - start);
         data[start..end].fill(0);
     }
     data
@@ -274,18 +237,18 @@ fn contents(random: &mut Random, holes: bool) -> Vec<u8> {
 
 fn add_xattrs(random: &mut Random, kinds: Kinds, file: &mut File) {
     let is_plain = matches!(file.kind(), REGULAR | DIRECTORY);
-    for _ in 0..1 + random.below(4) {
+    for _ in 0..1 + random.index(4) {
         let prefix = match (is_plain, kinds.root) {
             // Linux has these for files and directories only.
             (true, false) => "user.",
-            (true, true) => random.one_of(&["user.", "trusted.", "security.", "user.overlay", "user.mime_"]),
-            (false, true) => random.one_of(&["trusted.", "security."]),
+            (true, true) => random.pick(&["user.", "trusted.", "security.", "user.overlay", "user.mime_"]),
+            (false, true) => random.pick(&["trusted.", "security."]),
             (false, false) => return,
         };
-        let len = 1 + random.below(20);
+        let len = 1 + random.index(20);
         let bytes = random.bytes(len).into_iter().map(|byte| byte.max(1));
         let name: Vec<u8> = prefix.bytes().chain(b"x".iter().copied()).chain(bytes).collect();
-        let len = random.below(120);
+        let len = random.index(120);
         let value = random.bytes(len);
         file.xattrs.insert(name, value);
     }
@@ -295,7 +258,7 @@ fn add_xattrs(random: &mut Random, kinds: Kinds, file: &mut File) {
         file.xattrs.insert(b"system.posix_acl_access".to_vec(), list);
     }
     if file.kind() == DIRECTORY && random.once_in(3) {
-        let rights = [(); 3].map(|()| random.below(8) as u16);
+        let rights = [(); 3].map(|()| random.index(8) as u16);
         let list = access_list(random, rights);
         file.xattrs.insert(b"system.posix_acl_default".to_vec(), list);
     }
@@ -309,8 +272,8 @@ fn add_xattrs(random: &mut Random, kinds: Kinds, file: &mut File) {
 
 /// An access list with these rights of the owner, the mask and all others, and one user and one group more.
 fn access_list(random: &mut Random, [of_owner, of_mask, of_others]: [u16; 3]) -> Vec<u8> {
-    let (user, group) = (random.one_of(&[0, 1000, 70_000]), random.one_of(&[0, 5, 4_000_000_000]));
-    let mut rights = || random.below(8) as u16;
+    let (user, group) = (random.pick(&[0, 1000, 70_000]), random.pick(&[0, 5, 4_000_000_000]));
+    let mut rights = || random.index(8) as u16;
     let rows = [
         (0x01, of_owner, u32::MAX),
         (0x02, rights(), user),

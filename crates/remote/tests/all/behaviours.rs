@@ -13,6 +13,7 @@ use crate::{BLOCK, LEN, contents};
 use pagefold_backing::{BackingError, ByteSource};
 use pagefold_remote::oci::{self, OciReference, Platform};
 use pagefold_remote::{Options, RemoteError, RemoteSource, Secret, Url};
+use pagefold_testkit::Random;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -23,31 +24,6 @@ const CASES: u64 = 48;
 const READS: u64 = 8;
 /// Cases at once: most of their time is pauses.
 const THREADS: u64 = 12;
-
-/// Numbers from a seed (SplitMix64).
-#[derive(Clone)]
-pub struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Self {
-        Random(seed)
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
-    }
-
-    pub fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-
-    pub fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
-}
 
 /// The login that the front wants.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -94,7 +70,7 @@ impl World {
         };
         let mut state = self.state.lock().unwrap();
         state.quiet += 1;
-        if state.quiet > 8 && state.random.one_in(4) {
+        if state.quiet > 8 && state.random.once_in(4) {
             state.quiet = 0;
             if let Some(fault) = self.trouble(hop, &mut state.random) {
                 return fault;
@@ -159,7 +135,7 @@ impl World {
         let hop = self.hops.len() - 1;
         let path = if hop == 0 { self.path.clone() } else { format!("{}-{hop}", self.path) };
         let version = random.next();
-        let (etag, last_modified) = match (self.login, random.one_in(3)) {
+        let (etag, last_modified) = match (self.login, random.once_in(3)) {
             (Login::Token, _) => (None, None),
             (_, true) => (None, Some(format!("a time, {version}"))),
             (_, false) => (Some(format!("\"{version}\"")), None),
@@ -225,11 +201,11 @@ fn run(seed: u64, tls: Arc<rustls::ServerConfig>) -> Result<(), String> {
     let (mut is_changed, mut is_closed) = (false, false);
     for n in 0..READS {
         // Blobs have no version but their name.
-        if world.login != Login::Token && random.one_in(16) {
+        if world.login != Login::Token && random.once_in(16) {
             is_changed = true;
             world.put(&contents(seed | 1), &mut random);
         }
-        if random.one_in(24) {
+        if random.once_in(24) {
             is_closed = true;
             world.is_closed.store(true, Ordering::SeqCst);
         }

@@ -7,13 +7,13 @@
 //!
 //! `PAGEFOLD_SEED` chooses the cases, `PAGEFOLD_CASES` their number, and a failure names its own.
 
-use crate::behaviours::Random;
 use crate::registry::{EROFS, IMAGE, Manifests, NAME, descriptor, digest, image, token_answer, unauthorized};
 use crate::server::{Fault, Object, Request, Server};
 use crate::{BLOCK, LEN, PATH, contents, options};
 use pagefold_backing::ByteSource;
 use pagefold_remote::oci::{self, Login, OciReference, Platform};
 use pagefold_remote::{Options, RemoteSource, Secret, Spool, Url};
+use pagefold_testkit::Random;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -86,7 +86,7 @@ struct Case {
 
 impl Case {
     fn draw(random: &mut Random) -> Self {
-        let is_registry = random.one_in(2);
+        let is_registry = random.once_in(2);
         let ranges = match random.below(8) {
             0 => Ranges::Whole,
             1 => Ranges::Refused([400, 416, 501][random.below(3) as usize]),
@@ -95,7 +95,7 @@ impl Case {
         let tags = [Tag::Strong, Tag::Weak, Tag::Nothing, Tag::Alternating, Tag::RefusedAfterwards];
         let access = match random.below(6) {
             0 | 1 if is_registry => Access::Token,
-            2 if is_registry => Access::Password { is_known: random.one_in(2) },
+            2 if is_registry => Access::Password { is_known: random.once_in(2) },
             _ => Access::Anybody,
         };
         let trouble = match random.below(5) {
@@ -113,8 +113,8 @@ impl Case {
             tag: tags[random.below(5) as usize],
             access,
             trouble,
-            is_verified: random.one_in(3),
-            has_spool: random.one_in(2),
+            is_verified: random.once_in(3),
+            has_spool: random.once_in(2),
         }
     }
 
@@ -251,7 +251,7 @@ fn read_some(case: &Case, server: &Server, random: &mut Random) -> Result<(), St
 
 /// Runs the case of a seed. The error says which invariant does not hold.
 fn run(seed: u64) -> Result<(), String> {
-    let mut random = Random::new(seed);
+    let mut random = Random(seed);
     let case = Case::draw(&mut random);
     let server = Server::start();
     let mut manifests = Manifests::default();

@@ -6,6 +6,7 @@ use pagefold_image::{Image, Options as ReadOptions};
 use pagefold_image_build::source::tar::TarOptions;
 use pagefold_image_build::source::{Layers, Scanned, Whiteouts, image, tar};
 use pagefold_image_build::{BuildError, InodeId, Pattern, Spill, Tree, XattrFilter};
+use pagefold_testkit::Random;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::ops::ControlFlow;
@@ -184,16 +185,6 @@ impl Model {
     }
 }
 
-/// A small generator of numbers, so that a failure repeats.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (self.0 >> 33) as usize % end
-    }
-}
-
 /// A layer over the files of the model, as a program may write it: each name once, directories before their files.
 fn random_layer(random: &mut Random, model: &Model) -> Vec<Step> {
     let names = ["a", "b", "c"];
@@ -203,17 +194,17 @@ fn random_layer(random: &mut Random, model: &Model) -> Vec<Step> {
     let mut at = 0;
     while let Some(directory) = directories.get(at).cloned() {
         at += 1;
-        if !directory.is_empty() && random.below(8) == 0 {
+        if !directory.is_empty() && random.index(8) == 0 {
             steps.push(Step::Opaque(directory.trim_end_matches('/').into()));
         }
         for name in names {
             let path = format!("{directory}{name}");
             let lower: Vec<&String> =
                 model.files.iter().filter(|(_, file)| file.0 != 'D').map(|(path, _)| path).collect();
-            if random.below(5) == 0 {
+            if random.index(5) == 0 {
                 steps.push(Step::Whiteout(path.clone()));
             }
-            match random.below(9) {
+            match random.index(9) {
                 0 | 1 => {
                     files.push(path.clone());
                     steps.push(Step::File(path));
@@ -224,11 +215,11 @@ fn random_layer(random: &mut Random, model: &Model) -> Vec<Step> {
                     steps.push(Step::Directory(path));
                 }
                 5 if !files.is_empty() => {
-                    let target = files[random.below(files.len())].clone();
+                    let target = files[random.index(files.len())].clone();
                     steps.push(Step::Link(path, target));
                 }
                 6 if !lower.is_empty() => {
-                    let target = lower[random.below(lower.len())].clone();
+                    let target = lower[random.index(lower.len())].clone();
                     // A name of this layer would be found first.
                     if !steps.iter().any(|step| step.makes().is_some_and(|made| target.starts_with(made))) {
                         steps.push(Step::Link(path, target));
@@ -238,7 +229,7 @@ fn random_layer(random: &mut Random, model: &Model) -> Vec<Step> {
             }
         }
     }
-    if random.below(2) == 0 {
+    if random.index(2) == 0 {
         // Whiteouts anywhere in the archive mean the same.
         steps.sort_by_key(|step| step.makes().is_none());
     }
@@ -267,7 +258,7 @@ fn random_stacks_become_what_a_model_makes_of_them() {
     for seed in 0..400 {
         let mut random = Random(seed);
         let (mut model, mut archives, mut all) = (Model::default(), Vec::new(), Vec::new());
-        for layer in 0..1 + random.below(5) {
+        for layer in 0..1 + random.index(5) {
             let steps = random_layer(&mut random, &model);
             model.apply(&steps, layer);
             archives.push(archive_of(&steps, layer));
