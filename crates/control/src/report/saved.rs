@@ -2,28 +2,37 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The report on a save: the JSON of `disk save`.
+/// The figures of a saved disk that both reports have.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct SaveReport {
+pub struct SavedFigures {
     /// Identity of the saved disk: 32 hexadecimal digits, random.
     pub id: String,
-    /// SHA-256 of all bytes of the file but the last 128.
+    /// SHA-256 of all bytes of the file but the last 128, as the file says.
     pub digest: String,
     /// Size of the disk.
     pub size_bytes: u64,
-    /// Pages that were saved. Pages that read as zeroes are not among them.
+    /// Pages in the file. Other pages read as zeroes.
     pub pages: u64,
     /// Those of them that repeat a word.
     pub same_filled_pages: u64,
     /// Those of them that do not compress.
     pub raw_pages: u64,
-    /// Those of them whose contents were lost on the disk already.
+    /// Those of them whose contents were lost before the disk was saved.
     pub lost_pages: u64,
     /// Bytes of these pages as they are stored, those that repeat a word not counted.
     pub payload_bytes: u64,
     /// Bytes of the file.
     pub file_bytes: u64,
+}
+
+/// The report on a save: the JSON of `disk save`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct SaveReport {
+    /// The file.
+    #[serde(flatten)]
+    pub figures: SavedFigures,
     /// Duration.
     pub elapsed_ns: u64,
 }
@@ -32,28 +41,13 @@ pub struct SaveReport {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SavedDisk {
-    /// Identity of the saved disk: 32 hexadecimal digits, random.
-    pub id: String,
-    /// SHA-256 of all bytes of the file but the last 128, as the file says.
-    pub digest: String,
+    /// The file.
+    #[serde(flatten)]
+    pub figures: SavedFigures,
     /// When the disk was saved, seconds since 1970.
     pub saved_unix_s: u64,
-    /// Size of the disk.
-    pub size_bytes: u64,
     /// The codecs by priority; an empty name: none.
     pub codecs: Vec<SavedCodec>,
-    /// Pages in it. Other pages read as zeroes.
-    pub pages: u64,
-    /// Those of them that repeat a word.
-    pub same_filled_pages: u64,
-    /// Those of them that do not compress.
-    pub raw_pages: u64,
-    /// Those of them whose contents were lost.
-    pub lost_pages: u64,
-    /// Bytes of these pages as they are stored, those that repeat a word not counted.
-    pub payload_bytes: u64,
-    /// Bytes of the file.
-    pub file_bytes: u64,
     /// Size of the pages divided by that of the file; null without pages.
     pub ratio: Option<f64>,
     /// Whether all bytes were read and verified.

@@ -60,8 +60,9 @@ pub fn run(args: &SaveArgs) -> Result<()> {
         }
         _ => to_file(args)?,
     };
-    if report.lost_pages > 0 {
-        let lost = numbers::counted(report.lost_pages, "page of the disk is", "pages of the disk are");
+    if report.figures.lost_pages > 0 {
+        let lost =
+            numbers::counted(report.figures.lost_pages, "page of the disk is", "pages of the disk are");
         output::note(&format!("{lost} lost, and so in the saved disk: reading them is an error"));
     }
     match (is_output, args.json) {
@@ -217,6 +218,6 @@ fn flush(device: &Path) -> Result<()> {
 
 /// Formats the report as one line.
 fn summary(r: &SaveReport) -> String {
-    let pages = numbers::counted(r.pages, "page", "pages");
-    format!("saved {pages} to {} in {}", Human(r.file_bytes), text::time(r.elapsed_ns))
+    let pages = numbers::counted(r.figures.pages, "page", "pages");
+    format!("saved {pages} to {} in {}", Human(r.figures.file_bytes), text::time(r.elapsed_ns))
 }

@@ -8,8 +8,9 @@ use pagefold_control::report::saved::{SavedCodec, SavedDisk};
 use pagefold_control::text;
 use pagefold_page::PAGE_SIZE;
 use pagefold_page::size::Human;
-use pagefold_saved::{Outline, Reader, SavedError, Totals};
+use pagefold_saved::{Outline, Reader, SavedError};
 use pagefold_server::confinement::Kind;
+use pagefold_server::disk;
 use std::fs::File;
 use std::path::PathBuf;
 
@@ -56,54 +57,46 @@ fn check(file: &File) -> Result<Outline, SavedError> {
 
 fn report(outline: &Outline, checked: bool) -> SavedDisk {
     let Outline { header, totals } = outline;
-    let Totals { pages, same_filled_pages, raw_pages, lost_pages, payload_bytes, len_bytes, digest } =
-        *totals;
-    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     let codecs = header.codecs.iter().map(|codec| SavedCodec {
         name: codec.name.clone(),
         level: codec.level,
         dictionary_bytes: codec.dictionary.as_ref().map_or(0, |dictionary| dictionary.len() as u64),
     });
+    let figures = disk::saved_figures(header, totals);
+    let ratio = figures.pages as f64 * PAGE_SIZE as f64 / figures.file_bytes as f64;
     SavedDisk {
-        id: hex(&header.id),
-        digest: hex(&digest),
         saved_unix_s: header.saved_unix_s,
-        size_bytes: header.len_bytes,
         codecs: codecs.collect(),
-        pages,
-        same_filled_pages,
-        raw_pages,
-        lost_pages,
-        payload_bytes,
-        file_bytes: len_bytes,
-        ratio: (pages > 0).then(|| pages as f64 * PAGE_SIZE as f64 / len_bytes as f64),
+        ratio: (figures.pages > 0).then_some(ratio),
         checked,
+        figures,
     }
 }
 
 fn lines(saved: &SavedDisk) -> Vec<String> {
+    let figures = &saved.figures;
     let codec = |codec: &SavedCodec| match codec.level {
         Some(level) => format!("{}:{level}", codec.name),
         None => codec.name.clone(),
     };
     let codecs = saved.codecs.iter().filter(|codec| !codec.name.is_empty()).map(codec).collect::<Vec<_>>();
     let mut pages =
-        vec![format!("{} ({})", numbers::count(saved.pages), Human(saved.pages.saturating_mul(4096)))];
+        vec![format!("{} ({})", numbers::count(figures.pages), Human(figures.pages.saturating_mul(4096)))];
     pages.extend(numbers::counts([
-        (saved.same_filled_pages, "repeat a word"),
-        (saved.raw_pages, "do not compress"),
-        (saved.lost_pages, "are lost"),
+        (figures.same_filled_pages, "repeat a word"),
+        (figures.raw_pages, "do not compress"),
+        (figures.lost_pages, "are lost"),
     ]));
     let ratio = saved.ratio.map_or(String::new(), |ratio| format!(" ({ratio:.2}x)"));
     let row = |name: &str, value: String| format!("{name:<10} {value}");
     let mut lines = vec![
-        row("size", format!("{} ({} bytes)", Human(saved.size_bytes), saved.size_bytes)),
+        row("size", format!("{} ({} bytes)", Human(figures.size_bytes), figures.size_bytes)),
         row("saved", text::time_text(i64::try_from(saved.saved_unix_s).unwrap_or(i64::MAX))),
         row("pages", pages.join("; ")),
-        row("file", format!("{}{ratio}", Human(saved.file_bytes))),
+        row("file", format!("{}{ratio}", Human(figures.file_bytes))),
         row("codecs", codecs.join(", ")),
-        row("id", saved.id.clone()),
-        row("digest", format!("sha256:{}", saved.digest)),
+        row("id", figures.id.clone()),
+        row("digest", format!("sha256:{}", figures.digest)),
     ];
     if saved.checked {
         lines.push(row("check", "all checksums, the index and the digest are right".into()));

@@ -32,6 +32,7 @@ pub use medium::{Medium, Reopen, medium, open_named};
 pub use passes::Passes;
 pub use restore::Restore;
 pub use running::{RunningDisk, RunningOptions, SIZE_MAX_BYTES, too_large};
+pub use save::figures as saved_figures;
 pub use selection::{AGE_MAX_S, of as selection_of, recompress_request};
 pub use setup::{PRIORITY_COUNT, Setup};
 pub use store::{

@@ -117,7 +117,7 @@ impl Passes {
         let saved = self.run(disk, pass, report_progress);
         *lock(&self.save) = None;
         let (header, totals) = saved??;
-        Ok(save::report(&header, totals, start.elapsed()))
+        Ok(save::report(&header, &totals, start.elapsed()))
     }
 
     /// Runs `pass` in a separate thread, and reports its progress meanwhile.

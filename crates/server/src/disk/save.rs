@@ -6,7 +6,7 @@
 use super::passes::{PassControl, PassEnd};
 use super::{Setup, codec, now_unix_s};
 use pagefold_control::error::{CliError, Exit, Result};
-use pagefold_control::report::saved::SaveReport;
+use pagefold_control::report::saved::{SaveReport, SavedFigures};
 use pagefold_control::report::writeback::PassProgress;
 use pagefold_page::PageIndex;
 use pagefold_saved::{CodecRecord, Header, PageForm, ThreadedOutput, Totals, Writer};
@@ -94,9 +94,14 @@ fn form(contents: SavedContents<'_>) -> PageForm<'_> {
 }
 
 /// The report on a save that has ended.
-pub(super) fn report(header: &Header, totals: Totals, elapsed: Duration) -> SaveReport {
+pub(super) fn report(header: &Header, totals: &Totals, elapsed: Duration) -> SaveReport {
+    SaveReport { figures: figures(header, totals), elapsed_ns: elapsed.as_nanos() as u64 }
+}
+
+/// The figures of a saved disk for reports.
+pub fn figures(header: &Header, totals: &Totals) -> SavedFigures {
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    SaveReport {
+    SavedFigures {
         id: hex(&header.id),
         digest: hex(&totals.digest),
         size_bytes: header.len_bytes,
@@ -106,7 +111,6 @@ pub(super) fn report(header: &Header, totals: Totals, elapsed: Duration) -> Save
         lost_pages: totals.lost_pages,
         payload_bytes: totals.payload_bytes,
         file_bytes: totals.len_bytes,
-        elapsed_ns: elapsed.as_nanos() as u64,
     }
 }
 
