@@ -425,6 +425,14 @@ mod tests {
     }
 
     #[test]
+    fn no_server_is_killed_under_clients_that_do_not_connect_again() {
+        for config in (0..2000).map(Config::draw) {
+            let mut lives = std::iter::once(&config).chain(&config.further_lives);
+            assert!(lives.all(|life| !life.kills_server || life.export == Export::Loop), "{config:?}");
+        }
+    }
+
+    #[test]
     fn no_refusal_is_justified_below_the_bytes_that_surely_fit() {
         for config in (0..2000).map(Config::draw) {
             let room = config.surely_fits().min(config.size_bytes);

@@ -31,6 +31,8 @@ fn draw_lives(config: &mut Config, random: &mut Random) {
         let mut next = Config::draw_life(random.next());
         next.life = life as usize;
         next.export = config.export;
+        // Drawn for the export that this life had before.
+        next.kills_server &= next.export == Export::Loop;
         next.rounds = 1;
         next.size_bytes = next.size_bytes.min(SIZE_MAX);
         next.codec = Codec::draw(random);
