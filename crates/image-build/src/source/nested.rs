@@ -15,7 +15,7 @@
 //! the unescaped attributes of the other kind, for mounts of that kind inside. `mkcomposefs` does the same.
 
 use super::Scanned;
-use super::whiteouts::{self, DEVICE, TRUSTED, USER, Whiteouts, is_device};
+use super::whiteouts::{self, DEVICE, TRUSTED, USER, Whiteouts, is_device, is_marked};
 use crate::Result;
 use crate::table::Table;
 use crate::tree::{Entry, InodeId, Tree};
@@ -33,7 +33,7 @@ pub enum NestedOverlay {
     Keep,
     /// They are escaped: the source has an overlay mount of itself inside.
     Escape,
-    /// They are left out.
+    /// They are left out, and so are the empty files that an attribute makes whiteouts.
     Strip,
 }
 
@@ -68,7 +68,13 @@ fn treat(scanned: &mut Scanned, nested: NestedOverlay, whiteouts: Whiteouts) -> 
     }
     let mut found =
         OverlayFound { xattrs: treat_xattrs(tree, InodeId::ROOT, nested, whiteouts)?, whiteouts: 0 };
+    let mut marked = Table::new(&tree.spill().clone());
     tree.visit(|tree, entry, is_first| {
+        if nested == NestedOverlay::Strip && is_marked(tree, entry.id, is_mark) {
+            // Without its attribute it would be a file that the mount does not show.
+            marked.push(entry)?;
+            return Ok(());
+        }
         if is_first {
             found.xattrs += treat_xattrs(tree, entry.id, nested, whiteouts)?;
         }
@@ -77,6 +83,11 @@ fn treat(scanned: &mut Scanned, nested: NestedOverlay, whiteouts: Whiteouts) -> 
         }
         Ok(())
     })?;
+    found.whiteouts += marked.len() as u64;
+    for Entry { name, parent, .. } in marked.iter() {
+        let name = tree.name(name).to_vec();
+        tree.remove(parent, &name);
+    }
     if nested != NestedOverlay::Keep {
         treat_whiteouts(tree, nested, whiteouts)?;
     }
@@ -89,6 +100,11 @@ fn has_any(tree: &Tree) -> bool {
     let attributes = tree.attributes();
     let is_overlay = |number: usize| is_overlay(&attributes.name(number as u32).0);
     tree.has_device(FileKind::CharDevice, DEVICE) || (0..attributes.count()).any(is_overlay)
+}
+
+/// Whether an attribute makes its file a whiteout, of this mount or, escaped, of one inside.
+fn is_mark(name: &[u8]) -> bool {
+    name == b"whiteout" || name.ends_with(b"overlay.whiteout")
 }
 
 fn is_overlay(name: &[u8]) -> bool {

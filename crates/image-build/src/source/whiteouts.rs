@@ -93,6 +93,20 @@ impl<'n> WhiteoutName<'n> {
     }
 }
 
+/// Whether a file is a whiteout by an attribute of overlayfs, as inside of another overlay. `is_mark` tells by the name of an
+/// attribute, without its beginning.
+pub(super) fn is_marked(tree: &Tree, id: InodeId, is_mark: fn(&[u8]) -> bool) -> bool {
+    tree.kind(id) == FileKind::Regular
+        && tree.content_bytes(id) == 0
+        && tree.has_xattrs(id)
+        && tree.xattrs(id).iter().any(|(name, _)| of_overlay(name).is_some_and(is_mark))
+}
+
+/// The name of an attribute of overlayfs, without its beginning.
+pub(super) fn of_overlay(name: &[u8]) -> Option<&[u8]> {
+    name.strip_prefix(TRUSTED).or_else(|| name.strip_prefix(USER))
+}
+
 /// Converts the whiteouts of a tree, and marks the directories that hold some. Attributes are renamed only if they are those
 /// of the layer.
 pub(super) fn convert(tree: &mut Tree, whiteouts: Whiteouts, nested: NestedOverlay) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use super::build_xattrs::XattrArgs;
 use super::further::{Further, Owners};
-use super::open::{RemoteArgs, ThreadsArgs, VerityArgs, path_failure};
+use super::open::{OffsetArgs, RemoteArgs, ThreadsArgs, VerityArgs, path_failure};
 use crate::cli::values::{self, one_of};
 use clap::{Args, ValueHint};
 use pagefold_control::error::{CliError, Result};
@@ -43,6 +43,8 @@ pub struct BuildArgs {
     /// device table
     #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
     pub device: Vec<Location>,
+    #[command(flatten)]
+    pub offset: OffsetArgs,
     #[command(flatten)]
     pub verity: VerityArgs,
     #[command(flatten)]

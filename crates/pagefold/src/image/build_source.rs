@@ -21,7 +21,7 @@ use pagefold_image_build::source::{BEGINNING_BYTES, OnEntry, Scanned, SourceKind
 use pagefold_image_build::{BuildError, Pattern, Spill, XattrFilter};
 use pagefold_server::confinement::Kind;
 use pagefold_server::mount::image_failure;
-use pagefold_server::mount::media::is_in_registry;
+use pagefold_server::mount::media::{find_in_file, is_in_registry};
 use pagefold_sys::ready;
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, stdin};
@@ -91,7 +91,18 @@ impl SourceReader<'_> {
             return self.scan_directory();
         }
         let file = open_file(source, &metadata, args)?;
-        match kind(&file, source)? {
+        if args.offset.bytes()? > 0 {
+            return self.scan_image().map(|(scanned, _)| scanned);
+        }
+        let kind = match kind(&file, source) {
+            Ok(kind) => kind,
+            Err(mut unknown) => {
+                confine(Kind::Printing)?;
+                unknown.message.push_str(&find_in_file(file).unwrap_or_default());
+                return Err(unknown);
+            }
+        };
+        match kind {
             SourceKind::Tar => {
                 confine(Kind::Printing)?;
                 self.scan_archive(file)
@@ -130,7 +141,8 @@ impl SourceReader<'_> {
         let SourceReader { args, exclude, xattrs, out, spill } = self;
         check_options(args, false, false)?;
         let source = args.source().as_os_str().to_owned().into();
-        let mut media = media_config(&source, &args.device, &args.verity, &args.remote)?;
+        let media = media_config(&source, &args.device, &args.verity, &args.remote)?;
+        let mut media = args.offset.with(media)?;
         media.remote.takes_whole = true;
         let memory_bytes = reading_share(args.memory_bytes()?);
         let (image, whole) =
@@ -319,6 +331,7 @@ fn check_options(args: &BuildArgs, is_directory: bool, is_archive: bool) -> Resu
             refused("--ignore-unreadable", "directories")
         }
         () if args.ignore_zeros && !is_archive => refused("--ignore-zeros", "tar archives"),
+        () if (is_directory || is_archive) && args.offset.bytes()? > 0 => refused("--offset", "images"),
         () if !args.device.is_empty() && (is_directory || is_archive) => refused("--device", "images"),
         () if !args.verity.digest.is_empty() && (is_directory || is_archive) => refused("--digest", "images"),
         () => Ok(()),

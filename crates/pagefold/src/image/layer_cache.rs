@@ -76,6 +76,7 @@ fn check_options(args: &BuildArgs) -> Result<()> {
         ("--strip-overlay", args.xattrs.strip_overlay),
         ("--ignore-unreadable", args.ignore_unreadable.is_some()),
         ("--device", !args.device.is_empty()),
+        ("--offset", args.offset.bytes()? > 0),
         ("--digest", !args.verity.digest.is_empty()),
         ("--json", args.json),
     ];

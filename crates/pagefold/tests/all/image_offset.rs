@@ -87,6 +87,7 @@ fn the_offset_of_an_image_is_found_and_named() {
         for verb in ["ls", "check", "show"] {
             s.run(&format!("image {verb} {file}")).fails(6, &advice);
         }
+        s.run(&format!("image build {file} {}", s.path("built").display())).fails(2, &advice);
         let ran = s.run(&format!("image ls --offset 1M {file}"));
         ran.fails(2, "beyond the end");
         let ran = s.run(&format!("image ls --offset 7 {file}"));

@@ -11,7 +11,7 @@ pub(crate) mod stores;
 mod whole;
 
 pub use errors::verity_exit;
-pub use offset::Beginning;
+pub use offset::{Beginning, find_in_file};
 pub use pagefold_remote::whole::{HashedSource, WholeHash};
 pub use push::{Destination, Publication, Pushed, Upload};
 pub use stores::{is_in_registry, store_settings};

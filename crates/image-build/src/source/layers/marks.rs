@@ -1,9 +1,8 @@
 //! The whiteouts of a layer, in each form that they have, and the attributes of overlayfs.
 
-use crate::source::whiteouts::{self, OPAQUE, TRUSTED, USER, WhiteoutName};
-use crate::tree::{InodeId, Metadata, Tree};
+use crate::source::whiteouts::{self, OPAQUE, WhiteoutName, of_overlay};
+use crate::tree::{InodeId, Metadata, Tree, Xattr};
 use crate::{BuildError, Result};
-use pagefold_image::read::FileKind;
 
 /// Attributes that overlayfs keeps for itself. Merged files do not need them.
 const OWN: [&[u8]; 8] =
@@ -31,25 +30,16 @@ impl<'n> Entry<'n> {
             Some(WhiteoutName::Nothing) => return Err(BuildError::refused(name, "a whiteout of no name")),
             None => {}
         }
-        let is_marked = || {
-            tree.kind(id) == FileKind::Regular
-                && tree.content_bytes(id) == 0
-                && has_attribute(tree, id, b"whiteout", None)
-        };
-        Ok(if whiteouts::is_device(tree, id) || is_marked() { Entry::Whiteout(name) } else { Entry::File })
+        let is_marked = whiteouts::is_marked(tree, id, |name| name == b"whiteout");
+        Ok(if whiteouts::is_device(tree, id) || is_marked { Entry::Whiteout(name) } else { Entry::File })
     }
 }
 
 /// Whether a directory hides the names of lower layers.
 pub fn is_opaque(tree: &Tree, directory: InodeId) -> bool {
-    tree.child(directory, OPAQUE).is_some() || has_attribute(tree, directory, b"opaque", Some(b"y"))
-}
-
-fn has_attribute(tree: &Tree, id: InodeId, wanted: &[u8], value: Option<&[u8]>) -> bool {
-    tree.has_xattrs(id)
-        && tree.xattrs(id).iter().any(|(name, found)| {
-            of_overlay(name) == Some(wanted) && value.is_none_or(|value| **found == *value)
-        })
+    let is_opaque = |(name, value): &Xattr| of_overlay(name) == Some(b"opaque") && **value == *b"y";
+    tree.child(directory, OPAQUE).is_some()
+        || (tree.has_xattrs(directory) && tree.xattrs(directory).iter().any(is_opaque))
 }
 
 /// Removes the attributes of overlayfs. Fails if the layer does not have all of the file.
@@ -67,9 +57,4 @@ pub fn without_attributes(mut metadata: Metadata) -> Result<Metadata, String> {
     }
     metadata.xattrs.retain(|(name, _)| of_overlay(name).is_none_or(|name| !OWN.contains(&name)));
     Ok(metadata)
-}
-
-/// The name of an attribute of overlayfs, without its beginning.
-fn of_overlay(name: &[u8]) -> Option<&[u8]> {
-    name.strip_prefix(TRUSTED).or_else(|| name.strip_prefix(USER))
 }

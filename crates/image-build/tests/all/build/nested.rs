@@ -114,3 +114,30 @@ fn whiteouts_and_attributes_are_left_out() {
         }
     }
 }
+
+#[test]
+fn files_that_are_whiteouts_by_an_attribute_are_left_out_with_it() {
+    let mark = |name: &str| {
+        Tarball::default().pax(b'x', &[(&format!("SCHILY.xattr.{name}"), b"")]).file("d/hidden", b"").end()
+    };
+    for name in ["trusted.overlay.whiteout", "user.overlay.whiteout", "trusted.overlay.overlay.whiteout"] {
+        let scanned =
+            |nested| scan_bytes(&mark(name), &TarOptions { nested, ..TarOptions::default() }).unwrap();
+        let kept = scanned(NestedOverlay::Keep);
+        assert_eq!(
+            shown(&kept.tree, "d/hidden"),
+            format!("file {name}=").replace("trusted.overlay.", "T.").replace("user.overlay.", "U.")
+        );
+        let stripped = scanned(NestedOverlay::Strip);
+        assert_eq!(shown(&stripped.tree, "d/hidden"), "none", "{name}");
+        assert_eq!(stripped.overlay.whiteouts, 1, "{name}");
+    }
+    // A file with contents is none.
+    let other = Tarball::default()
+        .pax(b'x', &[("SCHILY.xattr.user.overlay.whiteout", b"")])
+        .file("f", b"contents")
+        .end();
+    let stripped =
+        scan_bytes(&other, &TarOptions { nested: NestedOverlay::Strip, ..TarOptions::default() }).unwrap();
+    assert_eq!(shown(&stripped.tree, "f"), "file");
+}

@@ -19,7 +19,7 @@ use pagefold_control::media::{Location, MediaConfig};
 use pagefold_image::{Image, Options as ReadOptions, with_causes};
 use pagefold_image_build::source::image::{self, ImageOptions};
 use pagefold_image_build::source::tar::TarOptions;
-use pagefold_image_build::source::{Layers, NestedOverlay, Scanned, SourceKind, Whiteouts, spool};
+use pagefold_image_build::source::{Layers, Scanned, SourceKind, Whiteouts, spool};
 use pagefold_image_build::{BuildError, Spill};
 use pagefold_page::size::Human;
 use pagefold_server::confinement::Kind;
@@ -198,9 +198,11 @@ pub fn scan_one(
 fn check_options(args: &BuildArgs) -> Result<()> {
     let given = [
         ("--one-file-system", args.one_file_system),
-        ("--escape-overlay and --strip-overlay", args.xattrs.nested() != NestedOverlay::Keep),
+        ("--escape-overlay", args.xattrs.escape_overlay),
+        ("--strip-overlay", args.xattrs.strip_overlay),
         ("--ignore-unreadable", args.ignore_unreadable.is_some()),
         ("--device", !args.device.is_empty()),
+        ("--offset", args.offset.bytes()? > 0),
         ("--digest", !args.verity.digest.is_empty()),
     ];
     match given.iter().find(|(_, is_given)| *is_given) {

@@ -1,10 +1,11 @@
 //! An image inside a larger file: the section that readers see, and the advice about a file that does not begin with an image.
 
-use pagefold_backing::{ByteSource, Section};
+use pagefold_backing::{ByteSource, FileBacking, Section};
 use pagefold_control::error::{CliError, Result};
 use pagefold_control::media::Location;
 use pagefold_image::{ImageError, find_image};
 use pagefold_page::size::Human;
+use std::fs::File;
 use std::sync::Arc;
 
 /// The beginning of a file that is searched for an image, bytes: headers of containers and firmware are shorter.
@@ -36,14 +37,25 @@ impl Beginning {
         if self.offset_bytes > 0 {
             what.to_mut().push_str(&format!(" after --offset {}", self.offset_bytes));
         }
-        if let Some(found) = find_image(&self.file, self.searched_bytes) {
-            what.to_mut().push_str(&match found {
-                0 => "; an EROFS image begins at byte 0: leave out --offset".to_string(),
-                found => format!("; an EROFS image begins at byte {found}: use --offset {found}"),
-            });
+        if let Some(advice) = advice(&self.file, self.searched_bytes) {
+            what.to_mut().push_str(&advice);
         }
         ImageError::NotAnImage { what }
     }
+}
+
+/// The place of an image in a file on this machine that does not begin with one, and is no other source of a build, as the end
+/// of a message. The process has to be confined.
+pub fn find_in_file(file: File) -> Option<String> {
+    let file: Arc<dyn ByteSource> = Arc::new(FileBacking::for_reading(file).ok()?);
+    advice(&file, SEARCHED_BYTES)
+}
+
+fn advice(file: &Arc<dyn ByteSource>, searched_bytes: u64) -> Option<String> {
+    Some(match find_image(file, searched_bytes)? {
+        0 => "; an EROFS image begins at byte 0: leave out --offset".to_string(),
+        found => format!("; an EROFS image begins at byte {found}: use --offset {found}"),
+    })
 }
 
 /// The image that begins at `offset_bytes` of `file`.
