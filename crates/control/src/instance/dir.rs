@@ -109,7 +109,10 @@ impl InstanceDir {
     /// Whether the process that the state file records as the server is running.
     fn is_server_running(&self) -> bool {
         let server = self.recorded_server();
-        server.is_some_and(|server| matches!(Process::open(&Identity::from(&server)), Ok(Some(_))))
+        server.is_some_and(|server| {
+            let recorded = Identity::from(&server);
+            Identity::of(recorded.pid) == Some(recorded)
+        })
     }
 
     fn recorded_server(&self) -> Option<Server> {

@@ -57,6 +57,10 @@ fn commands_read_an_image_behind_other_bytes() {
         assert_eq!(fs::read_to_string(to.join("short")).unwrap(), "short\n");
         s.ok(&format!("image tar {args} -o {}", tar.display()));
         assert!(fs::metadata(&tar).unwrap().len() > 80_000);
+        let built = s.path("built");
+        s.ok(&format!("image build -q {args} {}", built.display()));
+        let cat = |image: &str| s.ok(&format!("image cat {image} /d/file"));
+        assert_eq!(cat(&built.display().to_string()), cat(&image.to_string()));
         s.ok(&format!("image copy {args} {}", copy.display()));
         assert!(fs::read(&copy).unwrap() == fs::read(file.to_string()).unwrap()[offset..]);
         // The digest is that of the bytes from there on, and verifies them.
@@ -70,6 +74,10 @@ fn commands_read_an_image_behind_other_bytes() {
     }
     s.run(&format!("image ls --offset 1T {image}")).fails(2, "beyond the end");
     s.run(&format!("image ls --offset x {image}")).fails(2, "--offset");
+    let out = s.path("out");
+    for source in [s.path("").display().to_string(), format!("{image} {image}")] {
+        s.run(&format!("image build --offset 512 {source} {}", out.display())).fails(2, "--offset is");
+    }
     for verb in ["ls", "digest"] {
         for scheme in ["oci", "oci+http"] {
             s.run(&format!("image {verb} --offset 512 {scheme}://localhost:1/x:y")).fails(2, "registries");

@@ -309,19 +309,33 @@ fn random_trees_come_back_in_a_user_namespace() {
         let directory = s.path(&format!("tree-{seed}"));
         fs::create_dir(&directory).unwrap();
         write(&files, &directory);
-        let [image, to] = ["a.erofs", "to"].map(|name| s.path(name).display().to_string());
-        for words in [
-            format!("image build -q {} {image}", directory.display()),
-            format!("image extract -q {image} {to}"),
-        ] {
-            let command = s.command(&words);
+        let [image, to, at, copy] =
+            ["a.erofs", "to", "at", "copy"].map(|name| s.path(name).display().to_string());
+        fs::create_dir(&at).unwrap();
+        let program = env!("CARGO_BIN_EXE_pagefold");
+        let mut scripts = vec![
+            format!("{program} image build -q {} {image}", directory.display()),
+            format!("{program} image extract -q {image} {to}"),
+        ];
+        let mounts = fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok();
+        if mounts {
+            // The mount is in this namespace only, and so is the server.
+            scripts.push(format!(
+                "{program} image mount -q {image} {at} && cp -a {at} {copy} && {program} image unmount {at}"
+            ));
+        }
+        for script in scripts {
             let mut wrapped = Command::new(wrapper[0]);
-            wrapped.arg(wrapper[1]).arg(command.get_program()).args(command.get_args());
-            let ran = Ran::new(&words, wrapped.env("PAGEFOLD_RUNTIME_DIR", s.runtime()).output().unwrap());
+            wrapped.args([wrapper[1], "sh", "-ec", &script]).env("PAGEFOLD_RUNTIME_DIR", s.runtime());
+            let ran = Ran::new(&script, wrapped.output().unwrap());
             assert_eq!(ran.code, 0, "PAGEFOLD_SEED={seed}: {ran:?}");
         }
-        assert_same(&format!("PAGEFOLD_SEED={seed}"), &read(Path::new(&to)), &files);
-        for folder in [directory, to.into()] {
+        assert_same(&format!("PAGEFOLD_SEED={seed}, extract"), &read(Path::new(&to)), &files);
+        if mounts {
+            assert_same(&format!("PAGEFOLD_SEED={seed}, mount"), &read(Path::new(&copy)), &files);
+            fs::remove_dir_all(copy).unwrap();
+        }
+        for folder in [directory, to.into(), at.into()] {
             fs::remove_dir_all(folder).unwrap();
         }
     }
