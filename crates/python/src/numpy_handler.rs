@@ -190,8 +190,11 @@ unsafe extern "C" fn drop_handler(capsule: *mut ffi::PyObject) {
     }
 }
 
-/// Returns an entry of NumPy's table of functions. Only the first call imports NumPy: an import takes locks, which a
-/// thread of the parent may have held when a child was forked.
+/// The module of NumPy's table, in NumPy 2 and before it.
+const MODULES: [&str; 2] = ["numpy._core._multiarray_umath", "numpy.core._multiarray_umath"];
+
+/// Returns an entry of NumPy's table of functions. Only the first call looks for the table: [`NumpyArena`] makes it, so a
+/// forked child that has a copy of one never imports anything.
 fn numpy_function(py: Python<'_>, index: usize) -> PyResult<*mut c_void> {
     static TABLE: AtomicPtr<*mut c_void> = AtomicPtr::new(ptr::null_mut());
     let mut table = TABLE.load(Relaxed);
@@ -205,11 +208,17 @@ fn numpy_function(py: Python<'_>, index: usize) -> PyResult<*mut c_void> {
 }
 
 /// Returns NumPy's table of functions, of a version that has handlers.
+///
+/// The module is one that NumPy has imported. Importing the name that this version of NumPy does not have would search the
+/// file system, with the interpreter's lock released and the lock of that name held: a child that another thread forks at
+/// that moment would wait for the lock for ever.
 fn numpy_table(py: Python<'_>) -> PyResult<*mut *mut c_void> {
-    let module = py
-        .import("numpy._core._multiarray_umath")
-        .or_else(|_| py.import("numpy.core._multiarray_umath"))
-        .map_err(|e| PyImportError::new_err(format!("numpy_memory needs NumPy 1.22 or later: {e}")))?;
+    let missing =
+        |reason: String| PyImportError::new_err(format!("numpy_memory needs NumPy 1.22 or later: {reason}"));
+    py.import("numpy").map_err(|e| missing(e.to_string()))?;
+    let imported = py.import("sys")?.getattr("modules")?;
+    let module = MODULES.iter().find_map(|name| imported.get_item(name).ok());
+    let module = module.ok_or_else(|| missing(format!("it has no {}", MODULES[0])))?;
     let api = module.getattr("_ARRAY_API")?;
     // SAFETY: the object is alive; the call checks that it is a capsule without a name.
     let table = unsafe { ffi::PyCapsule_GetPointer(api.as_ptr(), ptr::null()) }.cast::<*mut c_void>();
@@ -281,6 +290,8 @@ impl NumpyArena {
         level: Option<i32>,
         system_calls: bool,
     ) -> PyResult<Self> {
+        // Here, and not when a thread first uses the handler: another may fork at that moment.
+        numpy_function(py, SET_HANDLER)?;
         let settings = RegionSettings::new(memory, pool, codec, level, system_calls);
         // As many addresses as arrays could fill if they compressed eight times.
         let capacity = capacity.map_or_else(|| 8 * pagefold_sys::mem::total_bytes(), |size| size.0);

@@ -1,6 +1,7 @@
 """What the tests share. Tests that need what a machine does not have are skipped with the reason."""
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -65,7 +66,19 @@ def pattern(count: int, seed: int = 0) -> np.ndarray:
 def run(code: str, *arguments: str, check: bool = True, **options) -> subprocess.CompletedProcess:
     """Runs a program in a fresh interpreter."""
     program = [sys.executable, "-P", "-c", textwrap.dedent(code), *arguments]
-    result = subprocess.run(program, capture_output=True, text=True, timeout=120, **options)
+    process = subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+    try:
+        stdout, stderr = process.communicate(timeout=120)
+    except subprocess.TimeoutExpired:
+        # A program that has called `faulthandler.enable` writes the stacks of its threads.
+        process.send_signal(signal.SIGABRT)
+        try:
+            stdout, stderr = process.communicate(timeout=10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            stdout, stderr = process.communicate()
+        pytest.fail(f"the program did not end\n{stdout}\n{stderr}")
+    result = subprocess.CompletedProcess(program, process.returncode, stdout, stderr)
     if check:
         assert result.returncode == 0, f"{result.returncode}\n{result.stdout}\n{result.stderr}"
     return result

@@ -70,31 +70,86 @@ def test_forks_while_threads_work_harm_nobody(settings):
     """Children are forked at any moment of other threads' allocations, and free what they have a copy of."""
     run(
         f"""
-        import gc, os, threading, numpy as np, pagefold
+        import faulthandler, gc, os, threading, traceback, numpy as np, pagefold
+        faulthandler.enable()
         memory = pagefold.numpy_memory("1M", capacity="512M", **{settings})
-        stop = threading.Event()
+        stop, failures = threading.Event(), []
         def work():
-            with memory:
-                kept = []
-                while not stop.is_set():
-                    kept.append(np.ones(1 << 18))
-                    assert kept[0][-1] == 1
-                    if len(kept) > 4:
-                        kept.pop(0)
-        threads = [threading.Thread(target=work) for _ in range(3)]
+            try:
+                with memory:
+                    kept = []
+                    while not stop.is_set():
+                        kept.append(np.ones(1 << 18))
+                        assert kept[0][-1] == 1
+                        if len(kept) > 4:
+                            kept.pop(0)
+            except BaseException:
+                failures.append(traceback.format_exc())
+        # Daemons, so that a failure of the main thread ends the program.
+        threads = [threading.Thread(target=work, daemon=True) for _ in range(3)]
         [thread.start() for thread in threads]
-        for _ in range(40):
+        for fork in range(40):
             child = os.fork()
             if child == 0:
-                with memory:
-                    array = np.ones(1 << 18)
-                ok = array.sum() == 1 << 18
-                del array
-                gc.collect()
-                os._exit(not ok)
-            assert os.waitpid(child, 0)[1] == 0
+                # A child that hangs says where, and ends with status 1.
+                faulthandler.dump_traceback_later(60, exit=True)
+                code = 1
+                try:
+                    with memory:
+                        array = np.ones(1 << 18)
+                    assert memory.owns(array) and array.sum() == 1 << 18
+                    del array
+                    gc.collect()
+                    code = 0
+                except BaseException:
+                    os.write(2, traceback.format_exc().encode())
+                finally:
+                    os._exit(code)
+            status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            assert status == 0, f"child {{fork}} ended with {{status}}, where a negative number is that of a signal"
         stop.set()
         [thread.join() for thread in threads]
+        assert not failures, failures[0]
+        """
+    )
+
+
+def test_a_fork_during_the_first_use_of_a_thread_harms_nobody(settings):
+    """A thread imports nothing when it first uses memory: a child that was forked then would wait for the import's lock."""
+    run(
+        f"""
+        import importlib.machinery, os, signal, sys, threading, numpy as np, pagefold
+        memory = pagefold.numpy_memory("1M", capacity="64M", **{settings})
+        # From now on an import of NumPy's native module is a new one, and ends after the fork.
+        for name in ("numpy._core._multiarray_umath", "numpy.core._multiarray_umath"):
+            sys.modules.pop(name, None)
+        moment, forked = threading.Event(), threading.Event()
+        class Import:
+            def find_spec(self, name, path, target=None):
+                return importlib.machinery.ModuleSpec(name, self) if name.startswith("numpy.") else None
+            def create_module(self, spec):
+                moment.set()
+                forked.wait()
+            def exec_module(self, module):
+                raise ImportError
+        sys.meta_path.insert(0, Import())
+        def work():
+            with memory:
+                moment.set()
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        moment.wait()
+        child = os.fork()
+        if child == 0:
+            forked.set()
+            signal.alarm(10)
+            with memory:
+                array = np.ones(1 << 18)
+            os._exit(not memory.owns(array))
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        assert status == 0, status
+        forked.set()
+        thread.join()
         """
     )
 
