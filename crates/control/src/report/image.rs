@@ -525,6 +525,46 @@ pub struct CopyReport {
     pub verified_by: Vec<String>,
 }
 
+/// The JSON of `image build --layer-cache`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct LayerCacheReport {
+    /// The layers of all images, each once, in the order of their digests.
+    pub layers: Vec<CachedLayer>,
+}
+
+/// A layer in a layer cache.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct CachedLayer {
+    /// Its diffID, as `sha256:` and digits.
+    pub diff_id: String,
+    /// Its file.
+    #[serde(with = "crate::path")]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::path::PathForm"))]
+    pub path: PathBuf,
+    /// Length of the file.
+    pub image_bytes: u64,
+    /// Whether this command built it; otherwise the cache had it already.
+    pub built: bool,
+}
+
+/// The JSON of `image push`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct PushReport {
+    /// The name of the image by the digest of its manifest.
+    pub name: String,
+    /// The digest of the manifest, as `sha256:` and digits.
+    pub manifest_digest: String,
+    /// Blobs that were sent.
+    pub sent_blobs: usize,
+    /// Their length.
+    pub sent_bytes: u64,
+    /// Blobs that the registry had already.
+    pub present_blobs: usize,
+}
+
 /// The JSON of `image digest`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
