@@ -5,6 +5,7 @@
 
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 /// The JSON of `image ls`: each entry is on one line. Files that cannot be read are missing, and the exit code is 6.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -558,11 +559,11 @@ pub struct PushReport {
     /// The digest of the manifest, as `sha256:` and digits.
     pub manifest_digest: String,
     /// Blobs that were sent.
-    pub sent_blobs: usize,
+    pub sent_blobs: u64,
     /// Their length.
     pub sent_bytes: u64,
     /// Blobs that the registry had already.
-    pub present_blobs: usize,
+    pub present_blobs: u64,
 }
 
 /// The JSON of `image digest`.

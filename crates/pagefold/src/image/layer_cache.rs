@@ -76,9 +76,9 @@ fn build_missing(args: &BuildArgs, options: &Options, cache: &Path, layers: &[Re
 
 fn print_json(all: Vec<Cached>) -> Result<()> {
     let report = |Cached { diff_id, path, is_present, .. }| {
-        let image_bytes = fs::metadata(&path)
-            .map_err(|e| path_failure(format!("reading '{}'", path.display()), &e))?
-            .len();
+        let metadata = fs::metadata(&path);
+        let metadata = metadata.map_err(|e| path_failure(format!("reading '{}'", path.display()), &e))?;
+        let image_bytes = metadata.len();
         Ok(CachedLayer { diff_id, path, image_bytes, built: !is_present })
     };
     let layers = all.into_iter().map(report).collect::<Result<_>>()?;

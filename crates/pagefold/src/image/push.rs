@@ -171,7 +171,8 @@ fn list(path: &Path) -> Result<Upload> {
 /// Hashes what is read of a file.
 fn upload(path: &Path, file: File, source: &dyn ByteSource, shows_progress: bool) -> Result<Upload> {
     let total = source.len_bytes();
-    let (mut hash, mut buffer, mut bar) = (WholeHash::default(), vec![0; STEP_BYTES], Bar::new(shows_progress));
+    let (mut hash, mut buffer, mut bar) =
+        (WholeHash::default(), vec![0; STEP_BYTES], Bar::new(shows_progress));
     let mut len_bytes = 0;
     while len_bytes < total {
         let step = (total - len_bytes).min(STEP_BYTES as u64) as usize;
