@@ -5,7 +5,7 @@
 # - layers that containerd converts by the program mkfs.erofs of the search path, which is pagefold by that name,
 # - an image that `image push` published.
 #
-# usage: containerd.sh
+# usage: containerd.sh [--built]     with --built only if containerd is there already
 #
 # Needs root, a kernel with EROFS and overlayfs, runc, busybox-static, curl, once Go and the network, and cargo, unless
 # PAGEFOLD_PROGRAM names the program. Go builds containerd, once, in $PAGEFOLD_GUEST_CACHE/containerd or target/guest/containerd;
@@ -29,6 +29,7 @@ done
 
 containerd=$cache/containerd/$version
 if [ ! -e "$containerd/complete" ]; then
+    [ "${1:-}" != --built ] || unable "containerd is not built yet, which takes minutes; 'tests/guest/containerd.sh' builds it"
     command -v go >/dev/null || unable "go is missing, which builds containerd"
     mkdir -p "$containerd"
     for program in containerd ctr containerd-shim-runc-v2; do
@@ -52,7 +53,8 @@ finish() {
     [ -z "$pids" ] || kill $pids 2>/dev/null || true
     # shellcheck disable=SC2086 # The same.
     [ -z "$pids" ] || wait $pids 2>/dev/null || true
-    # Mounts that a failed check left.
+    # Shims and mounts that a failed check left.
+    pkill -f -- "-address $work/containerd.sock" || true
     grep -o " $work/[^ ]*" /proc/self/mounts | sort -r | while read -r at; do umount "$at" || true; done
     rm -rf "$work"
     # Folders that containerd and runc make, whatever their settings say; others may use them.
