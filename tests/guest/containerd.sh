@@ -58,7 +58,7 @@ finish() {
     grep -o " $work/[^ ]*" /proc/self/mounts | sort -r | while read -r at; do umount "$at" || true; done
     rm -rf "$work"
     # Folders that containerd and runc make, whatever their settings say; others may use them.
-    rmdir /run/containerd/* /run/containerd 2>/dev/null || true
+    find /run/containerd -depth -type d -empty -delete 2>/dev/null || true
 }
 trap finish EXIT
 trap 'exit 1' INT TERM
