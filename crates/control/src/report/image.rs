@@ -5,6 +5,7 @@
 
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 /// The JSON of `image ls`: each entry is on one line. Files that cannot be read are missing, and the exit code is 6.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -523,6 +524,46 @@ pub struct CopyReport {
     pub sha256: String,
     /// The digests that the contents agree with: `manifest` (the digest in a registry), `merkle_tree` (`--digest`), both, or nothing.
     pub verified_by: Vec<String>,
+}
+
+/// The JSON of `image build --layer-cache`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct LayerCacheReport {
+    /// The layers of all images, each once, in the order of their digests.
+    pub layers: Vec<CachedLayer>,
+}
+
+/// A layer in a layer cache.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct CachedLayer {
+    /// Its diffID, as `sha256:` and digits.
+    pub diff_id: String,
+    /// Its file.
+    #[serde(with = "crate::path")]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::path::PathForm"))]
+    pub path: PathBuf,
+    /// Length of the file.
+    pub image_bytes: u64,
+    /// Whether this command built it; otherwise the cache had it already.
+    pub built: bool,
+}
+
+/// The JSON of `image push`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct PushReport {
+    /// The name of the image by the digest of its manifest.
+    pub name: String,
+    /// The digest of the manifest, as `sha256:` and digits.
+    pub manifest_digest: String,
+    /// Blobs that were sent.
+    pub sent_blobs: u64,
+    /// Their length.
+    pub sent_bytes: u64,
+    /// Blobs that the registry had already.
+    pub present_blobs: u64,
 }
 
 /// The JSON of `image digest`.

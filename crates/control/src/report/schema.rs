@@ -3,6 +3,7 @@
 use super::disk::{CreatedDisk, DiskList, ShownDisk};
 use super::image::{
     BuildReport, CheckReport, CopyReport, DigestReport, Entries, ExtractReport, FileReport, ImageReport,
+    LayerCacheReport, PushReport,
 };
 use super::mount::{MountList, MountStats};
 use super::recompress::RecompressPassReport;
@@ -28,10 +29,12 @@ pub fn all() -> Vec<(&'static str, Value)> {
         ("image-mounts", schema::<MountList>()),
         ("image-stats", schema::<MountStats>()),
         ("image-build", schema::<BuildReport>()),
+        ("image-build-layer-cache", schema::<LayerCacheReport>()),
         ("image-check", schema::<CheckReport>()),
         ("image-extract", schema::<ExtractReport>()),
         ("image-copy", schema::<CopyReport>()),
         ("image-digest", schema::<DigestReport>()),
+        ("image-push", schema::<PushReport>()),
     ]
 }
 

@@ -17,6 +17,7 @@ use super::worker;
 use crate::cli::output;
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::media::Location;
+use pagefold_control::report::image::{CachedLayer, LayerCacheReport};
 use pagefold_image_build::Options;
 use pagefold_page::size::Human;
 use pagefold_server::mount::media::is_in_registry;
@@ -36,23 +37,52 @@ const LANES_MAX: usize = 4;
 const FILE_MODE: u32 = 0o644;
 const DIRECTORY_MODE: u32 = 0o755;
 
+/// A layer, with its place in the cache.
+struct Cached {
+    diff_id: String,
+    path: PathBuf,
+    /// Whether the cache had it before.
+    is_present: bool,
+    layer: RemoteLayer,
+}
+
 /// Fills the cache in `cache`.
 pub fn run(args: &BuildArgs, cache: &Path) -> Result<()> {
     check_options(args)?;
     let (mut options, _) = options(args)?;
     // Of an image without compression all data lies in whole blocks: containerd can merge such layers.
     options.tail_packing &= options.compression.is_some();
-    let (layers, total) = missing(args, cache)?;
-    note_present(total - layers.len());
-    if layers.is_empty() {
-        return Ok(());
+    let all = layers(args, cache)?;
+    let missing = all.iter().filter(|cached| !cached.is_present);
+    let mut missing: Vec<RemoteLayer> = missing.map(|cached| cached.layer.clone()).collect();
+    missing.sort_by_key(|layer| std::cmp::Reverse(layer.info.len_bytes));
+    if !args.json {
+        note_present(all.len() - missing.len());
     }
-    let (lanes, options) = divide(&options, layers.len(), cache)?;
+    if !missing.is_empty() {
+        build_missing(args, &options, cache, &missing)?;
+    }
+    if args.json { print_json(all) } else { Ok(()) }
+}
+
+fn build_missing(args: &BuildArgs, options: &Options, cache: &Path, layers: &[RemoteLayer]) -> Result<()> {
+    let (lanes, options) = divide(options, layers.len(), cache)?;
     if options.memory_bytes.is_some() {
         pagefold_sys::malloc::return_large_blocks();
     }
     pagefold_sys::beneath::raise_open_file_limit();
-    run_lanes(args, &options, cache, &layers, lanes)
+    run_lanes(args, &options, cache, layers, lanes)
+}
+
+fn print_json(all: Vec<Cached>) -> Result<()> {
+    let report = |Cached { diff_id, path, is_present, .. }| {
+        let metadata = fs::metadata(&path);
+        let metadata = metadata.map_err(|e| path_failure(format!("reading '{}'", path.display()), &e))?;
+        let image_bytes = metadata.len();
+        Ok(CachedLayer { diff_id, path, image_bytes, built: !is_present })
+    };
+    let layers = all.into_iter().map(report).collect::<Result<_>>()?;
+    output::json(&LayerCacheReport { layers })
 }
 
 /// Refuses options that would make other images of the layers.
@@ -78,7 +108,6 @@ fn check_options(args: &BuildArgs) -> Result<()> {
         ("--device", !args.device.is_empty()),
         ("--offset", args.offset.bytes()? > 0),
         ("--digest", !args.verity.digest.is_empty()),
-        ("--json", args.json),
     ];
     match given.iter().find(|(_, is_given)| *is_given) {
         Some((option, _)) => {
@@ -88,8 +117,8 @@ fn check_options(args: &BuildArgs) -> Result<()> {
     }
 }
 
-/// The layers that the cache does not have, the longest first, and the number of all.
-fn missing(args: &BuildArgs, cache: &Path) -> Result<(Vec<RemoteLayer>, usize)> {
+/// The layers of all images, each once.
+fn layers(args: &BuildArgs, cache: &Path) -> Result<Vec<Cached>> {
     let locations: Vec<Location> =
         args.sources().iter().map(|source| source.clone().into_os_string().into()).collect();
     if let Some(other) = locations.iter().find(|location| !is_in_registry(location)) {
@@ -115,15 +144,11 @@ fn missing(args: &BuildArgs, cache: &Path) -> Result<(Vec<RemoteLayer>, usize)> 
             layers.entry(diff_id).or_insert(RemoteLayer { image: image.clone(), number, info });
         }
     }
-    let total = layers.len();
-    let mut missing = Vec::new();
-    for (diff_id, layer) in layers {
-        if !path_in(cache, &diff_id)?.is_file() {
-            missing.push(layer);
-        }
-    }
-    missing.sort_by_key(|layer| std::cmp::Reverse(layer.info.len_bytes));
-    Ok((missing, total))
+    let cached = |(diff_id, layer): (String, RemoteLayer)| {
+        let path = path_in(cache, &diff_id)?;
+        Ok(Cached { is_present: path.is_file(), diff_id, path, layer })
+    };
+    layers.into_iter().map(cached).collect()
 }
 
 fn note_present(layers: usize) {
@@ -234,6 +259,9 @@ fn build_layer(args: &BuildArgs, options: &Options, cache: &Path, layer: RemoteL
     target.write_in_child(|out| build_in(args, options, out, layer))?;
     // The name has to be on disk too, as containerd has it of those that it makes.
     File::open(directory).and_then(|directory| directory.sync_all()).map_err(failed)?;
+    if args.json {
+        return Ok(());
+    }
     let len_bytes = fs::metadata(&path).map_err(failed)?.len();
     output::line(&format!("{}: {}", path.display(), Human(len_bytes)))
 }

@@ -7,6 +7,7 @@ use clap::{Args, ValueHint};
 use pagefold_backing::{BackingError, ByteSource, FileBacking};
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::media::Location;
+use pagefold_control::report::image::PushReport;
 use pagefold_control::text::counted;
 use pagefold_image::format::superblock::{MAGIC, OFFSET};
 use pagefold_image::startup::StartList;
@@ -59,6 +60,9 @@ pub struct PushArgs {
     /// Longest time of a request; those that send contents have more, by their length
     #[arg(long, value_name = "TIME", default_value = "30s")]
     pub timeout: String,
+    /// Print JSON, and no progress
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Publishes the image, and prints its name by the digest of its manifest.
@@ -73,8 +77,9 @@ pub fn run(args: &PushArgs) -> Result<()> {
     check_image(&args.image)?;
     let list = args.list.as_deref().map(list).transpose()?;
     let image = open(&args.image)?;
+    let shows = !args.json;
     let (image, tree) = match args.digest {
-        None => (upload(&args.image, image.0, &*image.1)?, None),
+        None => (upload(&args.image, image.0, &*image.1, shows)?, None),
         Some(digest) => {
             let beside = || PathBuf::from(format!("{}{TREE_SUFFIX}", args.image.display()));
             let path = args.merkle_tree.clone().unwrap_or_else(beside);
@@ -85,19 +90,24 @@ pub fn run(args: &PushArgs) -> Result<()> {
                 CliError::new(verity_exit(&e), format!("'{image}' with the Merkle tree '{tree}': {e}"))
             })?;
             // Reading it compares the image with all of the tree.
-            let image = upload(&args.image, image.0, &verified)?;
-            let tree = upload(&path, tree.0, &*tree.1)?;
+            let image = upload(&args.image, image.0, &verified, shows)?;
+            let tree = upload(&path, tree.0, &*tree.1, shows)?;
             (image, Some((digest.to_string(), args.salt.to_string(), tree)))
         }
     };
     let publication = Publication { image, tree, list, annotations };
     let Pushed { manifest_digest, sent, sent_bytes, present } =
         destination.push(publication, Duration::from_secs(timeout_s))?;
+    let name = format!("{}@{manifest_digest}", without_tag(&args.target));
+    if args.json {
+        let (sent_blobs, present_blobs) = (sent, present);
+        return output::json(&PushReport { name, manifest_digest, sent_blobs, sent_bytes, present_blobs });
+    }
     if sent + present > 0 && !output::is_quiet() {
         let blobs = counted(sent, "blob", "blobs");
         output::note(&format!("{blobs} sent, {}; {present} were there already", Human(sent_bytes)));
     }
-    output::line(&format!("{}@{manifest_digest}", without_tag(&args.target)))
+    output::line(&name)
 }
 
 fn annotations(texts: &[String]) -> Result<BTreeMap<String, String>> {
@@ -154,13 +164,15 @@ fn list(path: &Path) -> Result<Upload> {
     if is_cut {
         return Err(CliError::usage(format!("'{shown}' is longer than lists of a start may be; shorten it")));
     }
-    upload(path, file, &*source)
+    // It is short.
+    upload(path, file, &*source, false)
 }
 
 /// Hashes what is read of a file.
-fn upload(path: &Path, file: File, source: &dyn ByteSource) -> Result<Upload> {
+fn upload(path: &Path, file: File, source: &dyn ByteSource, shows_progress: bool) -> Result<Upload> {
     let total = source.len_bytes();
-    let (mut hash, mut buffer, mut bar) = (WholeHash::default(), vec![0; STEP_BYTES], Bar::new(true));
+    let (mut hash, mut buffer, mut bar) =
+        (WholeHash::default(), vec![0; STEP_BYTES], Bar::new(shows_progress));
     let mut len_bytes = 0;
     while len_bytes < total {
         let step = (total - len_bytes).min(STEP_BYTES as u64) as usize;

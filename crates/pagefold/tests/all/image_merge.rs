@@ -5,7 +5,9 @@ use crate::image_stores::registry::{
     EROFS, IMAGE, INDEX, Manifests, NAME, descriptor, digest, index, put_blob,
 };
 use crate::image_stores::{command, ok, run};
+use crate::json::Schema;
 use crate::support::{Ran, Sandbox};
+use serde_json::Value;
 use std::fs;
 use std::process::Command;
 
@@ -266,6 +268,16 @@ fn a_layer_cache_gets_the_layers_that_it_does_not_have() {
     assert!(!registry.server.take_log().iter().any(|request| request.path.ends_with(&zipped)));
     assert_eq!(files_below(&cache), wanted);
     assert_eq!(fs::read(&paths[0]).unwrap(), b"present");
+    fs::remove_file(&paths[1]).unwrap();
+    let json = run(&s, &format!("{fill} --json {name}:archives"), &[]);
+    assert!(json.code == 0 && json.err.is_empty(), "{json:?}");
+    Schema::of("image-build-layer-cache").check(&json.out);
+    let json: Value = serde_json::from_str(&json.out).unwrap();
+    for (path, layer, built) in [(&paths[0], &low, false), (&paths[1], &up, true)] {
+        let found = json["layers"].as_array().unwrap().iter().find(|found| found["path"] == **path).unwrap();
+        assert_eq!((&found["diff_id"], &found["built"]), (&digest(layer).into(), &built.into()));
+        assert_eq!(found["image_bytes"], fs::metadata(path).unwrap().len());
+    }
     // A layer whose diffID is another one leaves nothing.
     wanted.iter().for_each(|path| fs::remove_file(path).unwrap());
     let ran = run(&s, &format!("{fill} {name}:swapped"), &[]);

@@ -3,7 +3,9 @@
 use crate::image_remote::server::{Fault, Object, Request, Server};
 use crate::image_stores::registry::{NAME, digest, put_blob};
 use crate::image_stores::{ok, run};
+use crate::json::Schema;
 use crate::support::Sandbox;
+use serde_json::Value;
 use std::collections::HashMap;
 use std::fs;
 use std::sync::{Arc, Mutex};
@@ -76,6 +78,13 @@ fn an_image_that_was_pushed_is_read_and_verified() {
     }
     let again = run(&s, &format!("{words} --platform linux/arm64"), &[]);
     assert!(again.err.contains("1 blob sent"), "{again:?}");
+    let json = format!("{words} --json --annotation org.opencontainers.image.version=1.0");
+    let json = ok(&s, &json, &[]);
+    Schema::of("image-push").check(&json);
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["name"].as_str(), Some(by_digest));
+    assert!(by_digest.ends_with(json["manifest_digest"].as_str().unwrap()), "{json}");
+    assert_eq!(json["sent_blobs"], 0);
     // The tree was pushed too, and tells that other bytes are not those of the image.
     let mut bytes = fs::read(&image).unwrap();
     let path = format!("/v2/{NAME}/blobs/{}", digest(&bytes));

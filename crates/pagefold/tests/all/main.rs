@@ -30,6 +30,7 @@ mod image_build_outputs;
 mod image_build_sources;
 mod image_build_unreadable;
 mod image_cache;
+mod image_containerd;
 mod image_copy;
 mod image_devices;
 mod image_digest;
