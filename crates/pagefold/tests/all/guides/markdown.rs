@@ -89,10 +89,11 @@ impl Document {
             Some("python") => Language::Python,
             Some("sh") => Language::Sh,
             Some("console") => Language::Console,
-            Some("text") => Language::Text,
+            // A unit of systemd, which tests/guest/systemd.sh runs.
+            Some("text" | "ini") => Language::Text,
             other => {
                 let what = other.unwrap_or("none");
-                let known = "rust, python, sh, console or text";
+                let known = "rust, python, sh, console, text or ini";
                 self.faults.push(format!("line {line}: the language of the block is {what}, not {known}"));
                 Language::Text
             }
