@@ -1,5 +1,6 @@
 //! The contents of regular files, as the builder reads them.
 
+use crate::index::{DeviceRun, SourceDevice};
 use crate::{BuildError, Result};
 use std::fmt;
 use std::ops::Range;
@@ -13,6 +14,12 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 pub trait Content: Send + Sync + fmt::Debug {
     /// Length, bytes. [`Content::open`] fails if it is no longer right.
     fn len_bytes(&self) -> u64;
+
+    /// The parts of the file that lie on its source uncompressed, in ascending order; between them are holes. `None`: contents do
+    /// not lie there so.
+    fn device_runs(&self) -> Result<Option<Vec<DeviceRun>>> {
+        Ok(None)
+    }
 
     /// Opens the contents for reading.
     fn open(&self) -> Result<Box<dyn Reader + '_>>;
@@ -32,6 +39,16 @@ pub struct Stored {
 pub trait Contents: Send + Sync + fmt::Debug {
     /// The contents of a file. `path` is a path of it in the tree.
     fn content(&self, file: &Stored, path: &[u8]) -> Arc<dyn Content>;
+
+    /// The sources that can be devices of an image, in their order.
+    fn devices(&self) -> Vec<SourceDevice> {
+        Vec::new()
+    }
+
+    /// The position among [`devices`](Self::devices) of the one that has a file.
+    fn device_of(&self, _file: &Stored) -> usize {
+        0
+    }
 }
 
 /// Open contents of a file.

@@ -149,11 +149,9 @@ pub fn set_sort(mkfs: &mut Mkfs, value: &OsStr) -> Result<()> {
 pub fn set_tar(mkfs: &mut Mkfs, value: &OsStr) -> Result<()> {
     mkfs.is_tar = true;
     match text(value)? {
-        "" | "f" => Ok(()),
-        "i" => Err(CliError::usage(
-            "=i is not possible: contents are compressed into the image, and do not stay in the archive; use --tar=f",
-        )),
-        mode => Err(CliError::usage(format!("={mode} is not possible; use --tar=f"))),
+        "" | "f" => Ok(mkfs.build.further.is_index = false),
+        "i" => Ok(mkfs.build.further.is_index = true),
+        mode => Err(CliError::usage(format!("={mode} is not possible; use --tar=f or --tar=i"))),
     }
 }
 
