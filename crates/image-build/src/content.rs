@@ -1,6 +1,5 @@
 //! The contents of regular files, as the builder reads them.
 
-use crate::index::{DeviceRun, SourceDevice};
 use crate::{BuildError, Result};
 use std::fmt;
 use std::ops::Range;
@@ -49,6 +48,26 @@ pub trait Contents: Send + Sync + fmt::Debug {
     fn device_of(&self, _file: &Stored) -> usize {
         0
     }
+}
+
+/// A source that is a device of the image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SourceDevice {
+    /// The name in the table of devices, padded with NULs.
+    pub tag: [u8; 64],
+    /// Length, bytes.
+    pub len_bytes: u64,
+    /// A block, bytes: contents begin at multiples of this.
+    pub block_bytes: u32,
+}
+
+/// A part of a file that lies on its device as it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceRun {
+    /// The bytes of the file.
+    pub range: Range<u64>,
+    /// The first of them on the device.
+    pub at: u64,
 }
 
 /// Open contents of a file.

@@ -217,10 +217,14 @@ impl Options {
         }
         if self.is_index {
             if !target.has(incompat::DEVICE_TABLE) || !target.has(incompat::CHUNKED_FILE) {
-                return refuse(format!("Linux {target} has no further devices of images; they came with 5.16"));
+                return refuse(format!(
+                    "Linux {target} has no further devices of images; they came with 5.16"
+                ));
             }
             if !self.compressions().is_empty() || self.form.chunks.is_some() || self.fragments {
-                return refuse("contents that stay on devices are neither compressed nor stored in chunks".into());
+                return refuse(
+                    "contents that stay on devices are neither compressed nor stored in chunks".into(),
+                );
             }
         }
         let is_invalid = |bytes: &u32| *bytes == 0 || !bytes.is_multiple_of(BLOCK_BYTES) || *bytes > cluster;

@@ -1,6 +1,6 @@
 //! The file that the image is written to: data from the beginning on, and the superblock at the end.
 
-use super::index::Geometry;
+use super::devices::Geometry;
 use super::table::Table;
 use super::target::Target;
 use crate::{BuildError, Result};

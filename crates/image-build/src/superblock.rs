@@ -1,6 +1,6 @@
 //! The superblock of a new image, and the configuration records after it.
 
-use super::index::Geometry;
+use super::devices::Geometry;
 use super::options::{BLOCK_BYTES, Options};
 use super::target::Target;
 use crate::{BuildError, Result};
@@ -211,7 +211,8 @@ impl Head {
             return Ok(block);
         }
         // The format omits the final inversion of CRC-32C.
-        let end = (geometry.block_bytes as usize).max(OFFSET as usize + geometry.block_bytes.min(OFFSET as u32) as usize);
+        let end = (geometry.block_bytes as usize)
+            .max(OFFSET as usize + geometry.block_bytes.min(OFFSET as u32) as usize);
         let checksum = !crc32c::crc32c(&block[OFFSET as usize..end]);
         let at = OFFSET as usize + CHECKSUM_OFFSET;
         block[at..at + 4].copy_from_slice(&checksum.to_le_bytes());

@@ -36,7 +36,12 @@ pub(crate) struct Source {
 impl Source {
     /// Makes a source of the image alone, for reading its superblock.
     pub(crate) fn new(image: Arc<dyn ByteSource>) -> Self {
-        Source { media: vec![image], unified_ranges: Vec::new(), is_flat: false, read_bytes: AtomicU64::new(0) }
+        Source {
+            media: vec![image],
+            unified_ranges: Vec::new(),
+            is_flat: false,
+            read_bytes: AtomicU64::new(0),
+        }
     }
 
     /// Adds the devices of the table, with their ranges of the unified space in the table's order.
@@ -104,7 +109,9 @@ impl Source {
 
     /// Whether an address belongs to the device that it names, and not to a device mapped into its address space.
     pub(crate) fn is_own(&self, at: Address) -> bool {
-        self.is_flat || at.space != Space::Device(0) || !self.unified_ranges.iter().any(|range| range.contains(at.offset))
+        self.is_flat
+            || at.space != Space::Device(0)
+            || !self.unified_ranges.iter().any(|range| range.contains(at.offset))
     }
 
     /// Returns the number of bytes from `at` to the end of its device.

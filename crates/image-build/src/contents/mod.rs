@@ -25,7 +25,7 @@ use super::compress::workers::{self, Done, Queue, Workers};
 use super::content::Content;
 use super::duplicates::{Duplicates, Hasher};
 use super::error::path_of;
-use super::index;
+use super::index_files;
 use super::plan::Planned;
 use super::sort::Order;
 use super::sparse;
@@ -193,7 +193,7 @@ impl<'a> Filler<'_, 'a, '_> {
         };
         // There are no more devices than numbers for them.
         let device = contents.device_of(&file) as u16 + 1;
-        index::write(self.writer, planned, content.len_bytes(), &runs, device)?;
+        index_files::write(self.writer, planned, content.len_bytes(), &runs, device)?;
         self.left_bytes = self.left_bytes.saturating_sub(content.len_bytes());
         Ok(())
     }

@@ -4,9 +4,8 @@
 //! read: an image that is built is complete.
 
 use super::{NestedOverlay, OnEntry, Scanned, Whiteouts, nested};
-use crate::content::{Content, Contents, Reader, Stored};
+use crate::content::{Content, Contents, DeviceRun, Reader, SourceDevice, Stored};
 use crate::error::path_of;
-use crate::index::{DeviceRun, SourceDevice};
 use crate::rules::Pattern;
 use crate::table::{Hashes, Spill};
 use crate::tree::{Body, InodeId, Metadata, Tree, Xattr};

@@ -5,8 +5,8 @@
 //! the packed file ends. They count from the beginning of the area of inodes, so they are, unless the image may have 16
 //! TiB: the superblock may not be able to say where that area begins then.
 
-use super::placed::{Numbers, PlacedDirectory};
 use super::Writer;
+use super::placed::{Numbers, PlacedDirectory};
 use crate::Result;
 use crate::metadata::directory::{self, with_dots};
 use crate::metadata::inode::Storage;

@@ -30,7 +30,7 @@ use super::compress::buffers::Buffer;
 use super::compress::stored::{INLINE_BYTES_MAX, Segment};
 use super::compression::Compression;
 use super::content::Content;
-use super::index::Geometry;
+use super::devices::Geometry;
 use super::metadata::inode::Storage;
 use super::metadata::space::Space;
 use super::metadata::xattr::Pool;
@@ -104,8 +104,15 @@ impl<'a> Writer<'a> {
         let prefix_bytes = if has_prefixes { PREFIX_BYTES_MAX } else { 0 };
         let total_bytes: u64 = plan.others.iter().map(|planned| tree.content_bytes(planned.id)).sum();
         let end_bytes = options.first_data_block.saturating_mul(BLOCK).saturating_add(total_bytes);
-        let is_large = !geometry.is_index() && options.target.has(incompat::WIDE_ADDRESSES) && end_bytes > LARGE_BYTES;
-        let pool = Pool::collect(tree, plan.ids(), prefix_bytes, options.form.xattr_shared_min, geometry.block_bytes)?;
+        let is_large =
+            !geometry.is_index() && options.target.has(incompat::WIDE_ADDRESSES) && end_bytes > LARGE_BYTES;
+        let pool = Pool::collect(
+            tree,
+            plan.ids(),
+            prefix_bytes,
+            options.form.xattr_shared_min,
+            geometry.block_bytes,
+        )?;
         let metabox = Metabox::new(options, plan.count(), is_large, &pool.prefixes().encode(), spill)?;
         Ok(Writer {
             tree,

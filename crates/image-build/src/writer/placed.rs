@@ -97,6 +97,9 @@ impl Numbers {
         planned: &Planned,
     ) -> Blocks<'a, impl Iterator<Item = Entry<'a>>> {
         let names = with_dots(tree.entries(planned.id), planned.id, planned.parent);
-        Blocks::new(names.map(|(name, id)| Entry { name, nid: self.of(id), kind: tree.kind(id) }), self.block_bytes)
+        Blocks::new(
+            names.map(|(name, id)| Entry { name, nid: self.of(id), kind: tree.kind(id) }),
+            self.block_bytes,
+        )
     }
 }

@@ -146,11 +146,15 @@ impl Mkfs {
     /// Sets several sources: images that are merged, whose contents stay there unless all data is copied.
     fn set_images(&mut self, out: &OsString, sources: &[OsString]) -> Result<()> {
         if self.is_tar {
-            return Err(PROGRAM.error("--tar: there are several sources; 'pagefold image build LAYER... FILE' merges archives"));
+            return Err(PROGRAM.error(
+                "--tar: there are several sources; 'pagefold image build LAYER... FILE' merges archives",
+            ));
         }
         if let Some(dir) = sources.iter().find(|source| Path::new(source).is_dir()) {
             let dir = dir.display();
-            return Err(PROGRAM.error(&format!("of several sources each is an image, and '{dir}' is a directory")));
+            return Err(
+                PROGRAM.error(&format!("of several sources each is an image, and '{dir}' is a directory"))
+            );
         }
         self.build.further.is_index = !self.is_clean;
         // Merging applies the whiteouts of layers, in all forms.
@@ -261,7 +265,9 @@ mod tests {
         ] {
             assert_eq!(kernel(line), wanted, "{line}");
         }
-        for (line, wanted) in [("--tar=i out", "5.16"), ("--tar=i --tar=f out", "5.4"), ("out a.img b.img", "5.16")] {
+        for (line, wanted) in
+            [("--tar=i out", "5.16"), ("--tar=i --tar=f out", "5.4"), ("out a.img b.img", "5.16")]
+        {
             assert_eq!(parsed(line).unwrap().build.kernel.unwrap(), wanted, "{line}");
         }
     }

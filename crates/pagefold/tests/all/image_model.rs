@@ -146,13 +146,17 @@ fn run_case(seed: u64, wanted: &Wanted) -> Result<(), String> {
     }
     let (causes, _) = case.causes(model.refused() > 0);
     match code {
-        Some(0) if case.access == (Access::Password { is_known: false }) => return wrong("it needs no login".into()),
+        Some(0) if case.access == (Access::Password { is_known: false }) => {
+            return wrong("it needs no login".into());
+        }
         Some(0) => {}
         Some(HANGS) | None => return wrong("it did not end".into()),
         Some(_) if !causes.iter().any(|cause| ran.err.contains(cause)) => {
             return wrong(format!("the causes are {causes:?}"));
         }
-        Some(_) if action != Action::Extract && s.path("out").exists() => return wrong("it left an output".into()),
+        Some(_) if action != Action::Extract && s.path("out").exists() => {
+            return wrong("it left an output".into());
+        }
         Some(_) => {}
     }
     match model.refused() > model.refused_max() {

@@ -38,7 +38,8 @@ fn check(s: &Sandbox, test: &str, wanted: &Path, image: &str, devices: &[&str]) 
 fn check_mount(s: &Sandbox, test: &str, wanted: &Path, image: &str) {
     let mnt = s.path("mnt");
     fs::create_dir_all(&mnt).unwrap();
-    let mounted = Command::new("mount").args(["-t", "erofs", "-o", "ro,loop"]).args([&s.path(image), &mnt]).output();
+    let mounted =
+        Command::new("mount").args(["-t", "erofs", "-o", "ro,loop"]).args([&s.path(image), &mnt]).output();
     if !mounted.is_ok_and(|mounted| mounted.status.success()) {
         return skipped!("{test}: the kernel cannot mount {image} here");
     }
@@ -58,7 +59,17 @@ fn an_index_of_an_archive_is_read_with_the_archive_behind_or_beside_it() {
         fs::write(source.join(format!("many/a-name-of-some-length-{n}")), format!("{n}")).unwrap();
     }
     std::os::unix::fs::symlink("x/".repeat(400), source.join("long")).unwrap();
-    assert!(Command::new("tar").arg("-C").arg(&source).arg("-cf").arg(s.path("layer.tar")).arg(".").status().unwrap().success());
+    assert!(
+        Command::new("tar")
+            .arg("-C")
+            .arg(&source)
+            .arg("-cf")
+            .arg(s.path("layer.tar"))
+            .arg(".")
+            .status()
+            .unwrap()
+            .success()
+    );
     let ran = run(&s, "mkfs.erofs --tar=i --aufs --quiet index", Some(&s.path("layer.tar")));
     assert!(ran.code == 0 && ran.out.is_empty(), "{ran:?}");
     let len = |name: &str| fs::metadata(s.path(name)).unwrap().len();
@@ -81,7 +92,9 @@ fn an_index_of_an_archive_is_read_with_the_archive_behind_or_beside_it() {
 
 /// Makes two layers as archives, and the directory that they are together.
 fn layers(s: &Sandbox) {
-    for (path, text) in [("l1/dir/a", "a\n".repeat(5000)), ("l1/x", "one".into()), ("l1/dir/gone", "g".into())] {
+    for (path, text) in
+        [("l1/dir/a", "a\n".repeat(5000)), ("l1/x", "one".into()), ("l1/dir/gone", "g".into())]
+    {
         fs::create_dir_all(s.path(path).parent().unwrap()).unwrap();
         fs::write(s.path(path), text).unwrap();
     }
@@ -92,7 +105,17 @@ fn layers(s: &Sandbox) {
     fs::write(s.path("l2/dir/.wh.gone"), "").unwrap();
     for layer in ["l1", "l2"] {
         let (tar, folder) = (s.path(&format!("{layer}.tar")), s.path(layer));
-        assert!(Command::new("tar").arg("-C").arg(folder).arg("-cf").arg(tar).arg(".").status().unwrap().success());
+        assert!(
+            Command::new("tar")
+                .arg("-C")
+                .arg(folder)
+                .arg("-cf")
+                .arg(tar)
+                .arg(".")
+                .status()
+                .unwrap()
+                .success()
+        );
     }
     fs::create_dir_all(s.path("both/dir")).unwrap();
     for (from, to) in [("l1/dir/a", "dir/a"), ("l2/dir/b", "dir/b"), ("l2/x", "x"), ("l1/linked", "linked")] {

@@ -26,8 +26,7 @@ mod resolve;
 
 use super::tar::TarOptions;
 use super::{NestedOverlay, OnEntry, Scanned, Whiteouts, whiteouts};
-use crate::content::{Content, Contents, Stored};
-use crate::index::SourceDevice;
+use crate::content::{Content, Contents, SourceDevice, Stored};
 use crate::rules::Pattern;
 use crate::table::{Spill, Table};
 use crate::tree::{InodeId, Metadata, Tree};

@@ -1,10 +1,9 @@
 //! The contents of members, which are read from the archive when the image is built.
 
-use super::archive::Archive;
+use super::archive::{Archive, BLOCK_BYTES};
 use super::sparse::SparseRun;
 use crate::Result;
-use crate::content::{Content, Contents, Reader, Stored};
-use crate::index::{BLOCK_BYTES_MIN, DeviceRun, SourceDevice};
+use crate::content::{Content, Contents, DeviceRun, Reader, SourceDevice, Stored};
 use crate::table::Table;
 use std::ops::Range;
 use std::sync::Arc;
@@ -29,7 +28,7 @@ impl Contents for Members {
 
     fn devices(&self) -> Vec<SourceDevice> {
         let len_bytes = self.archive.len_bytes();
-        vec![SourceDevice { tag: [0; 64], len_bytes, block_bytes: BLOCK_BYTES_MIN }]
+        vec![SourceDevice { tag: [0; 64], len_bytes, block_bytes: BLOCK_BYTES as u32 }]
     }
 }
 
