@@ -23,6 +23,7 @@ pub struct Mkfs {
     /// The oldest kernel with all features that were asked for.
     pub kernel: KernelVersion,
     pub compressors: Vec<Compressor>,
+    pub block_bytes: Option<u32>,
     pub cluster_bytes: Option<u32>,
     pub chunk_bytes: Option<u32>,
     /// Whether entries of chunks have 8 bytes also where 4 would do.
@@ -70,6 +71,7 @@ impl Mkfs {
             build,
             kernel: features::FIRST_KERNEL,
             compressors: Vec::new(),
+            block_bytes: None,
             cluster_bytes: None,
             chunk_bytes: None,
             has_chunk_indexes: false,
@@ -98,6 +100,7 @@ impl Mkfs {
         self.set_sources(operands)?;
         self.set_compression()?;
         self.set_index()?;
+        self.check_block()?;
         if let Some(bytes) = self.chunk_bytes {
             if !self.compressors.is_empty() {
                 return Err(PROGRAM.error("--chunksize: files in chunks are not compressed; leave out -z"));
@@ -180,6 +183,18 @@ impl Mkfs {
         self.build.dedupe = Some(Dedupe::Nothing);
         self.build.no_fragments = true;
         self.require_if(true, incompat::DEVICE_TABLE | incompat::CHUNKED_FILE)
+    }
+
+    /// Fails if the blocks of the image would have another length than `-b` says. Without contents they have that of its sources,
+    /// as in the original.
+    fn check_block(&self) -> Result<()> {
+        match self.block_bytes {
+            None | Some(BLOCK_BYTES) => Ok(()),
+            Some(_) if self.build.further.is_index => Ok(()),
+            Some(bytes) => Err(PROGRAM.error(&format!(
+                "-b: blocks of {bytes} bytes are not possible; leave it out, for 4096, which all kernels mount"
+            ))),
+        }
     }
 
     /// Sets compression, clusters and rules.

@@ -11,13 +11,9 @@ use pagefold_sys::entropy::random_u64;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-pub fn set_block(_: &mut Mkfs, value: &OsStr) -> Result<()> {
-    match number::<u32>(value)? {
-        BLOCK_BYTES => Ok(()),
-        bytes => {
-            Err(CliError::usage(format!("blocks of {bytes} bytes are not possible; leave it out, for 4096")))
-        }
-    }
+pub fn set_block(mkfs: &mut Mkfs, value: &OsStr) -> Result<()> {
+    mkfs.block_bytes = Some(number(value)?);
+    Ok(())
 }
 
 pub fn set_xattr_tolerance(mkfs: &mut Mkfs, value: &OsStr) -> Result<()> {

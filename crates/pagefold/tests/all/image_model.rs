@@ -26,7 +26,7 @@ const THREADS: usize = 6;
 /// The exit code of timeout(1).
 const HANGS: i32 = 124;
 
-/// What a command of a case is.
+/// The command of a case.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Action {
     Cat,
@@ -61,7 +61,7 @@ impl Action {
     }
 }
 
-/// What all cases have in common.
+/// The contents that all cases have.
 struct Wanted {
     bytes: Vec<u8>,
     text: Vec<u8>,
