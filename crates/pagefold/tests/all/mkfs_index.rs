@@ -23,7 +23,11 @@ fn check(s: &Sandbox, test: &str, wanted: &Path, image: &str, devices: &[&str]) 
     fs::remove_dir_all(s.path("out")).unwrap();
     let devices_at = devices.iter().map(|device| format!(" --device {}", s.path(device).display()));
     s.ok(&format!("image check{} {}", devices_at.collect::<String>(), s.path(image).display()));
-    let Some(fsck) = foreign("fsck.erofs").filter(|_| !devices.is_empty()) else {
+    // That of erofs-utils does not look for devices behind an image.
+    if devices.is_empty() {
+        return;
+    }
+    let Some(fsck) = foreign("fsck.erofs") else {
         return skipped!("{test}: PAGEFOLD_EROFS_UTILS names no folder with erofs-utils");
     };
     let mut command = Command::new(fsck);
