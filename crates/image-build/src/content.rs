@@ -14,6 +14,12 @@ pub trait Content: Send + Sync + fmt::Debug {
     /// Length, bytes. [`Content::open`] fails if it is no longer right.
     fn len_bytes(&self) -> u64;
 
+    /// The parts of the file that lie on its source uncompressed, in ascending order; between them are holes. `None`: contents do
+    /// not lie there so.
+    fn device_runs(&self) -> Result<Option<Vec<DeviceRun>>> {
+        Ok(None)
+    }
+
     /// Opens the contents for reading.
     fn open(&self) -> Result<Box<dyn Reader + '_>>;
 }
@@ -32,6 +38,36 @@ pub struct Stored {
 pub trait Contents: Send + Sync + fmt::Debug {
     /// The contents of a file. `path` is a path of it in the tree.
     fn content(&self, file: &Stored, path: &[u8]) -> Arc<dyn Content>;
+
+    /// The sources that can be devices of an image, in their order.
+    fn devices(&self) -> Vec<SourceDevice> {
+        Vec::new()
+    }
+
+    /// The position among [`devices`](Self::devices) of the one that has a file.
+    fn device_of(&self, _file: &Stored) -> usize {
+        0
+    }
+}
+
+/// A source that is a device of the image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SourceDevice {
+    /// The name in the table of devices, padded with NULs.
+    pub tag: [u8; 64],
+    /// Length, bytes.
+    pub len_bytes: u64,
+    /// A block, bytes: contents begin at multiples of this.
+    pub block_bytes: u32,
+}
+
+/// A part of a file that lies on its device as it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceRun {
+    /// The bytes of the file.
+    pub range: Range<u64>,
+    /// The first of them on the device.
+    pub at: u64,
 }
 
 /// Open contents of a file.

@@ -39,7 +39,8 @@
 //! | `contents`, `compress` | reading and compressing files |
 //! | `duplicates` | finding files with the same contents |
 //! | `chunks` | finding equal parts of files |
-//! | `sparse`, `chunk_files` | files in chunks: those that consist mostly of holes, and all if that is asked for |
+//! | `devices` | blocks, and the devices of images without contents |
+//! | `sparse`, `chunk_files`, `index_files` | files in chunks: those that consist mostly of holes, and all if that is asked for |
 //! | `table` | records that may be more than memory holds |
 //! | `writer`, `metadata`, `superblock`, `output` | the image |
 //! | `progress` | progress and summary |
@@ -55,8 +56,8 @@
 //!
 //! Equal files share their blocks, and equal parts of compressed files their clusters, unless the options say otherwise.
 //! Tables that exceed the memory of the options go to a file without a name. The directories of an image that has
-//! many inodes are compressed too (`writer/directories.rs`), and the inodes may be (`writer/metabox.rs`). The builder does not
-//! use further devices.
+//! many inodes are compressed too (`writer/directories.rs`), and the inodes may be (`writer/metabox.rs`). An image without
+//! contents has its sources as further devices (`index_files`).
 
 // Printing panics when it cannot write. Only the binary prints, in one file.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
@@ -69,9 +70,11 @@ mod compression;
 pub mod content;
 mod content_hash;
 mod contents;
+mod devices;
 mod duplicates;
 mod error;
 mod form;
+mod index_files;
 mod memory;
 mod metadata;
 mod options;
@@ -128,8 +131,9 @@ pub fn build(
     let Division { threads, in_flight_bytes, .. } = Division::of(options)?;
     let plan = plan::Plan::new(tree, options.build_time, options.form.inodes.loses_times())?;
     file.set_len(0).map_err(|source| BuildError::Write { offset: 0, source })?;
-    let output = output::Output::new(file, 1, options.target);
-    let writer = writer::Writer::new(tree, &plan, options, output, on_progress)?;
+    let geometry = devices::Geometry::of(tree, options.is_index)?;
+    let output = output::Output::new(file, &geometry, options.target);
+    let writer = writer::Writer::new(tree, &plan, options, geometry, output, on_progress)?;
     let order = sort::Order::new(tree, &options.sort)?;
     let summary = writer.write(|writer| contents::fill(writer, &order, threads, in_flight_bytes))?;
     tree.spill().check()?;

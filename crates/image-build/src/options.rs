@@ -72,6 +72,9 @@ pub struct Options {
     /// after all other fragments. Has no effect without [`fragments`](Self::fragments), nor on images that may have 16 TiB.
     /// The default where the target has fragments.
     pub compress_directories: bool,
+    /// Whether the image has metadata alone, and its source, an archive or images, are its further devices. Kernels read that from
+    /// 5.16 on. Contents cannot be compressed then.
+    pub is_index: bool,
     /// The order of contents.
     pub sort: Sort,
     /// Threads that compress; 0: one for each CPU.
@@ -116,6 +119,7 @@ impl Options {
             dedupe: Dedupe::Chunks,
             compress_metadata: false,
             compress_directories: target.has(incompat::FRAGMENTS),
+            is_index: false,
             sort: Sort::default(),
             threads: 0,
             memory_bytes: None,
@@ -209,6 +213,18 @@ impl Options {
             }
             if !self.compressions().is_empty() {
                 return refuse("files in chunks are not compressed; choose one of the two".into());
+            }
+        }
+        if self.is_index {
+            if !target.has(incompat::DEVICE_TABLE) || !target.has(incompat::CHUNKED_FILE) {
+                return refuse(format!(
+                    "Linux {target} has no further devices of images; they came with 5.16"
+                ));
+            }
+            if !self.compressions().is_empty() || self.form.chunks.is_some() || self.fragments {
+                return refuse(
+                    "contents that stay on devices are neither compressed nor stored in chunks".into(),
+                );
             }
         }
         let is_invalid = |bytes: &u32| *bytes == 0 || !bytes.is_multiple_of(BLOCK_BYTES) || *bytes > cluster;

@@ -1,6 +1,6 @@
 //! The file that the image is written to: data from the beginning on, and the superblock at the end.
 
-use super::options::BLOCK_BYTES;
+use super::devices::Geometry;
 use super::table::Table;
 use super::target::Target;
 use crate::{BuildError, Result};
@@ -41,32 +41,35 @@ pub struct Output<'a> {
     /// Bytes written, and at the beginning those that [`Output::finish`] writes.
     written: u64,
     hash: XxHash3_128,
+    /// A block, bytes.
+    block_bytes: u64,
     /// The kernel that limits the number of blocks.
     target: Target,
 }
 
 impl<'a> Output<'a> {
-    /// Begins an image whose first `head_blocks` blocks are written last.
-    pub fn new(file: &'a dyn ImageFile, head_blocks: u64, target: Target) -> Self {
-        let written = head_blocks * u64::from(BLOCK_BYTES);
-        Output { file, buffer: Vec::with_capacity(BUFFER_BYTES), written, hash: XxHash3_128::new(), target }
+    /// Begins an image whose first blocks, the head, are written last.
+    pub fn new(file: &'a dyn ImageFile, geometry: &Geometry, target: Target) -> Self {
+        let block_bytes = u64::from(geometry.block_bytes);
+        let (buffer, written) = (Vec::with_capacity(BUFFER_BYTES), geometry.head_blocks() * block_bytes);
+        Output { file, buffer, written, hash: XxHash3_128::new(), block_bytes, target }
     }
 
     /// The block that is appended next.
     pub fn next_block(&self) -> u64 {
-        (self.written + self.buffer.len() as u64) / u64::from(BLOCK_BYTES)
+        (self.written + self.buffer.len() as u64) / self.block_bytes
     }
 
     /// Leaves a hole up to a block, unless that is appended already.
     pub fn skip_to(&mut self, block: u64) -> Result<()> {
         self.flush()?;
-        self.written = self.written.max(block.saturating_mul(u64::from(BLOCK_BYTES)));
+        self.written = self.written.max(block.saturating_mul(self.block_bytes));
         Ok(())
     }
 
     /// Appends bytes, filled up to whole blocks with zeroes.
     pub fn append_padded(&mut self, mut bytes: Vec<u8>) -> Result<()> {
-        bytes.resize(bytes.len().next_multiple_of(BLOCK_BYTES as usize), 0);
+        bytes.resize(bytes.len().next_multiple_of(self.block_bytes as usize), 0);
         self.append(&bytes)
     }
 
@@ -81,7 +84,7 @@ impl<'a> Output<'a> {
 
     /// Appends whole blocks.
     pub fn append(&mut self, blocks: &[u8]) -> Result<()> {
-        self.target.check_blocks(self.next_block() + blocks.len() as u64 / u64::from(BLOCK_BYTES))?;
+        self.target.check_blocks(self.next_block() + blocks.len() as u64 / self.block_bytes)?;
         if self.buffer.len() + blocks.len() > BUFFER_BYTES {
             self.flush()?;
         }

@@ -109,6 +109,11 @@ fn write_chunk(
 /// Encodes the entries of chunks with these first blocks. Returns the bits of the chunk format that say which entries
 /// these are, the entries, and the bytes of one. Entries have 8 bytes if they are `indexed`, or have addresses of 48 bits.
 pub fn encode(blocks: &[u64], indexed: bool) -> (u16, Vec<u8>, usize) {
+    encode_on(blocks, indexed, 0)
+}
+
+/// Like [`encode`], of chunks on a device. Those on a further one are `indexed`.
+pub fn encode_on(blocks: &[u64], indexed: bool, device: u16) -> (u16, Vec<u8>, usize) {
     let is_wide = blocks.iter().any(|block| *block != HOLE_WIDE && *block >= ADDRESS_WIDE);
     if !is_wide && !indexed {
         // The low bits of a hole are those of a hole of 32 bits.
@@ -117,7 +122,7 @@ pub fn encode(blocks: &[u64], indexed: bool) -> (u16, Vec<u8>, usize) {
     }
     let entry = |block: &u64| {
         let (high, low) = (if is_wide { (*block >> 32) as u16 } else { 0 }, *block as u32);
-        RawChunkIndex { startblk_hi: high.into(), device_id: 0.into(), startblk_lo: low.into() }.encode()
+        RawChunkIndex { startblk_hi: high.into(), device_id: device.into(), startblk_lo: low.into() }.encode()
     };
     let entries = blocks.iter().flat_map(entry).collect();
     (FORMAT_INDEXES | if is_wide { FORMAT_WIDE } else { 0 }, entries, RawChunkIndex::LEN)

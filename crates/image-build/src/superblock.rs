@@ -1,5 +1,6 @@
 //! The superblock of a new image, and the configuration records after it.
 
+use super::devices::Geometry;
 use super::options::{BLOCK_BYTES, Options};
 use super::target::Target;
 use crate::{BuildError, Result};
@@ -8,6 +9,7 @@ use pagefold_image::format::config::{
     Algorithm, RECORD_ALIGN, RawDeflateConfig, RawLz4Config, RawLzmaConfig, RawZstdConfig,
     ZSTD_WINDOW_LOG_BASE,
 };
+use pagefold_image::format::device::RawDeviceSlot;
 use pagefold_image::format::features::{compat, incompat};
 use pagefold_image::format::superblock::{CHECKSUM_OFFSET, MAGIC, OFFSET, RawMetaboxSlot, RawSuperblock};
 use pagefold_image::format::xattr;
@@ -21,6 +23,9 @@ const SLOT_BYTES_MAX: usize = RawMetaboxSlot::LEN;
 /// Room in the first block for long prefixes of attribute names, bytes.
 pub const PREFIX_BYTES_MAX: usize =
     BLOCK_BYTES as usize - OFFSET as usize - RawSuperblock::LEN - SLOT_BYTES_MAX - RECORD_BYTES_MAX;
+
+/// Where the table of devices is, in slots: such an image has neither records nor prefixes, which would have this place.
+const DEVICE_TABLE_SLOT: u16 = (OFFSET as usize + RawSuperblock::LEN).div_euclid(RawDeviceSlot::LEN) as u16;
 
 /// The features of the format that the image uses.
 #[derive(Debug, Clone, Default)]
@@ -43,6 +48,8 @@ pub struct Used {
     pub fragments: bool,
     /// Number of long prefixes of attribute names.
     pub prefixes: u8,
+    /// Whether contents are on further devices.
+    pub devices: bool,
     /// Whether inodes are compressed.
     pub metabox: bool,
 }
@@ -54,6 +61,7 @@ impl Used {
             (!self.formats.is_empty(), incompat::ZERO_PADDING),
             (self.has_records(), incompat::COMPR_CFGS),
             (self.chunks, incompat::CHUNKED_FILE),
+            (self.devices, incompat::DEVICE_TABLE),
             (self.tail_packing, incompat::ZTAILPACKING),
             (self.shared_clusters, incompat::DEDUPE),
             (self.fragments, incompat::FRAGMENTS),
@@ -136,8 +144,8 @@ pub struct Head {
 }
 
 impl Head {
-    /// Encodes the first block.
-    pub fn encode(&self, used: &Used, options: &Options) -> Result<Vec<u8>> {
+    /// Encodes the first blocks.
+    pub fn encode(&self, used: &Used, options: &Options, geometry: &Geometry) -> Result<Vec<u8>> {
         let slot = self
             .metabox_nid
             .map(|nid| RawMetaboxSlot { metabox_nid: nid.into(), reserved: 0.into() }.encode());
@@ -170,7 +178,7 @@ impl Head {
         let raw = RawSuperblock {
             magic: MAGIC.into(),
             feature_compat: (checksum | compat::MTIME | filter).into(),
-            blkszbits: BLOCK_BYTES.trailing_zeros() as u8,
+            blkszbits: geometry.block_bytes.trailing_zeros() as u8,
             sb_extslots: u8::from(slot.is_some()),
             rootnid_2b: root_short.into(),
             inos: self.inodes.into(),
@@ -183,6 +191,8 @@ impl Head {
             volume_name,
             feature_incompat: used.incompat().into(),
             u1: used.algorithms().into(),
+            extra_devices: (geometry.devices.len() as u16).into(),
+            devt_slotoff: if used.devices { DEVICE_TABLE_SLOT.into() } else { 0.into() },
             xattr_prefix_count: used.prefixes,
             xattr_prefix_start: (prefix_start as u32).into(),
             packed_nid: self.packed_nid.into(),
@@ -195,12 +205,15 @@ impl Head {
         block.extend(slot.into_iter().flatten());
         block.extend(records);
         block.extend(self.prefixes.in_first_block());
-        block.resize(BLOCK_BYTES as usize, 0);
+        block.extend(geometry.table(self.blocks)?);
+        block.resize((geometry.head_blocks() * u64::from(geometry.block_bytes)) as usize, 0);
         if !options.form.checksum {
             return Ok(block);
         }
         // The format omits the final inversion of CRC-32C.
-        let checksum = !crc32c::crc32c(&block[OFFSET as usize..]);
+        let end = (geometry.block_bytes as usize)
+            .max(OFFSET as usize + geometry.block_bytes.min(OFFSET as u32) as usize);
+        let checksum = !crc32c::crc32c(&block[OFFSET as usize..end]);
         let at = OFFSET as usize + CHECKSUM_OFFSET;
         block[at..at + 4].copy_from_slice(&checksum.to_le_bytes());
         Ok(block)

@@ -2,7 +2,8 @@
 //!
 //! The address space of device 0 is unified: the table of devices maps other devices into ranges of it. An address in
 //! such a range belongs to the device mapped there. Reads across the end of a device fail; they are not split, because
-//! no extent crosses it. [`Source`] has no locks: each read is one request to one medium, in the caller's thread.
+//! no extent crosses it. If the image is opened without them, because its own file goes on with their contents, a device
+//! is a range of that file, as the kernel has it. [`Source`] has no locks: each read is one request to one medium, in the caller's thread.
 
 use crate::{Address, ImageError, Result, Space};
 use pagefold_backing::{ByteSource, Prefetched};
@@ -27,13 +28,20 @@ impl UnifiedRange {
 pub(crate) struct Source {
     media: Vec<Arc<dyn ByteSource>>,
     unified_ranges: Vec<UnifiedRange>,
+    /// Whether the devices of the table are ranges of the image's medium.
+    is_flat: bool,
     read_bytes: AtomicU64,
 }
 
 impl Source {
     /// Makes a source of the image alone, for reading its superblock.
     pub(crate) fn new(image: Arc<dyn ByteSource>) -> Self {
-        Source { media: vec![image], unified_ranges: Vec::new(), read_bytes: AtomicU64::new(0) }
+        Source {
+            media: vec![image],
+            unified_ranges: Vec::new(),
+            is_flat: false,
+            read_bytes: AtomicU64::new(0),
+        }
     }
 
     /// Adds the devices of the table, with their ranges of the unified space in the table's order.
@@ -45,6 +53,18 @@ impl Source {
         self.media.extend(devices);
         self.unified_ranges = unified_ranges;
         self
+    }
+
+    /// Makes the devices of the table ranges of the image's medium.
+    pub(crate) fn flat(mut self, unified_ranges: Vec<UnifiedRange>) -> Self {
+        self.unified_ranges = unified_ranges;
+        self.is_flat = true;
+        self
+    }
+
+    /// Whether the devices of the table are ranges of the image's medium.
+    pub(crate) fn is_flat(&self) -> bool {
+        self.is_flat
     }
 
     /// Bytes read from all media so far.
@@ -76,6 +96,9 @@ impl Source {
     /// The size of a device, bytes.
     pub(crate) fn len_bytes(&self, device: u16) -> Result<u64> {
         let at = Address { space: Space::Device(device), offset: 0 };
+        if self.is_flat && device > 0 {
+            return Ok(self.flat_range(at, device.into())?.len_bytes);
+        }
         Ok(self.medium(at, usize::from(device))?.len_bytes())
     }
 
@@ -86,7 +109,9 @@ impl Source {
 
     /// Whether an address belongs to the device that it names, and not to a device mapped into its address space.
     pub(crate) fn is_own(&self, at: Address) -> bool {
-        at.space != Space::Device(0) || !self.unified_ranges.iter().any(|range| range.contains(at.offset))
+        self.is_flat
+            || at.space != Space::Device(0)
+            || !self.unified_ranges.iter().any(|range| range.contains(at.offset))
     }
 
     /// Returns the number of bytes from `at` to the end of its device.
@@ -116,6 +141,12 @@ impl Source {
         }
     }
 
+    /// The range of a device, if it is one of the image's medium.
+    fn flat_range(&self, at: Address, device: usize) -> Result<UnifiedRange> {
+        let range = device.checked_sub(1).and_then(|index| self.unified_ranges.get(index)).copied();
+        range.ok_or_else(|| ImageError::corrupt(at, format!("device {device}, which is not listed")))
+    }
+
     fn resolve(&self, at: Address) -> Result<(&dyn ByteSource, u64)> {
         let (index, offset) = self.own_address(at)?;
         Ok((self.medium(at, index)?, offset))
@@ -127,6 +158,11 @@ impl Source {
             Space::Device(n) => usize::from(n),
             Space::Metabox => return Err(no_metabox(at)),
         };
+        if self.is_flat {
+            let start = if device == 0 { 0 } else { self.flat_range(at, device)?.start };
+            let offset = start.checked_add(at.offset);
+            return Ok((0, offset.ok_or_else(|| ImageError::corrupt(at, "an address beyond all numbers"))?));
+        }
         if let (0, Some(index)) =
             (device, self.unified_ranges.iter().position(|range| range.contains(at.offset)))
         {
@@ -150,6 +186,25 @@ mod tests {
         let medium = MemoryBacking::new(8192);
         medium.write_at(0, &[byte; 8192]).unwrap();
         Arc::new(medium)
+    }
+
+    #[test]
+    fn devices_may_be_ranges_of_the_image() {
+        let image = MemoryBacking::new(8192);
+        image.write_at(0, &[1; 4096]).unwrap();
+        image.write_at(4096, &[2; 4096]).unwrap();
+        let source = Source::new(Arc::new(image)).flat(vec![UnifiedRange { start: 4096, len_bytes: 4096 }]);
+        let read = |space, offset| {
+            let mut buf = [9; 16];
+            source.read_at(Address { space, offset }, &mut buf).map(|()| buf[0])
+        };
+        assert_eq!(read(Space::Device(0), 0).unwrap(), 1);
+        assert_eq!(read(Space::Device(1), 0).unwrap(), 2);
+        assert_eq!(read(Space::Device(0), 4096).unwrap(), 2);
+        assert!(matches!(read(Space::Device(1), 4090), Err(ImageError::Truncated { .. })));
+        assert!(matches!(read(Space::Device(2), 0), Err(ImageError::Corrupt { .. })));
+        assert!(matches!(read(Space::Device(1), u64::MAX), Err(ImageError::Corrupt { .. })));
+        assert_eq!((source.len_bytes(0).unwrap(), source.len_bytes(1).unwrap()), (8192, 4096));
     }
 
     #[test]

@@ -25,6 +25,7 @@ use super::compress::workers::{self, Done, Queue, Workers};
 use super::content::Content;
 use super::duplicates::{Duplicates, Hasher};
 use super::error::path_of;
+use super::index_files;
 use super::plan::Planned;
 use super::sort::Order;
 use super::sparse;
@@ -124,6 +125,9 @@ impl<'a> Filler<'_, 'a, '_> {
             self.pending.push_back(Pending::Duplicate { planned, original });
             return self.write_ready();
         }
+        if self.writer.geometry.is_index() {
+            return self.refer(&planned, content);
+        }
         let mut reader = content.open()?;
         let data = reader.data_ranges()?;
         if let Some(form) = options.form.chunks {
@@ -175,6 +179,23 @@ impl<'a> Filler<'_, 'a, '_> {
         self.writer.add_digest(&planned, digest.filter(|_| options.digests))?;
         self.left_bytes = self.left_bytes.saturating_sub(len_bytes);
         reader.finish()
+    }
+
+    /// Writes a file whose contents stay on a device.
+    fn refer(&mut self, planned: &Planned, content: &dyn Content) -> Result<()> {
+        self.drain()?;
+        let tree = self.writer.tree;
+        let device = tree.stored(planned.id).zip(tree.contents());
+        let (Some((file, contents)), Some(runs)) = (device, content.device_runs()?) else {
+            let what = "its contents are compressed, or partly stand after its inode, or on further devices; layers whose \
+                        contents stay where they are are built without -z, and with -Enoinline_data";
+            return Err(BuildError::refused(&planned.path(tree), what));
+        };
+        // There are no more devices than numbers for them.
+        let device = contents.device_of(&file) as u16 + 1;
+        index_files::write(self.writer, planned, content.len_bytes(), &runs, device)?;
+        self.left_bytes = self.left_bytes.saturating_sub(content.len_bytes());
+        Ok(())
     }
 
     /// Whether all of a file is compressed by one thread, so that it can be hashed before.

@@ -3,12 +3,9 @@
 //! Entries are in the order of their names' bytes, `.` and `..` among them, over the whole directory. An entry begins a
 //! new block if it does not fit into the one before.
 
-use crate::options::BLOCK_BYTES;
 use pagefold_image::format::dirent::RawDirent;
 use pagefold_image::read::FileKind;
 use std::iter::Peekable;
-
-const BLOCK: usize = BLOCK_BYTES as usize;
 
 /// An entry.
 #[derive(Debug, Clone, Copy)]
@@ -36,13 +33,14 @@ pub fn with_dots<'a, T: Copy>(
     })
 }
 
-/// Returns the length of a directory with entries of these names, in bytes. The last block counts as far as it is used.
-pub fn len_bytes<'a>(names: impl Iterator<Item = &'a [u8]>) -> u64 {
+/// Returns the length of a directory with entries of these names in blocks of `block_bytes`, in bytes. The last block counts as far as it is used.
+pub fn len_bytes<'a>(names: impl Iterator<Item = &'a [u8]>, block_bytes: u32) -> u64 {
+    let block_bytes = block_bytes as usize;
     let (mut full, mut used) = (0, 0);
     for name in names {
         let len = RawDirent::LEN + name.len();
-        if used + len > BLOCK {
-            full += BLOCK as u64;
+        if used + len > block_bytes {
+            full += block_bytes as u64;
             used = 0;
         }
         used += len;
@@ -53,22 +51,23 @@ pub fn len_bytes<'a>(names: impl Iterator<Item = &'a [u8]>) -> u64 {
 /// Encodes a directory block by block: there may be millions of entries.
 pub struct Blocks<'a, I: Iterator<Item = Entry<'a>>> {
     entries: Peekable<I>,
+    block_bytes: usize,
     /// Those of the block that is being made.
     block: Vec<Entry<'a>>,
 }
 
 impl<'a, I: Iterator<Item = Entry<'a>>> Blocks<'a, I> {
     /// Begins with the first entry.
-    pub fn new(entries: I) -> Self {
-        Blocks { entries: entries.peekable(), block: Vec::new() }
+    pub fn new(entries: I, block_bytes: u32) -> Self {
+        Blocks { entries: entries.peekable(), block_bytes: block_bytes as usize, block: Vec::new() }
     }
 
     /// The next block, without padding; `None` at the end.
     pub fn next_block(&mut self) -> Option<Vec<u8>> {
-        let mut used = 0;
+        let (mut used, block_bytes) = (0, self.block_bytes);
         let mut fits = |entry: &Entry<'_>| {
             used += RawDirent::LEN + entry.name.len();
-            used <= BLOCK
+            used <= block_bytes
         };
         self.block.clear();
         while let Some(entry) = self.entries.next_if(&mut fits) {
@@ -79,7 +78,7 @@ impl<'a, I: Iterator<Item = Entry<'a>>> Blocks<'a, I> {
 }
 
 fn encode_block(entries: &[Entry<'_>]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(BLOCK);
+    let mut out = Vec::new();
     let mut nameoff = entries.len() * RawDirent::LEN;
     for entry in entries {
         let raw = RawDirent {
@@ -114,16 +113,18 @@ mod tests {
         #[test]
         fn the_length_is_that_of_the_encoded_directory(
             names in proptest::collection::btree_set(proptest::collection::vec(1u8.., 1..256), 1..200),
+            block_bytes in proptest::sample::select(vec![512, 4096]),
         ) {
             let entries: Vec<_> =
                 names.iter().map(|name| Entry { name, nid: 1, kind: FileKind::Regular }).collect();
-            let mut blocks = Blocks::new(entries.into_iter());
+            let mut blocks = Blocks::new(entries.into_iter(), block_bytes);
             let (mut count, mut last) = (0, 0);
             while let Some(block) = blocks.next_block() {
                 (count, last) = (count + 1, block.len());
-                prop_assert!(last <= BLOCK);
+                prop_assert!(last <= block_bytes as usize);
             }
-            prop_assert_eq!(((count - 1) * BLOCK + last) as u64, len_bytes(names.iter().map(Vec::as_slice)));
+            let wanted = len_bytes(names.iter().map(Vec::as_slice), block_bytes);
+            prop_assert_eq!(((count - 1) * block_bytes as usize + last) as u64, wanted);
         }
     }
 }

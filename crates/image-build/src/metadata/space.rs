@@ -5,13 +5,11 @@
 //! gap takes a later, smaller record.
 
 use crate::Result;
-use crate::options::BLOCK_BYTES;
 use crate::table::{Spill, Table};
 use pagefold_image::format::inode::SLOT_LEN;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Gaps that are remembered. The smallest are forgotten first.
 const GAPS_MAX: usize = 4096;
 /// Version 1.5 of fsck.erofs reads the header of attributes after each inode, also if the inode has none and the image
@@ -22,6 +20,8 @@ const BEHIND_LAST_LEN: usize = 12;
 #[derive(Debug)]
 pub struct Space {
     bytes: Table<u8>,
+    /// A block, bytes.
+    block: u64,
     /// Length and position of the gaps.
     gaps: BTreeSet<(u64, u64)>,
 }
@@ -29,11 +29,11 @@ pub struct Space {
 impl Space {
     /// Makes an area whose first 32 bytes are unused, so that no inode has number 0: programs pass over entries of that
     /// number.
-    pub fn new(spill: &Spill) -> Self {
+    pub fn new(spill: &Spill, block_bytes: u32) -> Self {
         let mut bytes = Table::new(spill);
         // The first bytes of a table are in memory.
         let _ = bytes.grow(SLOT_LEN as usize, 0);
-        Space { bytes, gaps: BTreeSet::new() }
+        Space { bytes, block: block_bytes.into(), gaps: BTreeSet::new() }
     }
 
     /// Finds room for a record of `len_bytes`, whose bytes `inline` lie within a block, and returns its position. The
@@ -47,10 +47,10 @@ impl Space {
             return Ok(at);
         }
         let end = self.bytes.len() as u64;
-        let at = match fits(end, &inline) {
+        let at = match self.fits(end, &inline) {
             true => end,
             false => {
-                let border = (end + inline.start) / BLOCK * BLOCK + BLOCK;
+                let border = (end + inline.start) / self.block * self.block + self.block;
                 (border - inline.start).next_multiple_of(SLOT_LEN)
             }
         };
@@ -76,7 +76,7 @@ impl Space {
 
     /// The area, filled up to a whole block, with at least [`BEHIND_LAST_LEN`] bytes after the last record.
     pub fn into_bytes(mut self) -> Result<Table<u8>> {
-        self.bytes.grow((self.bytes.len() + BEHIND_LAST_LEN).next_multiple_of(BLOCK as usize), 0)?;
+        self.bytes.grow((self.bytes.len() + BEHIND_LAST_LEN).next_multiple_of(self.block as usize), 0)?;
         Ok(self.bytes)
     }
 
@@ -84,7 +84,7 @@ impl Space {
     fn find_gap(&self, len: u64, inline: &Range<u64>) -> Option<((u64, u64), u64)> {
         self.gaps.range((len, 0)..).find_map(|&(gap_len, start)| {
             let last = start + gap_len - len;
-            [start, last].into_iter().find(|&at| fits(at, inline)).map(|at| ((gap_len, start), at))
+            [start, last].into_iter().find(|&at| self.fits(at, inline)).map(|at| ((gap_len, start), at))
         })
     }
 
@@ -96,11 +96,11 @@ impl Space {
             self.gaps.pop_first();
         }
     }
-}
 
-/// Whether the inline bytes of a record at `at` lie within a block.
-fn fits(at: u64, inline: &Range<u64>) -> bool {
-    inline.is_empty() || (at + inline.start) / BLOCK == (at + inline.end - 1) / BLOCK
+    /// Whether the inline bytes of a record at `at` lie within a block.
+    fn fits(&self, at: u64, inline: &Range<u64>) -> bool {
+        inline.is_empty() || (at + inline.start) / self.block == (at + inline.end - 1) / self.block
+    }
 }
 
 #[cfg(test)]
@@ -112,13 +112,15 @@ mod tests {
         #[test]
         fn records_do_not_overlap_and_inline_bytes_stay_in_a_block(
             records in proptest::collection::vec((0u64..200, 0u64..4065), 1..200),
+            block_bytes in proptest::sample::select(vec![512, 4096]),
         ) {
-            let mut space = Space::new(&Spill::none());
+            let mut space = Space::new(&Spill::none(), block_bytes);
             let mut taken: Vec<Range<u64>> = vec![Range { start: 0, end: 32 }];
             for (before, inline) in records {
+                let inline = inline % (u64::from(block_bytes) - 31);
                 let (start, len) = (32 + before, 32 + before + inline);
                 let at = space.reserve(len, start..len).unwrap();
-                prop_assert!(at.is_multiple_of(32) && fits(at, &(start..len)));
+                prop_assert!(at.is_multiple_of(32) && space.fits(at, &(start..len)));
                 prop_assert!(taken.iter().all(|t| t.end <= at || at + len <= t.start));
                 taken.push(at..at + len);
                 space.write(at, &vec![1; len as usize]);
@@ -128,7 +130,7 @@ mod tests {
 
     #[test]
     fn a_gap_takes_a_later_record() {
-        let mut space = Space::new(&Spill::none());
+        let mut space = Space::new(&Spill::none(), 4096);
         let large = space.reserve(4096, 32..4096).unwrap();
         assert_eq!(large, 4064);
         assert_eq!(space.reserve(64, 64..64).unwrap(), 32);
@@ -138,7 +140,7 @@ mod tests {
     #[test]
     fn bytes_follow_an_inode_at_the_end_of_a_block() {
         for (len_bytes, blocks) in [(4032, 1), (4064, 2), (4096, 2)] {
-            let mut space = Space::new(&Spill::none());
+            let mut space = Space::new(&Spill::none(), 4096);
             assert_eq!(space.reserve(len_bytes, len_bytes..len_bytes).unwrap(), 32);
             assert_eq!(space.into_bytes().unwrap().len(), blocks * 4096, "{len_bytes}");
         }

@@ -1,7 +1,6 @@
 //! Extended attributes: those that several inodes share stand once in a pool, the others after their inode.
 
 use super::prefixes::{LongPrefixes, split};
-use crate::options::BLOCK_BYTES;
 use crate::plan::Planned;
 use crate::table::Table;
 use crate::tree::{InodeId, Tree, XATTR_VALUE_LEN_MAX, Xattr};
@@ -31,6 +30,7 @@ impl Pool {
         ids: impl Iterator<Item = InodeId>,
         prefix_bytes: usize,
         shared_min: u32,
+        block_bytes: u32,
     ) -> Result<Self> {
         let (spill, attributes) = (tree.spill(), tree.attributes());
         let mut counts = Table::filled(spill, attributes.count(), 0u32)?;
@@ -55,7 +55,7 @@ impl Pool {
         for number in used.iter().filter(|number| counts.get(*number as usize) >= shared_min) {
             pool.add(number, &attributes.get(number))?;
         }
-        let len = pool.bytes.len().next_multiple_of(BLOCK_BYTES as usize);
+        let len = pool.bytes.len().next_multiple_of(block_bytes as usize);
         pool.bytes.grow(len, 0)?;
         Ok(pool)
     }

@@ -28,7 +28,7 @@ use read_errors::{ReadErrors, is_of_machine};
 use root::Root;
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// The choice of what is taken from a directory.
 #[derive(Debug, Clone, Default)]
@@ -91,6 +91,7 @@ pub fn scan_watched(path: &Path, options: &DirectoryOptions, on_entry: &mut OnEn
             folder: root,
             path: path.into(),
             read_errors: ReadErrors::new(options.unreadables),
+            last_opened: Mutex::default(),
         }),
         options,
         on_entry,

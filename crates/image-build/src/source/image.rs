@@ -4,7 +4,7 @@
 //! read: an image that is built is complete.
 
 use super::{NestedOverlay, OnEntry, Scanned, Whiteouts, nested};
-use crate::content::{Content, Contents, Reader, Stored};
+use crate::content::{Content, Contents, DeviceRun, Reader, SourceDevice, Stored};
 use crate::error::path_of;
 use crate::rules::Pattern;
 use crate::table::{Hashes, Spill};
@@ -210,6 +210,15 @@ impl Contents for Nodes {
         let (image, work, nid) = (self.image.clone(), self.work.clone(), Nid(file.words[0]));
         Arc::new(NodeContent { image, work, nid, path: path.into(), len_bytes: file.len_bytes })
     }
+
+    fn devices(&self) -> Vec<SourceDevice> {
+        let superblock = self.image.superblock();
+        let mut tag = [0; 64];
+        let uuid: String = superblock.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+        tag[..uuid.len()].copy_from_slice(uuid.as_bytes());
+        let (len_bytes, block_bytes) = (self.image.own_bytes(), superblock.block_bytes());
+        vec![SourceDevice { tag, len_bytes, block_bytes }]
+    }
 }
 
 /// The contents of a file of the image.
@@ -231,6 +240,40 @@ impl NodeContent {
 impl Content for NodeContent {
     fn len_bytes(&self) -> u64 {
         self.len_bytes
+    }
+
+    fn device_runs(&self) -> Result<Option<Vec<DeviceRun>>> {
+        let node = self.image.node(self.nid).map_err(|e| self.failed(e))?;
+        let (mut runs, mut at, mut cursor) = (Vec::<DeviceRun>::new(), 0, Cursor::default());
+        let work = self.work.limit();
+        while let Some(run) = runs::at(&node, at, &mut cursor, &work).map_err(|e| self.failed(e))? {
+            if let Some(beyond) = run.beyond(&node) {
+                return Err(BuildError::image_fault(&self.path, beyond.what));
+            }
+            let range = run.start..run.end;
+            at = run.end;
+            let place = match run.stored {
+                runs::Stored::Nothing => continue,
+                runs::Stored::Encoded => return Ok(None),
+                runs::Stored::Plain(address) => match self.image.own_address(address) {
+                    Ok((0, at)) => at,
+                    _ => return Ok(None),
+                },
+            };
+            match runs.last_mut() {
+                Some(last)
+                    if last.range.end == range.start
+                        && last.at + (last.range.end - last.range.start) == place =>
+                {
+                    last.range.end = range.end;
+                }
+                _ => runs.push(DeviceRun { range, at: place }),
+            }
+            if runs.len() > RANGES_MAX {
+                return Ok(None);
+            }
+        }
+        Ok(Some(runs))
     }
 
     fn open(&self) -> Result<Box<dyn Reader + '_>> {

@@ -5,14 +5,12 @@
 //! the packed file ends. They count from the beginning of the area of inodes, so they are, unless the image may have 16
 //! TiB: the superblock may not be able to say where that area begins then.
 
+use super::Writer;
 use super::placed::{Numbers, PlacedDirectory};
-use super::{BLOCK, Writer};
 use crate::Result;
-use crate::compress::stored::INLINE_BYTES_MAX;
 use crate::metadata::directory::{self, with_dots};
 use crate::metadata::inode::Storage;
 use crate::plan::Planned;
-use crate::table::Table;
 use crate::tree::InodeId;
 use pagefold_image::format::inode::{LAYOUT_COMPRESSED_FULL, LAYOUT_FLAT_INLINE, LAYOUT_FLAT_PLAIN};
 use pagefold_image::format::zmap::{HEADER_BYTES, MapHeader};
@@ -26,8 +24,8 @@ impl Writer<'_> {
     /// Takes the numbers of inodes to encode directories, which begin at this byte of the packed file.
     pub fn begin_packed_directories(&mut self, packed_at: u64) -> Numbers {
         self.directories.packed_at = packed_at;
-        let places = Table::new(self.tree.spill());
-        std::mem::replace(&mut self.numbers, Numbers { places, first: 0 })
+        let none = self.numbers.none();
+        std::mem::replace(&mut self.numbers, none)
     }
 
     /// Returns the numbers, when all directories are in the packed file.
@@ -38,16 +36,16 @@ impl Writer<'_> {
     /// Places all directories: the root first.
     pub(super) fn place_directories(&mut self) -> Result<()> {
         let plan = self.plan;
-        let mut next = 0;
+        let (mut next, block_bytes) = (0, self.geometry.block_bytes);
         for planned in plan.directories.iter() {
             let names = with_dots(self.tree.entries(planned.id), planned.id, planned.parent);
-            let len_bytes = directory::len_bytes(names.map(|(name, _)| name));
+            let len_bytes = directory::len_bytes(names.map(|(name, _)| name), block_bytes);
             let placed = match self.directories.is_packed {
                 true => self.place_packed(&planned, len_bytes, next)?,
                 false => self.place_blocks(&planned, len_bytes, next)?,
             };
             self.directories.placed.push(placed)?;
-            next += if self.directories.is_packed { len_bytes } else { placed.blocks() };
+            next += if self.directories.is_packed { len_bytes } else { placed.blocks(block_bytes) };
         }
         Ok(())
     }
@@ -61,8 +59,8 @@ impl Writer<'_> {
     }
 
     fn place_blocks(&mut self, planned: &Planned, len_bytes: u64, start: u64) -> Result<PlacedDirectory> {
-        let tail = len_bytes % BLOCK;
-        let inline = tail != 0 && tail <= INLINE_BYTES_MAX as u64;
+        let tail = len_bytes % u64::from(self.geometry.block_bytes);
+        let inline = tail != 0 && tail <= self.geometry.inline_bytes_max() as u64;
         let tail = if inline { tail } else { 0 };
         let is_wide = self.is_large && len_bytes > tail;
         let (head_bytes, _) = self.fields(planned, len_bytes, is_wide)?;
@@ -100,7 +98,7 @@ impl Writer<'_> {
     fn put_directory(&mut self, planned: &Planned, placed: &PlacedDirectory, first_block: u64) -> Result<()> {
         let is_wide = placed.is_wide != 0;
         let mut blocks = self.numbers.blocks(self.tree, planned);
-        let (mut tail, mut left) = (Vec::new(), placed.blocks());
+        let (mut tail, mut left) = (Vec::new(), placed.blocks(self.geometry.block_bytes));
         while let Some(block) = blocks.next_block() {
             match left.checked_sub(1) {
                 Some(less) => {
@@ -112,7 +110,7 @@ impl Writer<'_> {
         }
         drop(blocks);
         let layout = if placed.inline != 0 { LAYOUT_FLAT_INLINE } else { LAYOUT_FLAT_PLAIN };
-        let block = (placed.blocks() > 0).then_some(first_block + placed.start);
+        let block = (placed.blocks(self.geometry.block_bytes) > 0).then_some(first_block + placed.start);
         let storage = Storage::blocks(layout, block).widened(is_wide);
         let (head_bytes, xattrs) = self.fields(planned, placed.len_bytes, is_wide)?;
         let place = self.numbers.place(planned.id);

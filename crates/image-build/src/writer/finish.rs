@@ -1,6 +1,6 @@
 //! The end of an image: directories, shared attributes, inodes, and the superblock.
 
-use super::{BLOCK, Writer};
+use super::Writer;
 use crate::progress::Summary;
 use crate::superblock::{Head, Prefixes};
 use crate::tree::InodeId;
@@ -10,16 +10,17 @@ use pagefold_image::format::inode::SLOT_LEN;
 impl Writer<'_> {
     /// Appends directories, shared attributes and inodes, and writes the superblock.
     pub(super) fn finish(mut self) -> Result<Summary> {
-        let first_block = self.out.next_block();
+        let (first_block, block_bytes) = (self.out.next_block(), self.geometry.block_bytes);
+        let block = u64::from(block_bytes);
         // All inodes may have to stay outside. Then a metabox has nothing but the prefixes of attribute names, if there are any.
         self.metabox = self.metabox.take().filter(|metabox| !metabox.is_empty());
         // Numbers of inodes have 64 bits, and the block that they count from has 32.
         if self.metabox.is_none() {
             let meta_block = first_block
-                + self.directories.blocks()
-                + if self.is_large { 0 } else { self.pool.bytes().len() as u64 / BLOCK };
+                + self.directories.blocks(block_bytes)
+                + if self.is_large { 0 } else { self.pool.bytes().len() as u64 / block };
             let meta_start = u32::try_from(meta_block).unwrap_or(0);
-            self.numbers.first = (meta_block - u64::from(meta_start)) * (BLOCK / SLOT_LEN);
+            self.numbers.first = (meta_block - u64::from(meta_start)) * (block / SLOT_LEN);
         }
         self.put_directories(first_block)?;
         if !self.is_large {
@@ -35,12 +36,13 @@ impl Writer<'_> {
         let (meta_block, metabox_place) = self.put_inodes()?;
         let blocks = self.out.next_block();
         self.used.wide = blocks > u64::from(u32::MAX);
+        self.used.devices = self.geometry.is_index();
         self.used.prefixes = self.pool.prefixes().count();
         debug_assert!(self.used.is_in(self.options.target), "{:?}", self.used);
         let hash = self.out.flush_all(prefixes.in_first_block())?;
         let too_large = |_| BuildError::TooLarge { what: "its metadata needs addresses of 48 bits".into() };
         let hidden = u64::from(self.packed_place.is_some()) + u64::from(metabox_place.is_some());
-        let meta_start = meta_block - first_nid / (BLOCK / SLOT_LEN);
+        let meta_start = meta_block - first_nid / (block / SLOT_LEN);
         let head = Head {
             root_nid,
             meta_block: u32::try_from(meta_start).map_err(too_large)?,
@@ -54,11 +56,11 @@ impl Writer<'_> {
             build_time: self.plan.build_time,
             hash,
         };
-        let head = head.encode(&self.used, self.options)?;
+        let head = head.encode(&self.used, self.options, &self.geometry)?;
         self.out.finish(&head)?;
         self.summary.directories = self.plan.directories.len() as u64;
-        self.summary.image_bytes = blocks * BLOCK;
-        self.summary.metadata_bytes += (blocks - first_block) * BLOCK;
+        self.summary.image_bytes = blocks * block;
+        self.summary.metadata_bytes += (blocks - first_block) * block;
         Ok(self.summary)
     }
 

@@ -50,7 +50,8 @@ impl Writer<'_> {
             None => None,
         };
         let block = self.out.next_block();
-        let space = std::mem::replace(&mut self.space, Space::new(self.tree.spill()));
+        let space =
+            std::mem::replace(&mut self.space, Space::new(self.tree.spill(), self.geometry.block_bytes));
         self.out.append_table(&space.into_bytes()?)?;
         Ok((block, metabox_place))
     }

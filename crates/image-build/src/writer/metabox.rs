@@ -12,7 +12,7 @@
 use crate::Result;
 use crate::compression::Compression;
 use crate::metadata::space::Space;
-use crate::options::Options;
+use crate::options::{BLOCK_BYTES, Options};
 use crate::table::Spill;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -67,7 +67,7 @@ impl Metabox {
         let Some(compression) = options.compression.filter(|_| is_wanted && is_worth) else {
             return Ok(None);
         };
-        let mut space = Space::new(spill);
+        let mut space = Space::new(spill, BLOCK_BYTES);
         if !prefixes.is_empty() {
             let at = space.reserve(prefixes.len() as u64, 0..0)?;
             space.write(at, prefixes);

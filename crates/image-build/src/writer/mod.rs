@@ -30,6 +30,7 @@ use super::compress::buffers::Buffer;
 use super::compress::stored::{INLINE_BYTES_MAX, Segment};
 use super::compression::Compression;
 use super::content::Content;
+use super::devices::Geometry;
 use super::metadata::inode::Storage;
 use super::metadata::space::Space;
 use super::metadata::xattr::Pool;
@@ -62,6 +63,7 @@ pub struct Writer<'a> {
     pub tree: &'a Tree,
     pub plan: &'a Plan,
     pub options: &'a Options,
+    pub geometry: Geometry,
     pool: Pool,
     pub out: Output<'a>,
     /// The area of inodes that are not in the metabox.
@@ -92,16 +94,25 @@ impl<'a> Writer<'a> {
         tree: &'a Tree,
         plan: &'a Plan,
         options: &'a Options,
+        geometry: Geometry,
         out: Output<'a>,
         on_progress: &'a mut OnProgress<'a>,
     ) -> Result<Self> {
         let spill = tree.spill();
-        let has_prefixes = options.target.has(incompat::XATTR_PREFIXES);
+        // The table of devices has their place.
+        let has_prefixes = !geometry.is_index() && options.target.has(incompat::XATTR_PREFIXES);
         let prefix_bytes = if has_prefixes { PREFIX_BYTES_MAX } else { 0 };
         let total_bytes: u64 = plan.others.iter().map(|planned| tree.content_bytes(planned.id)).sum();
         let end_bytes = options.first_data_block.saturating_mul(BLOCK).saturating_add(total_bytes);
-        let is_large = options.target.has(incompat::WIDE_ADDRESSES) && end_bytes > LARGE_BYTES;
-        let pool = Pool::collect(tree, plan.ids(), prefix_bytes, options.form.xattr_shared_min)?;
+        let is_large =
+            !geometry.is_index() && options.target.has(incompat::WIDE_ADDRESSES) && end_bytes > LARGE_BYTES;
+        let pool = Pool::collect(
+            tree,
+            plan.ids(),
+            prefix_bytes,
+            options.form.xattr_shared_min,
+            geometry.block_bytes,
+        )?;
         let metabox = Metabox::new(options, plan.count(), is_large, &pool.prefixes().encode(), spill)?;
         Ok(Writer {
             tree,
@@ -109,11 +120,12 @@ impl<'a> Writer<'a> {
             options,
             pool,
             out,
-            space: Space::new(spill),
+            space: Space::new(spill, geometry.block_bytes),
             metabox,
             is_large,
-            numbers: Numbers::new(tree)?,
+            numbers: Numbers::new(tree, geometry.block_bytes)?,
             directories: Directories::new(options, plan.count(), is_large, spill),
+            geometry,
             originals: Originals::new(spill),
             chunks: Hashes::new(spill),
             packed_place: None,
@@ -172,11 +184,12 @@ impl<'a> Writer<'a> {
         let tree = self.tree;
         match (tree.link_target(planned.id), tree.device(planned.id), tree.kind(planned.id)) {
             (Some(target), ..) => {
-                let full = target.len() > INLINE_BYTES_MAX;
+                let full = target.len() > self.geometry.inline_bytes_max();
                 let tail = if full { Vec::new() } else { target.to_vec() };
                 let mut file = OpenFile { tail, ..OpenFile::default() };
                 if full {
-                    file.add_blocks(self.out.next_block(), 1);
+                    let blocks = (target.len() as u64).div_ceil(self.geometry.block_bytes.into());
+                    file.add_blocks(self.out.next_block(), blocks);
                     self.out.append_padded(target.to_vec())?;
                 }
                 self.put_plain(planned, &file)?;
@@ -293,7 +306,7 @@ impl<'a> Writer<'a> {
     /// Tells the caller how far the builder is, which has written further bytes of contents.
     pub fn report(&mut self, further_bytes: u64) -> Result<()> {
         self.progress.done_bytes += further_bytes;
-        self.progress.image_bytes = self.out.next_block() * BLOCK;
+        self.progress.image_bytes = self.out.next_block() * u64::from(self.geometry.block_bytes);
         self.call_back(self.progress)
     }
 

@@ -1,7 +1,6 @@
 //! Directories that are placed, and the numbers of inodes.
 
 use super::metabox::Position;
-use super::open_file::BLOCK;
 use crate::Result;
 use crate::metadata::directory::{Blocks, Entry, with_dots};
 use crate::options::Options;
@@ -36,8 +35,9 @@ pub(super) struct PlacedDirectory {
 
 impl PlacedDirectory {
     /// Blocks of a directory that is not in the packed file, without one after the inode.
-    pub(super) fn blocks(&self) -> u64 {
-        if self.inline != 0 { self.len_bytes / BLOCK } else { self.len_bytes.div_ceil(BLOCK) }
+    pub(super) fn blocks(&self, block_bytes: u32) -> u64 {
+        let block = u64::from(block_bytes);
+        if self.inline != 0 { self.len_bytes / block } else { self.len_bytes.div_ceil(block) }
     }
 }
 
@@ -51,8 +51,8 @@ impl Directories {
     }
 
     /// Blocks that directories have by themselves.
-    pub(super) fn blocks(&self) -> u64 {
-        if self.is_packed { 0 } else { self.placed.iter().map(|placed| placed.blocks()).sum() }
+    pub(super) fn blocks(&self, block_bytes: u32) -> u64 {
+        if self.is_packed { 0 } else { self.placed.iter().map(|placed| placed.blocks(block_bytes)).sum() }
     }
 }
 
@@ -61,11 +61,18 @@ pub struct Numbers {
     pub(super) places: Table<Position>,
     /// Number of an inode at the beginning of the area that is not compressed; known when contents are written.
     pub(super) first: u64,
+    block_bytes: u32,
 }
 
 impl Numbers {
-    pub(super) fn new(tree: &Tree) -> Result<Self> {
-        Ok(Numbers { places: Table::filled(tree.spill(), tree.len(), Position::plain(0))?, first: 0 })
+    pub(super) fn new(tree: &Tree, block_bytes: u32) -> Result<Self> {
+        let places = Table::filled(tree.spill(), tree.len(), Position::plain(0))?;
+        Ok(Numbers { places, first: 0, block_bytes })
+    }
+
+    /// Without a number yet, while another has them.
+    pub(super) fn none(&self) -> Self {
+        Numbers { places: Table::new(self.places.spill()), first: 0, block_bytes: self.block_bytes }
     }
 
     pub(super) fn set(&mut self, id: InodeId, place: Position) {
@@ -90,6 +97,9 @@ impl Numbers {
         planned: &Planned,
     ) -> Blocks<'a, impl Iterator<Item = Entry<'a>>> {
         let names = with_dots(tree.entries(planned.id), planned.id, planned.parent);
-        Blocks::new(names.map(|(name, id)| Entry { name, nid: self.of(id), kind: tree.kind(id) }))
+        Blocks::new(
+            names.map(|(name, id)| Entry { name, nid: self.of(id), kind: tree.kind(id) }),
+            self.block_bytes,
+        )
     }
 }

@@ -54,7 +54,8 @@ pub struct Options {
     /// if the budget is smaller than this and the needs of reading together; the error has the sum. A
     /// [mount](crate::mount::LEAST_REPLY_BYTES) needs some.
     pub caller_bytes: u64,
-    /// The further devices of the image, in the order of its table.
+    /// The further devices of the image, in the order of its table. None are needed if the image's medium goes on with their
+    /// contents.
     pub devices: Vec<Arc<dyn ByteSource>>,
 }
 
@@ -143,7 +144,10 @@ impl Image {
         let source = Source::new(source);
         let superblock = Superblock::read(&source)?;
         let needed = superblock.devices.len();
+        let unified_ranges = unified_ranges(&superblock);
+        let is_flat = needed > 0 && options.devices.is_empty() && has_all(&source, &unified_ranges)?;
         match options.devices.len() {
+            0 if is_flat => {}
             given if given < needed => return Err(ImageError::MissingDevices { needed, given }),
             given if given > needed => return Err(ImageError::SurplusDevices { needed, given }),
             _ => {}
@@ -161,8 +165,10 @@ impl Image {
         let too_much = |e| ImageError::Budget { len_bytes: options.memory_bytes, source: Arc::new(e) };
         let limit = usize::try_from(options.memory_bytes).unwrap_or(usize::MAX);
         let budget = Budget::new(limit, reserve_bytes as usize).map_err(too_much)?;
-        let unified_ranges = unified_ranges(&superblock);
-        let source = Arc::new(source.with_devices(options.devices, unified_ranges));
+        let source = Arc::new(match is_flat {
+            true => source.flat(unified_ranges),
+            false => source.with_devices(options.devices, unified_ranges),
+        });
         let clusters = Clusters::new(budget, formats, options.cache_full_reads);
         let demand = match options.read_ahead {
             ReadAhead::Off => None,
@@ -261,6 +267,20 @@ impl Image {
         self.0.core.source.is_own(at)
     }
 
+    /// Returns the number of the device that holds `at`, and the position in it. 0 is the image's own medium.
+    pub fn own_address(&self, at: Address) -> Result<(usize, u64)> {
+        self.0.core.source.own_address(at)
+    }
+
+    /// Length of the image itself as far as contents may lie there, bytes: that of its superblock, and of devices that the same
+    /// medium goes on with.
+    pub fn own_bytes(&self) -> u64 {
+        let len_bytes = self.0.core.source.len_bytes(0).unwrap_or(0);
+        let superblock = self.superblock();
+        let stated = superblock.blocks.saturating_mul(superblock.block_bytes().into());
+        if stated == 0 || self.0.core.source.is_flat() { len_bytes } else { stated.min(len_bytes) }
+    }
+
     /// The prefixes of names of attributes, of which the table of long ones was read when the image was opened.
     pub fn prefixes(&self) -> &Prefixes {
         &self.0.core.prefixes
@@ -321,6 +341,14 @@ fn reserve_bytes(superblock: &Superblock, formats: &Formats) -> u64 {
         .iter()
         .map(|algorithm| least_bytes(formats.of(algorithm)))
         .fold(RESERVE_BYTES, u64::max)
+}
+
+/// Whether the image's own medium has the contents of all devices, each at its place in the unified address space.
+fn has_all(source: &Source, ranges: &[UnifiedRange]) -> Result<bool> {
+    let len_bytes = source.len_bytes(0)?;
+    Ok(ranges.iter().all(|range| {
+        range.start > 0 && range.start.checked_add(range.len_bytes).is_some_and(|end| end <= len_bytes)
+    }))
 }
 
 /// Computes the ranges of the devices in the unified address space.

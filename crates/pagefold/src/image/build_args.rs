@@ -333,6 +333,7 @@ pub fn options(args: &BuildArgs) -> Result<(Options, Option<RunningKernel>)> {
     options.volume_name = args.label.clone().into_bytes();
     args.further.rules.iter().for_each(|rule| options.rules.add(rule.clone()));
     options.form = args.further.form;
+    options.is_index = args.further.is_index;
     options.build_time = match args.further.build_time {
         None => source_date_epoch()?,
         given => given,

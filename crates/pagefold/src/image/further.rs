@@ -11,6 +11,8 @@ pub struct Further {
     pub offset_bytes: u64,
     /// Time of creation, seconds since 1970, in place of that of the environment.
     pub build_time: Option<i64>,
+    /// Whether contents stay in the sources, which are devices of the image.
+    pub is_index: bool,
     /// The form in which contents are stored.
     pub form: Form,
     /// Rules after those of `--rule`.

@@ -15,7 +15,7 @@ use pagefold_control::error::{CliError, Result};
 use pagefold_image::format::features::{self, KernelVersion, incompat};
 use pagefold_image_build::{BLOCK_BYTES, ChunkForm, Dedupe, Pattern, Rule};
 use std::ffi::{OsStr, OsString};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The choices of a command line.
 pub struct Mkfs {
@@ -23,6 +23,7 @@ pub struct Mkfs {
     /// The oldest kernel with all features that were asked for.
     pub kernel: KernelVersion,
     pub compressors: Vec<Compressor>,
+    pub block_bytes: Option<u32>,
     pub cluster_bytes: Option<u32>,
     pub chunk_bytes: Option<u32>,
     /// Whether entries of chunks have 8 bytes also where 4 would do.
@@ -47,8 +48,9 @@ pub struct Mkfs {
 /// The program.
 pub const PROGRAM: Program<Mkfs> = Program {
     name: "mkfs.erofs",
-    usage: "FILE SOURCE",
-    about: "Builds the EROFS image FILE from a directory, a tar archive (--tar=f) or an image (--clean=data), with pagefold.",
+    usage: "FILE SOURCE...",
+    about: "Builds the EROFS image FILE from a directory, a tar archive (--tar=f) or an image (--clean=data), with pagefold.\n\
+            FILE of several images, the lowest layer first, and of --tar=i has metadata alone: SOURCE are its devices.",
     options: OPTIONS,
     refused: REFUSED,
 };
@@ -69,6 +71,7 @@ impl Mkfs {
             build,
             kernel: features::FIRST_KERNEL,
             compressors: Vec::new(),
+            block_bytes: None,
             cluster_bytes: None,
             chunk_bytes: None,
             has_chunk_indexes: false,
@@ -96,6 +99,8 @@ impl Mkfs {
     fn finish(&mut self, operands: &[OsString]) -> Result<()> {
         self.set_sources(operands)?;
         self.set_compression()?;
+        self.set_index()?;
+        self.check_block()?;
         if let Some(bytes) = self.chunk_bytes {
             if !self.compressors.is_empty() {
                 return Err(PROGRAM.error("--chunksize: files in chunks are not compressed; leave out -z"));
@@ -124,11 +129,7 @@ impl Mkfs {
             [out] if self.is_tar => (out, OsStr::new("-")),
             [_] => return Err(PROGRAM.error("no SOURCE: write mkfs.erofs FILE SOURCE")),
             [out, source] => (out, source.as_os_str()),
-            _ => {
-                return Err(PROGRAM.error(
-                    "several sources are not possible: the image would refer to them; mount each, and merge them with overlayfs",
-                ));
-            }
+            [out, sources @ ..] => return self.set_images(out, sources),
         };
         let source = if self.is_archived { OsStr::new("-") } else { source };
         self.build.paths = vec![source.into(), out.into()];
@@ -142,6 +143,57 @@ impl Mkfs {
                 "SOURCE is no directory: write --tar=f for an archive, or --clean=data for an image, whose data is copied",
             )),
             _ => Ok(()),
+        }
+    }
+
+    /// Sets several sources: images that are merged, whose contents stay there unless all data is copied.
+    fn set_images(&mut self, out: &OsString, sources: &[OsString]) -> Result<()> {
+        if self.is_tar {
+            return Err(PROGRAM.error(
+                "--tar: there are several sources; 'pagefold image build LAYER... FILE' merges archives",
+            ));
+        }
+        if let Some(dir) = sources.iter().find(|source| Path::new(source).is_dir()) {
+            let dir = dir.display();
+            return Err(
+                PROGRAM.error(&format!("of several sources each is an image, and '{dir}' is a directory"))
+            );
+        }
+        self.build.further.is_index = !self.is_clean;
+        // Merging applies the whiteouts of layers, in all forms.
+        self.build.whiteouts = None;
+        self.build.xattrs.strip_overlay = false;
+        self.build.paths = sources.iter().chain([out]).map(PathBuf::from).collect();
+        Ok(())
+    }
+
+    /// Sets what follows if contents stay in the sources.
+    fn set_index(&mut self) -> Result<()> {
+        if !self.build.further.is_index {
+            return Ok(());
+        }
+        if !self.compressors.is_empty() || self.chunk_bytes.is_some() {
+            let what = "contents that stay in SOURCE are not compressed; leave out -z and --chunksize, or copy them with \
+                        --tar=f or --clean=data";
+            return Err(PROGRAM.error(what));
+        }
+        if self.build.further.offset_bytes > 0 {
+            return Err(PROGRAM.error("--offset: contents that stay in SOURCE follow FILE; leave it out"));
+        }
+        self.build.dedupe = Some(Dedupe::Nothing);
+        self.build.no_fragments = true;
+        self.require_if(true, incompat::DEVICE_TABLE | incompat::CHUNKED_FILE)
+    }
+
+    /// Fails if the blocks of the image would have another length than `-b` says. Without contents they have that of its sources,
+    /// as in the original.
+    fn check_block(&self) -> Result<()> {
+        match self.block_bytes {
+            None | Some(BLOCK_BYTES) => Ok(()),
+            Some(_) if self.build.further.is_index => Ok(()),
+            Some(bytes) => Err(PROGRAM.error(&format!(
+                "-b: blocks of {bytes} bytes are not possible; leave it out, for 4096, which all kernels mount"
+            ))),
         }
     }
 
@@ -228,6 +280,11 @@ mod tests {
         ] {
             assert_eq!(kernel(line), wanted, "{line}");
         }
+        for (line, wanted) in
+            [("--tar=i out", "5.16"), ("--tar=i --tar=f out", "5.4"), ("out a.img b.img", "5.16")]
+        {
+            assert_eq!(parsed(line).unwrap().build.kernel.unwrap(), wanted, "{line}");
+        }
     }
 
     #[test]
@@ -267,7 +324,10 @@ mod tests {
     #[test]
     fn what_is_not_possible_is_refused_by_its_name() {
         for (line, says) in [
-            ("--tar=i out", "--tar: =i is not possible"),
+            ("--tar=headerball out", "--tar: =headerball is not possible"),
+            ("--tar=i -zlz4 out", "leave out -z"),
+            ("--tar=i --chunksize=4096 out", "leave out -z and --chunksize"),
+            ("--tar=i --offset=4096 out", "--offset: contents"),
             ("--incremental=data out /", "--incremental is not possible"),
             ("-b512 out /", "-b: blocks of 512 bytes"),
             ("-zunknownalg out /", "-z: unknown compressor 'unknownalg'"),
@@ -282,7 +342,8 @@ mod tests {
             ("--chunksize=5000 out /", "--chunksize: chunks of 5000 bytes"),
             ("--chunksize=4096 -zlz4 out /", "leave out -z"),
             ("out", "no SOURCE"),
-            ("out a b", "several sources are not possible"),
+            ("out a /", "each is an image, and '/' is a directory"),
+            ("--tar=f out a b", "merges archives"),
             ("out /proc/version", "--clean=data"),
             ("--tar out /", "leave --tar out"),
         ] {

@@ -273,8 +273,8 @@ pub const OPTIONS: &[Opt<Mkfs>] = &[
     },
     Opt {
         name: "--tar",
-        value: Value::Optional("f"),
-        help: "SOURCE is a tar archive [default: -]",
+        value: Value::Optional("f|i"),
+        help: "SOURCE is a tar archive [default: -]; i: its contents stay there",
         set: set_tar,
     },
     Opt {
@@ -314,7 +314,10 @@ pub const OPTIONS: &[Opt<Mkfs>] = &[
 
 /// Those that are refused.
 pub const REFUSED: &[Refused] = &[
-    Refused { name: "--blobdev", why: "an image has one device; leave it out" },
+    Refused {
+        name: "--blobdev",
+        why: "contents stay in the archive with --tar=i, or in images; else leave it out",
+    },
     Refused { name: "--block-list-file", why: "Android's tools for updates need it; use their mkfs.erofs" },
     Refused { name: "--dsunit", why: "data begins at blocks of 4096 bytes; leave it out" },
     Refused {

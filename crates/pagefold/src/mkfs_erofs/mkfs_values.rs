@@ -11,13 +11,9 @@ use pagefold_sys::entropy::random_u64;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-pub fn set_block(_: &mut Mkfs, value: &OsStr) -> Result<()> {
-    match number::<u32>(value)? {
-        BLOCK_BYTES => Ok(()),
-        bytes => {
-            Err(CliError::usage(format!("blocks of {bytes} bytes are not possible; leave it out, for 4096")))
-        }
-    }
+pub fn set_block(mkfs: &mut Mkfs, value: &OsStr) -> Result<()> {
+    mkfs.block_bytes = Some(number(value)?);
+    Ok(())
 }
 
 pub fn set_xattr_tolerance(mkfs: &mut Mkfs, value: &OsStr) -> Result<()> {
@@ -149,11 +145,9 @@ pub fn set_sort(mkfs: &mut Mkfs, value: &OsStr) -> Result<()> {
 pub fn set_tar(mkfs: &mut Mkfs, value: &OsStr) -> Result<()> {
     mkfs.is_tar = true;
     match text(value)? {
-        "" | "f" => Ok(()),
-        "i" => Err(CliError::usage(
-            "=i is not possible: contents are compressed into the image, and do not stay in the archive; use --tar=f",
-        )),
-        mode => Err(CliError::usage(format!("={mode} is not possible; use --tar=f"))),
+        "" | "f" => Ok(mkfs.build.further.is_index = false),
+        "i" => Ok(mkfs.build.further.is_index = true),
+        mode => Err(CliError::usage(format!("={mode} is not possible; use --tar=f or --tar=i"))),
     }
 }
 

@@ -40,6 +40,7 @@ mod image_fstab;
 mod image_layers;
 mod image_limits;
 mod image_merge;
+mod image_model;
 mod image_mount;
 mod image_mounts;
 mod image_offset;
@@ -60,6 +61,7 @@ mod images;
 mod json;
 mod keeper;
 mod mkfs_erofs;
+mod mkfs_index;
 mod odd_paths;
 mod output;
 #[path = "../../../image-build/tests/support/random_tree.rs"]

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// A sandbox with links of the names of erofs-utils, a directory `source` and an archive of it.
-fn sandbox() -> Sandbox {
+pub fn sandbox() -> Sandbox {
     let s = Sandbox::new();
     for name in ["mkfs.erofs", "fsck.erofs", "dump.erofs"] {
         symlink(env!("CARGO_BIN_EXE_pagefold"), s.path(name)).unwrap();
@@ -31,7 +31,7 @@ fn sandbox() -> Sandbox {
 }
 
 /// Runs a program of erofs-utils by its link, in the sandbox's folder; `words` are split at blanks.
-fn run(s: &Sandbox, words: &str, stdin: Option<&Path>) -> Ran {
+pub fn run(s: &Sandbox, words: &str, stdin: Option<&Path>) -> Ran {
     let mut all = words.split_whitespace();
     let stdin = stdin.map_or_else(Stdio::null, |path| fs::File::open(path).unwrap().into());
     let mut command = Command::new(s.path(all.next().unwrap()));
@@ -40,19 +40,19 @@ fn run(s: &Sandbox, words: &str, stdin: Option<&Path>) -> Ran {
     Ran::new(words, command.output().unwrap())
 }
 
-fn ok(s: &Sandbox, words: &str) -> String {
+pub fn ok(s: &Sandbox, words: &str) -> String {
     let ran = run(s, words, None);
     assert_eq!(ran.code, 0, "{ran:?}");
     ran.out
 }
 
 /// A program of erofs-utils 1.9, if there is one.
-fn foreign(name: &str) -> Option<PathBuf> {
+pub fn foreign(name: &str) -> Option<PathBuf> {
     let path = PathBuf::from(std::env::var_os("PAGEFOLD_EROFS_UTILS")?).join("bin").join(name);
     path.exists().then_some(path)
 }
 
-fn is_same(one: &Path, other: &Path) -> bool {
+pub fn is_same(one: &Path, other: &Path) -> bool {
     Command::new("diff").args(["-r", "--no-dereference"]).args([one, other]).status().unwrap().success()
 }
 
@@ -325,7 +325,8 @@ fn a_build_that_fails_at_an_offset_leaves_no_image_there() {
 fn what_mkfs_cannot_do_is_refused_by_name() {
     let s = sandbox();
     for (line, says) in [
-        ("--tar=i OUT layer.tar", "--tar: =i is not possible"),
+        ("--tar=headerball OUT layer.tar", "--tar: =headerball is not possible"),
+        ("--tar=i -zlz4 OUT layer.tar", "leave out -z"),
         ("--incremental=data OUT source", "--incremental is not possible"),
         ("--blobdev=b OUT source", "--blobdev is not possible"),
         ("--no-such-option OUT source", "unknown option --no-such-option"),
@@ -333,7 +334,7 @@ fn what_mkfs_cannot_do_is_refused_by_name() {
         ("-zunknownalg OUT source", "unknown compressor 'unknownalg'"),
         ("-E no-such-feature OUT source", "unknown feature 'no-such-feature'"),
         ("OUT layer.tar", "--tar=f for an archive"),
-        ("OUT source source", "several sources"),
+        ("OUT source source", "of several sources each is an image"),
         ("OUT /nonexistent/source", "No such file"),
         ("--tar=f OUT /proc/version", "'/proc/version'"),
     ] {

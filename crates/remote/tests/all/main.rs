@@ -27,19 +27,20 @@ mod s3;
 mod s3_store;
 #[path = "../support/server.rs"]
 mod server;
+#[path = "../support/model.rs"]
+mod server_model;
 mod versions;
 
 use pagefold_backing::{BackingError, ByteSource};
 use pagefold_remote::{Options, RemoteError, RemoteSource, Url};
 use server::{Object, Server};
+use server_model::PATH;
 use std::time::Duration;
 
 /// Bytes of a block of the source.
 const BLOCK: u64 = 32 << 10;
 /// The length of the object: some blocks and a part of one.
 const LEN: u64 = 9 * BLOCK + 777;
-/// The path of the object.
-const PATH: &str = "/images/app.erofs";
 
 /// The contents of version `n` of the object.
 fn contents(n: u64) -> Vec<u8> {

@@ -84,7 +84,7 @@ impl Content for SourceContent {
     }
 
     fn open(&self) -> Result<Box<dyn Reader + '_>> {
-        let file = match self.root.folder.open_source(&self.path) {
+        let file = match self.root.open(&self.path) {
             Ok(file) => Arc::new(file),
             Err(e) => {
                 return match e.errno {

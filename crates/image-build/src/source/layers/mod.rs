@@ -26,7 +26,7 @@ mod resolve;
 
 use super::tar::TarOptions;
 use super::{NestedOverlay, OnEntry, Scanned, Whiteouts, whiteouts};
-use crate::content::{Content, Contents, Stored};
+use crate::content::{Content, Contents, SourceDevice, Stored};
 use crate::rules::Pattern;
 use crate::table::{Spill, Table};
 use crate::tree::{InodeId, Metadata, Tree};
@@ -155,5 +155,13 @@ const LAYER_WORD: usize = 4;
 impl Contents for LayerContents {
     fn content(&self, file: &Stored, path: &[u8]) -> Arc<dyn Content> {
         self.0[file.words[LAYER_WORD] as usize].content(file, path)
+    }
+
+    fn devices(&self) -> Vec<SourceDevice> {
+        self.0.iter().flat_map(|layer| layer.devices()).collect()
+    }
+
+    fn device_of(&self, file: &Stored) -> usize {
+        file.words[LAYER_WORD] as usize
     }
 }

@@ -1,9 +1,9 @@
 //! The contents of members, which are read from the archive when the image is built.
 
-use super::archive::Archive;
+use super::archive::{Archive, BLOCK_BYTES};
 use super::sparse::SparseRun;
 use crate::Result;
-use crate::content::{Content, Contents, Reader, Stored};
+use crate::content::{Content, Contents, DeviceRun, Reader, SourceDevice, Stored};
 use crate::table::Table;
 use std::ops::Range;
 use std::sync::Arc;
@@ -24,6 +24,11 @@ impl Contents for Members {
         let runs = (first as usize).checked_sub(1).map(|first| first..first + count as usize);
         let runs = runs.map(|range| Runs { table: self.runs.clone(), range });
         Arc::new(MemberContent { archive: self.archive.clone(), at, len_bytes: file.len_bytes, runs })
+    }
+
+    fn devices(&self) -> Vec<SourceDevice> {
+        let len_bytes = self.archive.len_bytes();
+        vec![SourceDevice { tag: [0; 64], len_bytes, block_bytes: BLOCK_BYTES as u32 }]
     }
 }
 
@@ -61,6 +66,16 @@ struct MemberContent {
 impl Content for MemberContent {
     fn len_bytes(&self) -> u64 {
         self.len_bytes
+    }
+
+    fn device_runs(&self) -> Result<Option<Vec<DeviceRun>>> {
+        let Some(runs) = &self.runs else {
+            return Ok(Some(vec![DeviceRun { range: 0..self.len_bytes, at: self.at }]));
+        };
+        // An empty run may mark the end of a sparse file.
+        let runs = runs.iter().filter(|run| run.start < run.end);
+        let placed = |run: SparseRun| DeviceRun { range: run.start..run.end, at: self.at + run.stored_at };
+        Ok(Some(runs.map(placed).collect()))
     }
 
     fn open(&self) -> Result<Box<dyn Reader + '_>> {
