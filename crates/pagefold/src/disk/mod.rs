@@ -9,6 +9,7 @@
 //! | `request`, `restore`, `notes` | the checked arguments of `create`, the saved disk in them, and its notes on the new disk |
 //! | `backing`, `device` | steps that need the user's privileges: opening a backing, swapoff |
 //! | `command` | the command of `create --run` |
+//! | `freeze` | the frozen file system of `save` |
 //! | `find`, `resolve` | finding the disk that a user names, and cleaning up after dead servers |
 
 mod backing;
@@ -19,6 +20,7 @@ mod create;
 mod device;
 mod export_arg;
 mod find;
+mod freeze;
 mod list;
 mod notes;
 mod page_ranges;
@@ -95,6 +97,10 @@ pub enum DiskCommand {
     /// The file has the contents at one moment, as after a power failure at that moment: writes that have returned before
     /// are in it. Before, the command lets the kernel write what it caches of a loop device and of file systems mounted from
     /// it. Pages are saved as they are compressed, those on a backing too; pages that read as zeroes take no space.
+    ///
+    /// As root, the command freezes an ext4 or xfs that is mounted from the disk until the server has that moment, some
+    /// milliseconds and a second at most. So the saved file system is complete, and no log is replayed when it is mounted.
+    /// The last line of the output says whether it was frozen, or why not.
     ///
     /// The file appears when it is complete and on the medium; until then an older one stays. Ctrl-C, a full medium or
     /// another failure leaves no file, and the disk is used on. If the target takes no data for 30 seconds while writes to
