@@ -250,7 +250,9 @@ mod tests {
 
     #[test]
     fn answers_are_decoded_as_they_were_encoded() {
-        for answer in [Answer { errno: 0, on_request: true }, Answer { errno: libc::EBUSY, on_request: false }] {
+        for answer in
+            [Answer { errno: 0, on_request: true }, Answer { errno: libc::EBUSY, on_request: false }]
+        {
             assert_eq!(Answer::decode(answer.encode()), answer);
         }
         let frozen = State::Frozen(Instant::now());

@@ -142,7 +142,8 @@ fn mounted(device: &Path, number: DeviceNumber) -> Result<std::result::Result<Mo
 /// Opens the root of a mount; `None` if another file system is mounted over it.
 fn open_root(mount: &Mount, number: DeviceNumber) -> Option<File> {
     // A file can be mounted on a pipe.
-    let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&mount.mount_point).ok()?;
+    let opened =
+        OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&mount.mount_point).ok()?;
     let is_same = opened.metadata().is_ok_and(|found| DeviceNumber::from_dev_t(found.dev()) == number);
     is_same.then_some(opened)
 }

@@ -2,11 +2,13 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | `create` (arguments) and `start`, `list`, `show`, `block_state`, `set`, `writeback`, `recompress`, `save`, `saved`, `restart`, `remove` | the commands, each with its arguments |
+//! | `create` (arguments) and `start`, `list`, `show`, `block_state`, `set`, `writeback`, `recompress`, `save`, `saved`, `restart`, `remove`, `unit` | the commands, each with its arguments |
 //! | `classes` | the table of size classes of `show` |
 //! | `page_ranges` | ranges of pages in options |
 //! | `pass` | running a pass of writeback or recompression: bar, Ctrl-C, report |
 //! | `request`, `restore`, `notes` | the checked arguments of `create`, the saved disk in them, and its notes on the new disk |
+//! | `running` | the disk that `create --unless-running` finds |
+//! | `systemd` | the text of units: names, quoting |
 //! | `backing`, `device` | steps that need the user's privileges: opening a backing, swapoff |
 //! | `command` | the command of `create --run` |
 //! | `freeze` | the frozen file system of `save` |
@@ -31,11 +33,14 @@ mod request;
 mod resolve;
 mod restart;
 mod restore;
+mod running;
 mod save;
 mod saved;
 mod set;
 mod show;
 mod start;
+mod systemd;
+mod unit;
 mod writeback;
 
 use crate::cli::list::with_columns;
@@ -120,6 +125,19 @@ pub enum DiskCommand {
     /// device.
     #[command(visible_alias = "upgrade")]
     Restart(restart::RestartArgs),
+    /// Print systemd units for a disk that comes back at each boot
+    ///
+    /// The units create the disk, or restore it from the file of --save-to, mount it, save it on a timer, and, when the machine
+    /// shuts down or the service is stopped, unmount it, save it and remove it. With --install they are files below
+    /// /etc/systemd/system; the output says what to type next.
+    ///
+    /// A new disk gets an ext4, with the files that are at the mount point. If a save fails, the journal says why, the disk
+    /// stays in use, and the file has the contents of the last complete save. A crash of the machine loses what was written
+    /// since then.
+    ///
+    /// The other options are those of `disk create`. They are checked now; that the service can use them at boot is not
+    /// known until then.
+    Unit(Box<unit::UnitArgs>),
     /// Remove disks and their contents
     ///
     /// Fails while a disk is mounted, used as swap, or has NBD clients, and lists these users; the other disks are
@@ -143,6 +161,7 @@ pub fn run(command: &DiskCommand) -> Result<ExitCode> {
         DiskCommand::Save(args) => save::run(args).map(done),
         DiskCommand::Saved(args) => saved::run(args).map(done),
         DiskCommand::Restart(args) => restart::run(args).map(done),
+        DiskCommand::Unit(args) => unit::run(args).map(done),
         DiskCommand::Remove(args) => remove::run(args).map(done),
     }
 }

@@ -151,12 +151,7 @@ fn on_terminal() -> CliError {
 }
 
 /// Lets the server write to a socket, and copies that to `output`, which may block for any time.
-fn to_stream(
-    args: &SaveArgs,
-    freezer: &mut Freezer,
-    output: File,
-    shown: &str,
-) -> Result<SaveReport> {
+fn to_stream(args: &SaveArgs, freezer: &mut Freezer, output: File, shown: &str) -> Result<SaveReport> {
     let failed = |e| CliError::io(format!("writing to {shown}"), &e);
     let signals = Termination::listen()?;
     let (ours, theirs) = UnixStream::pair().map_err(failed)?;

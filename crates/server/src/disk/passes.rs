@@ -134,8 +134,7 @@ impl Passes {
         let (latest, stop) = (Mutex::new(PassProgress::default()), Arc::<AtomicBool>::default());
         let (notify, notified) = mpsc::channel::<()>();
         // Dropped when the pass has ended, by a panic too.
-        let control =
-            PassControl { stop: stop.clone(), ending, save: &self.save, latest: &latest, notify };
+        let control = PassControl { stop: stop.clone(), ending, save: &self.save, latest: &latest, notify };
         let pass = move || pass(&store, &control);
         std::thread::scope(|s| {
             let thread = std::thread::Builder::new().name("pass".into()).spawn_scoped(s, pass);
