@@ -172,6 +172,7 @@ pub fn with_tables(disk: clap::Command) -> clap::Command {
         .mut_subcommand("block-state", |command| command.after_long_help(block_state::FLAGS))
         .mut_subcommand("set", |set| set.after_long_help(attributes::help()))
         .mut_subcommand("show", |show| show.after_long_help(attributes::help()))
+        .mut_subcommand("unit", |unit| unit.after_long_help(pagefold_server::disk::codec_help()))
         .mut_subcommand("create", |create| {
             create.after_long_help(format!("{}\n\n{}", pagefold_server::disk::codec_help(), create::EXAMPLES))
         })

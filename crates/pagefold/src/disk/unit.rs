@@ -7,7 +7,7 @@
 //!
 //! This module writes units and starts nothing.
 
-use super::create::{CreateArgs, DiskOptions};
+use super::create::DiskOptions;
 use super::request::CreateRequest;
 use super::systemd::{argument, escape_path, value, word};
 use crate::cli::{output, values};
