@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 /// How long the guard leaves a file system frozen.
 pub const FROZEN_MAX: Duration = Duration::from_secs(1);
-/// How long the parent waits for a guard that was told to thaw: one that a signal has stopped would never do it.
+/// How long the parent waits for the answer to a request to thaw: a guard that a signal has stopped never answers.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 /// How often the guard tries to thaw a file system whose device has errors, and the pause between.
 const THAW_TRIES: u32 = 50;

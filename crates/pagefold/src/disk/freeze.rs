@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 /// The types of file systems that are frozen: those whose frozen state was tested here.
 const TYPES: [&str; 2] = ["ext4", "xfs"];
 
-/// What a save does for the file system on its disk.
+/// The freezing of the file system on a disk, for one save.
 pub enum Freezer {
     /// A guard can freeze it.
     Guarded {

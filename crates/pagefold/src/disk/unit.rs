@@ -2,8 +2,8 @@
 //!
 //! Three decisions shape the units. The service is `Type=forking` without a main process: it is active as long as its control
 //! group has the server or the keeper of the disk, whichever of them were replaced. `KillMode=process` then means
-//! that systemd kills neither: only `disk remove` ends them, after a save that did not fail. And the file system is a mount
-//! unit of its own, bound to the service, so that systemd orders all services that use a path on it, and unmounts it first.
+//! that systemd kills neither: only `disk remove` ends them, after a save that did not fail. And the file system is a
+//! separate mount unit, bound to the service, so that systemd orders all services that use a path on it, and unmounts it first.
 //!
 //! This module writes units and starts nothing.
 
@@ -477,7 +477,7 @@ mod tests {
             "{mount}"
         );
         assert!(mount.contains("Before=local-fs.target systemd-journal-flush.service\n"), "{mount}");
-        assert!(mount.contains("What=/run/pagefold/log/device\nWhere=/var/log\n"), "{mount}");
+        assert!(mount.contains("=/run/pagefold/log/device\nWhere=/var/log\n"), "{mount}");
         assert!(save.contains("ExecStart=/usr/bin/pagefold disk save log /srv/50%%/log\n"), "{save}");
         assert!(timer.contains("OnUnitInactiveSec=600s\n"), "{timer}");
         let other = texts(&["x", "--size=1G", "--mount=/srv/a b-c"]);

@@ -1,4 +1,4 @@
-//! The frozen file system of `disk save`: complete in the save, and never left frozen, whoever is killed.
+//! The frozen file system of `disk save`: complete in the save, and never left frozen, also if a process is killed.
 
 use crate::support::writeback::no_devices;
 use crate::support::{Sandbox, have, kill, sh, wait_until};
