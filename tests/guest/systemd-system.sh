@@ -59,6 +59,8 @@ make_root() {
     root=$1
     cp -a "$system/root" "$root"
     mkdir -p "$root/proc" "$root/sys" "$root/dev" "$root/run" "$root/tmp" "$root/srv" "$root/modules"
+    # The package of Debian's shell is not among those that the others depend on.
+    [ -e "$root/usr/bin/sh" ] || ln -s bash "$root/usr/bin/sh"
     cp "$(command -v busybox)" "$root/busybox"
     # Without symbols for debuggers the system is much smaller.
     strip -o "$root/usr/bin/pagefold" "$pagefold" 2>/dev/null || cp "$pagefold" "$root/usr/bin/pagefold"

@@ -6,10 +6,9 @@
 //! guard itself is killed, its parent thaws. Only if both are killed within the same moment, nobody does; `fsfreeze -u`
 //! ends that.
 //!
-//! ioctl_fifreeze is described in the kernel's `Documentation/filesystems`, `fs/super.c` and fsfreeze(8).
+//! Reference: fsfreeze(8), `freeze_super` in the kernel's `fs/super.c`.
 
 use crate::fork::fork_with;
-use crate::respawn::Started;
 use crate::{SysError, detach, ready, signal};
 use std::fs::File;
 use std::io::{Read, Write};
@@ -38,7 +37,6 @@ const THAW: u8 = b't';
 pub struct FreezeGuard {
     root: File,
     socket: UnixStream,
-    child: Started,
     state: State,
 }
 
@@ -69,13 +67,8 @@ impl FreezeGuard {
         let failed = |e: std::io::Error| SysError::io("starting the guard of a frozen file system", &e);
         let (socket, theirs) = UnixStream::pair().map_err(failed)?;
         let its_root = root.try_clone().map_err(failed)?;
-        let child = fork_with(vec![theirs.into(), its_root.into()], guard)?;
-        Ok(FreezeGuard { root, socket, child, state: State::Idle })
-    }
-
-    /// The process of the guard.
-    pub fn pid(&self) -> i32 {
-        self.child.pid
+        fork_with(vec![theirs.into(), its_root.into()], guard)?;
+        Ok(FreezeGuard { root, socket, state: State::Idle })
     }
 
     /// Freezes the file system. The kernel first writes what it caches of it. Returns false if `interrupt` becomes readable
