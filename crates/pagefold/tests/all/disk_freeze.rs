@@ -17,7 +17,8 @@ struct Mounted {
 impl Mounted {
     /// `None`, after printing the reason, if that is not possible here.
     fn new(test: &str, mkfs: &str, tools: &[&str]) -> Option<Self> {
-        let missing = tools.iter().chain(&[mkfs, "mount", "umount", "fsfreeze"]).find(|tool| !have(tool));
+        let own = [mkfs, "mount", "umount", "fsfreeze"];
+        let missing = tools.iter().chain(&own).find(|tool| !have(tool));
         if let Some(why) = no_devices(&[]).or(missing.map(|tool| format!("needs {tool}"))) {
             pagefold_testkit::skipped!("{test}: {why}");
             return None;
