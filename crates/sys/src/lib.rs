@@ -40,6 +40,7 @@ pub mod fork;
 pub mod forkguard;
 pub mod forkmark;
 pub mod forkshared;
+pub mod freeze;
 pub mod fusedev;
 pub mod fusering;
 pub mod fusermount;

@@ -13,6 +13,8 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+/// The name of [`InstanceDir::device_link_path`].
+pub const DEVICE_LINK: &str = "device";
 /// Most bytes of a log that messages quote.
 const LOG_TAIL_BYTES: u64 = 2000;
 
@@ -78,6 +80,11 @@ impl InstanceDir {
     /// The mount point of the loop export's FUSE file system.
     pub fn mount_path(&self) -> PathBuf {
         self.path.join("mnt")
+    }
+
+    /// A link to the loop device of a disk, which has another number each time: for programs that need a path in advance.
+    pub fn device_link_path(&self) -> PathBuf {
+        self.path.join(DEVICE_LINK)
     }
 
     /// The log of the server.
@@ -201,7 +208,8 @@ impl InstanceDir {
         let sockets = [self.control_path(), self.nbd_path()];
         let files = [self.state_path(), self.path.join("state.new"), self.log_path(), self.ended_path()];
         let of_keeper = [keeper::STATE, keeper::STATE_NEW, keeper::PROGRAM].map(|name| self.path.join(name));
-        for path in sockets.into_iter().chain(files).chain(of_keeper) {
+        let links = [self.device_link_path()];
+        for path in sockets.into_iter().chain(files).chain(links).chain(of_keeper) {
             tolerate_missing(std::fs::remove_file(&path), &path)?;
         }
         tolerate_missing(std::fs::remove_dir(self.mount_path()), &self.mount_path())

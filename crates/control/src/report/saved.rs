@@ -35,6 +35,33 @@ pub struct SaveReport {
     pub figures: SavedFigures,
     /// Duration.
     pub elapsed_ns: u64,
+    /// The state of file systems in it.
+    #[serde(flatten)]
+    pub moment: SaveMoment,
+}
+
+/// The state of file systems on a disk at the moment of a save. The command knows it, and not the server.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct SaveMoment {
+    /// The state of the file system on the disk.
+    pub consistency: Consistency,
+    /// How long the file system was frozen; null if it was not.
+    pub frozen_ns: Option<u64>,
+    /// The reason that no file system was frozen; null if one was.
+    pub not_frozen: Option<String>,
+}
+
+/// The state of a file system in a saved disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Consistency {
+    /// As after a power failure at the moment of the save. One that was unmounted then is complete.
+    #[default]
+    Crash,
+    /// The file system was frozen at the moment of the save: it is complete, and a mount has no log to replay.
+    Frozen,
 }
 
 /// A saved disk: the JSON of `disk saved`.

@@ -72,12 +72,12 @@ pub struct WritebackStatus {
     pub daily_bytes: Option<u64>,
 }
 
-/// The progress of a pass of writeback or of recompression.
+/// The progress of a pass of writeback or of recompression, or of a save.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PassProgress {
     /// Pages visited.
     pub seen_pages: u64,
-    /// Pages to visit in all; 0 while the number is not known.
+    /// Pages to visit in all; 0 while the number is not known. In a save it is known from its moment on.
     pub total_pages: u64,
     /// Pages written back, or recompressed.
     pub done_pages: u64,

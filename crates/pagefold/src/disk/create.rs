@@ -10,19 +10,47 @@ use std::path::PathBuf;
 /// The arguments of `disk create`.
 #[derive(Debug, Args)]
 pub struct CreateArgs {
-    /// Size of the device, such as 4G or 512M; rounded up to a multiple of 4096 bytes. It may exceed the memory of the
-    /// machine: only written pages take memory. In sizes, K, M, G, T, P and E are powers of 1024, also as KB or KiB
-    /// [default with --restore: that of the saved disk]
-    #[arg(long, short = 's', value_name = "SIZE", required_unless_present = "restore")]
-    pub size: Option<String>,
-    /// Fill the disk with a file that `disk save` wrote; - is standard input. All of it is read before the disk is ready.
-    /// Without options for codecs, the disk gets those of the saved one, and pages stay as they are
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "uncompressed")]
-    pub restore: Option<PathBuf>,
     /// Name of the disk: 1 to 32 characters of A-Z a-z 0-9 . _ -, not starting with . or - [default: disk0, disk1, ...;
     /// a number is used once]
     #[arg(long, short = 'n', value_name = "NAME")]
     pub name: Option<String>,
+    /// Fill the disk with a file that `disk save` wrote; - is standard input. All of it is read before the disk is ready.
+    /// Without options for codecs, the disk gets those of the saved one, and pages stay as they are
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "uncompressed")]
+    pub restore: Option<PathBuf>,
+    /// As --restore, but make an empty disk if FILE is missing. The folder of FILE must exist
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with_all = ["restore", "uncompressed"])]
+    #[arg(requires = "size")]
+    pub restore_if_exists: Option<PathBuf>,
+    /// Succeed, and print the device, if the disk runs already. Its options stay. The running disk must be in the control
+    /// group of this command, as in the units of `disk unit`; another one is an error
+    #[arg(long, requires = "name", conflicts_with_all = ["foreground", "run"])]
+    pub unless_running: bool,
+    /// The disk itself
+    #[command(flatten)]
+    pub options: DiskOptions,
+    /// Stay in the foreground until Ctrl-C, SIGTERM or `disk remove`. When the command ends, the server ends too,
+    /// unless its loop device is in use: then it serves on
+    #[arg(long, short = 'f')]
+    pub foreground: bool,
+    /// Run COMMAND when the disk is ready, and remove the disk when it ends. 'sh -c' runs it, with PAGEFOLD_NAME and
+    /// PAGEFOLD_DEVICE in its environment. The exit code is that of COMMAND, or 128 plus the number of the signal that
+    /// killed it, or 125 if pagefold itself failed. A loop device that is in use then is not removed
+    #[arg(long, value_name = "COMMAND", value_hint = ValueHint::CommandString, conflicts_with_all = ["foreground", "json"])]
+    pub run: Option<String>,
+    /// Print JSON instead of the device: its name, device, export and size
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The options of a disk that `disk create` and `disk unit` have in common.
+#[derive(Debug, Args)]
+pub struct DiskOptions {
+    /// Size of the device, such as 4G or 512M; rounded up to a multiple of 4096 bytes. It may exceed the memory of the
+    /// machine: only written pages take memory. In sizes, K, M, G, T, P and E are powers of 1024, also as KB or KiB
+    /// [default with --restore: that of the saved disk]
+    #[arg(long, short = 's', value_name = "SIZE")]
+    pub size: Option<String>,
     /// Compression algorithm, see below; a level can follow, as in zstd:3 [default: lz4]
     #[arg(long, short = 'c', value_name = "CODEC[:LEVEL]")]
     pub codec: Option<String>,
@@ -102,18 +130,6 @@ pub struct CreateArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     #[arg(requires_all = ["listen", "tls_cert", "tls_key"])]
     pub tls_client_ca: Option<PathBuf>,
-    /// Stay in the foreground until Ctrl-C, SIGTERM or `disk remove`. When the command ends, the server ends too,
-    /// unless its loop device is in use: then it serves on
-    #[arg(long, short = 'f')]
-    pub foreground: bool,
-    /// Run COMMAND when the disk is ready, and remove the disk when it ends. 'sh -c' runs it, with PAGEFOLD_NAME and
-    /// PAGEFOLD_DEVICE in its environment. The exit code is that of COMMAND, or 128 plus the number of the signal that
-    /// killed it, or 125 if pagefold itself failed. A loop device that is in use then is not removed
-    #[arg(long, value_name = "COMMAND", value_hint = ValueHint::CommandString, conflicts_with_all = ["foreground", "json"])]
-    pub run: Option<String>,
-    /// Print JSON instead of the device: its name, device, export and size
-    #[arg(long)]
-    pub json: bool,
     /// Serve plain memory without compression, for comparison in benchmarks of exports
     #[arg(long, hide = true)]
     pub uncompressed: bool,

@@ -2,13 +2,16 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | `create` (arguments) and `start`, `list`, `show`, `block_state`, `set`, `writeback`, `recompress`, `save`, `saved`, `restart`, `remove` | the commands, each with its arguments |
+//! | `create` (arguments) and `start`, `list`, `show`, `block_state`, `set`, `writeback`, `recompress`, `save`, `saved`, `restart`, `remove`, `unit` | the commands, each with its arguments |
 //! | `classes` | the table of size classes of `show` |
 //! | `page_ranges` | ranges of pages in options |
 //! | `pass` | running a pass of writeback or recompression: bar, Ctrl-C, report |
 //! | `request`, `restore`, `notes` | the checked arguments of `create`, the saved disk in them, and its notes on the new disk |
+//! | `running` | the disk that `create --unless-running` finds |
+//! | `systemd` | the text of units: names, quoting |
 //! | `backing`, `device` | steps that need the user's privileges: opening a backing, swapoff |
 //! | `command` | the command of `create --run` |
+//! | `freeze` | the frozen file system of `save` |
 //! | `find`, `resolve` | finding the disk that a user names, and cleaning up after dead servers |
 
 mod backing;
@@ -19,6 +22,7 @@ mod create;
 mod device;
 mod export_arg;
 mod find;
+mod freeze;
 mod list;
 mod notes;
 mod page_ranges;
@@ -29,11 +33,14 @@ mod request;
 mod resolve;
 mod restart;
 mod restore;
+mod running;
 mod save;
 mod saved;
 mod set;
 mod show;
 mod start;
+mod systemd;
+mod unit;
 mod writeback;
 
 use crate::cli::list::with_columns;
@@ -96,6 +103,10 @@ pub enum DiskCommand {
     /// are in it. Before, the command lets the kernel write what it caches of a loop device and of file systems mounted from
     /// it. Pages are saved as they are compressed, those on a backing too; pages that read as zeroes take no space.
     ///
+    /// As root, the command freezes an ext4 or xfs that is mounted from the disk until the server has that moment, some
+    /// milliseconds and a second at most. So the saved file system is complete, and no log is replayed when it is mounted.
+    /// The last line of the output says whether it was frozen, or why not.
+    ///
     /// The file appears when it is complete and on the medium; until then an older one stays. Ctrl-C, a full medium or
     /// another failure leaves no file, and the disk is used on. If the target takes no data for 30 seconds while writes to
     /// the disk wait for the save, the save fails.
@@ -114,6 +125,19 @@ pub enum DiskCommand {
     /// device.
     #[command(visible_alias = "upgrade")]
     Restart(restart::RestartArgs),
+    /// Print systemd units for a disk that comes back at each boot
+    ///
+    /// The units create the disk, or restore it from the file of --save-to, mount it, save it on a timer, and, when the machine
+    /// shuts down or the service is stopped, unmount it, save it and remove it. With --install they are files below
+    /// /etc/systemd/system; the output says what to type next.
+    ///
+    /// A new disk gets an ext4, with the files that are at the mount point. If a save fails, the journal says why, the disk
+    /// stays in use, and the file has the contents of the last complete save. A crash of the machine loses what was written
+    /// since then.
+    ///
+    /// The other options are those of `disk create`. They are checked now; that the service can use them at boot is not
+    /// known until then.
+    Unit(Box<unit::UnitArgs>),
     /// Remove disks and their contents
     ///
     /// Fails while a disk is mounted, used as swap, or has NBD clients, and lists these users; the other disks are
@@ -137,6 +161,7 @@ pub fn run(command: &DiskCommand) -> Result<ExitCode> {
         DiskCommand::Save(args) => save::run(args).map(done),
         DiskCommand::Saved(args) => saved::run(args).map(done),
         DiskCommand::Restart(args) => restart::run(args).map(done),
+        DiskCommand::Unit(args) => unit::run(args).map(done),
         DiskCommand::Remove(args) => remove::run(args).map(done),
     }
 }
@@ -147,6 +172,7 @@ pub fn with_tables(disk: clap::Command) -> clap::Command {
         .mut_subcommand("block-state", |command| command.after_long_help(block_state::FLAGS))
         .mut_subcommand("set", |set| set.after_long_help(attributes::help()))
         .mut_subcommand("show", |show| show.after_long_help(attributes::help()))
+        .mut_subcommand("unit", |unit| unit.after_long_help(pagefold_server::disk::codec_help()))
         .mut_subcommand("create", |create| {
             create.after_long_help(format!("{}\n\n{}", pagefold_server::disk::codec_help(), create::EXAMPLES))
         })

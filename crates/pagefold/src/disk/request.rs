@@ -4,7 +4,7 @@
 //! created.
 
 use super::backing::BackingRequest;
-use super::create::CreateArgs;
+use super::create::{CreateArgs, DiskOptions};
 use super::export_arg::ExportArg;
 use super::{recompress, restore};
 use crate::cli::values::bytes;
@@ -67,38 +67,54 @@ impl CreateRequest {
     /// Checks the arguments; reads the dictionary and the TLS files.
     pub fn from_args(args: &CreateArgs) -> Result<Self> {
         let name = args.name.as_deref().map(InstanceName::parse).transpose()?;
-        let listen = listen(args)?;
-        let (export, fallbacks) = exports(args.export, listen.is_some())?;
-        let fuse_uring = args.fuse_uring;
-        refuse_rings_without_fuse(fuse_uring, export)?;
-        let (further_codecs, recompress_after) =
-            recompress::further_codecs(&args.recompress_codec, &args.recompress_after)?;
-        let restored = args.restore.as_deref().map(|path| restore::open(path, args)).transpose()?;
-        let (restore, restored, saved_bytes) = match restored {
-            Some(opened) => (Some(opened.input), Some(opened.config), Some(opened.size_bytes)),
-            None => (None, None, None),
+        let restored = match (&args.restore, &args.restore_if_exists) {
+            (Some(path), _) => Some(restore::open(path, &args.options)?),
+            (None, Some(path)) => restore::open_if_exists(path, &args.options)?,
+            (None, None) => None,
         };
-        let config = DiskConfig {
-            size_bytes: size_of(args.size.as_deref(), saved_bytes)?,
-            codec: codec(args)?,
-            further_codecs,
-            recompress_after,
-            mem_limit_bytes: args.memory.as_deref().map(memory).transpose()?,
-            export,
-            uncompressed: args.uncompressed,
-            fuse_uring,
-            sector_size: args.sector_size,
-            listen,
-            backing: None,
-            restore: restored,
-        };
-        let backing = backing(args)?;
         let mode = match &args.run {
             Some(command) => Mode::Run(command.clone()),
             None if args.foreground => Mode::Foreground,
             None => Mode::Background,
         };
-        Ok(CreateRequest { name, config, fallbacks, restore, backing, mode, json: args.json })
+        let request = Self::from_options(&args.options, restored)?;
+        Ok(CreateRequest { name, mode, json: args.json, ..request })
+    }
+
+    /// Checks the options of a disk that is made later, from the saved disk at `restore` if that exists.
+    pub fn check(options: &DiskOptions, restore: Option<&Path>) -> Result<()> {
+        let restored = restore.map(|path| restore::open_if_exists(path, options)).transpose()?.flatten();
+        Self::from_options(options, restored).map(drop)
+    }
+
+    fn from_options(options: &DiskOptions, restored: Option<restore::OpenSaved>) -> Result<Self> {
+        let listen = listen(options)?;
+        let (export, fallbacks) = exports(options.export, listen.is_some())?;
+        let fuse_uring = options.fuse_uring;
+        refuse_rings_without_fuse(fuse_uring, export)?;
+        let (further_codecs, recompress_after) =
+            recompress::further_codecs(&options.recompress_codec, &options.recompress_after)?;
+        let (restore, restored, saved_bytes) = match restored {
+            Some(opened) => (Some(opened.input), Some(opened.config), Some(opened.size_bytes)),
+            None => (None, None, None),
+        };
+        let config = DiskConfig {
+            size_bytes: size_of(options.size.as_deref(), saved_bytes)?,
+            codec: codec(options)?,
+            further_codecs,
+            recompress_after,
+            mem_limit_bytes: options.memory.as_deref().map(memory).transpose()?,
+            export,
+            uncompressed: options.uncompressed,
+            fuse_uring,
+            sector_size: options.sector_size,
+            listen,
+            backing: None,
+            restore: restored,
+        };
+        let backing = backing(options)?;
+        let mode = Mode::Background;
+        Ok(CreateRequest { name: None, config, fallbacks, restore, backing, mode, json: false })
     }
 }
 
@@ -159,7 +175,7 @@ fn size_of(chosen: Option<&str>, saved_bytes: Option<u64>) -> Result<u64> {
         (None, Some(saved)) => {
             PageCount::covering(saved).bytes().ok_or_else(|| CliError::usage("--restore: too large"))
         }
-        (None, None) => Err(CliError::usage("--size is missing")),
+        (None, None) => Err(CliError::usage("--size is missing, such as --size 4G")),
     }
 }
 
@@ -178,7 +194,7 @@ fn size_bytes(text: &str) -> Result<u64> {
     PageCount::covering(wanted).bytes().ok_or_else(|| CliError::usage("--size: too large"))
 }
 
-fn backing(args: &CreateArgs) -> Result<Option<BackingRequest>> {
+fn backing(args: &DiskOptions) -> Result<Option<BackingRequest>> {
     let Some(path) = &args.backing else {
         return Ok(None);
     };
@@ -196,7 +212,7 @@ fn backing(args: &CreateArgs) -> Result<Option<BackingRequest>> {
     }))
 }
 
-fn codec(args: &CreateArgs) -> Result<CodecConfig> {
+fn codec(args: &DiskOptions) -> Result<CodecConfig> {
     let dictionary = match &args.dictionary {
         Some(path) => Some(read_file("--dictionary", path)?),
         None => None,
@@ -211,7 +227,7 @@ fn codec(args: &CreateArgs) -> Result<CodecConfig> {
     Ok(config)
 }
 
-fn listen(args: &CreateArgs) -> Result<Option<Listen>> {
+fn listen(args: &DiskOptions) -> Result<Option<Listen>> {
     let Some(text) = &args.listen else {
         return Ok(None);
     };

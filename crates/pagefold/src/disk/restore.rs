@@ -3,7 +3,7 @@
 //! The command reads the first bytes only, of a fixed form, because it needs the size; the confined server parses the
 //! rest.
 
-use super::create::CreateArgs;
+use super::create::DiskOptions;
 use crate::image::open::path_failure;
 use pagefold_control::config::RestoreConfig;
 use pagefold_control::error::{CliError, Result};
@@ -32,8 +32,8 @@ pub struct OpenSaved {
     pub size_bytes: u64,
 }
 
-/// Opens a saved disk for these arguments; - is standard input.
-pub fn open(path: &Path, args: &CreateArgs) -> Result<OpenSaved> {
+/// Opens a saved disk for a disk with these options; - is standard input.
+pub fn open(path: &Path, args: &DiskOptions) -> Result<OpenSaved> {
     let what = || format!("--restore: reading '{}'", path.display());
     let opened = match path == Path::new("-") {
         true => std::io::stdin().as_fd().try_clone_to_owned().map(File::from),
@@ -60,6 +60,16 @@ pub fn open(path: &Path, args: &CreateArgs) -> Result<OpenSaved> {
     let begin = file.stream_position().ok();
     let input = SavedInput { file, begin };
     Ok(OpenSaved { input, config, size_bytes: head.len_bytes() })
+}
+
+/// As [`open`]; `None` if the file is missing. A missing folder is an error: perhaps its file system is not mounted.
+pub fn open_if_exists(path: &Path, args: &DiskOptions) -> Result<Option<OpenSaved>> {
+    let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
+    let is_missing = path.symlink_metadata().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound);
+    match is_missing && folder.is_dir() {
+        true => Ok(None),
+        false => open(path, args).map(Some),
+    }
 }
 
 impl SavedInput {

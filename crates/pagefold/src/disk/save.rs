@@ -5,14 +5,15 @@
 //! that blocks, and notices the end of this process at once.
 
 use super::find::{self, Found};
+use super::freeze::Freezer;
 use crate::cli::progress::Bar;
 use crate::cli::{numbers, output};
 use crate::image::open::path_failure;
 use crate::image::target::Target;
 use clap::{Args, ValueHint};
-use pagefold_control::error::{CliError, Result};
+use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::named_files::NamedFiles;
-use pagefold_control::report::saved::SaveReport;
+use pagefold_control::report::saved::{SaveMoment, SaveReport};
 use pagefold_control::text;
 use pagefold_page::size::Human;
 use pagefold_sys::blockuse::{self, BlockUse};
@@ -39,6 +40,10 @@ pub struct SaveArgs {
     /// File to write; - is standard output
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub file: PathBuf,
+    /// Do not freeze the file system on the disk for the moment of the save. A mount of the restored disk then replays
+    /// its log, as after a power failure
+    #[arg(long)]
+    pub no_freeze: bool,
     /// Print JSON with exact numbers, and no progress
     #[arg(long)]
     pub json: bool,
@@ -53,12 +58,14 @@ pub fn run(args: &SaveArgs) -> Result<()> {
         ));
     }
     let file_type = args.file.metadata().map(|metadata| metadata.file_type()).ok();
+    let mut freezer = prepare(args)?;
     let report = match file_type {
-        _ if is_output => to_output(args)?,
+        _ if is_output => to_output(args, &mut freezer)?,
         Some(file_type) if !file_type.is_file() && !file_type.is_dir() => {
-            to_stream(args, open_stream(&args.file, file_type)?, &format!("'{}'", args.file.display()))?
+            let stream = open_stream(&args.file, file_type)?;
+            to_stream(args, &mut freezer, stream, &format!("'{}'", args.file.display()))?
         }
-        _ => to_file(args)?,
+        _ => to_file(args, &mut freezer)?,
     };
     if report.figures.lost_pages > 0 {
         let lost =
@@ -66,19 +73,28 @@ pub fn run(args: &SaveArgs) -> Result<()> {
         output::note(&format!("{lost} lost, and so in the saved disk: reading them is an error"));
     }
     match (is_output, args.json) {
-        (true, _) => output::note(&summary(&report)),
+        (true, _) => output::note(&summary(&report, &freezer)),
         (false, true) => output::json(&report)?,
-        (false, false) => output::line(&summary(&report))?,
+        (false, false) => output::line(&summary(&report, &freezer))?,
     }
     Ok(())
 }
 
-fn to_file(args: &SaveArgs) -> Result<SaveReport> {
+/// Prepares the freeze, while this process has one thread.
+fn prepare(args: &SaveArgs) -> Result<Freezer> {
+    match find::find(&args.disk)? {
+        Found::Running(_, dir) => Freezer::prepare(&dir, &args.file, !args.no_freeze),
+        // A note was printed about it.
+        Found::Dead => Err(CliError::new(Exit::NotFound, format!("disk '{}' is gone", args.disk))),
+    }
+}
+
+fn to_file(args: &SaveArgs, freezer: &mut Freezer) -> Result<SaveReport> {
     let target = Target::open_private(&args.file)?;
     let file = target.file().try_clone().map_err(|e| target.failed(&e))?;
     let report = match target.signals() {
-        Some(signals) => save(args, file, signals),
-        None => save(args, file, &Termination::listen()?),
+        Some(signals) => save(args, freezer, file, signals),
+        None => save(args, freezer, file, &Termination::listen()?),
     }?;
     target.complete()?;
     sync_folder(&args.file)?;
@@ -103,14 +119,14 @@ fn is_piped_output(file: &Path) -> bool {
     named.file_type().is_fifo() && (named.dev(), named.ino()) == (output.st_dev, output.st_ino)
 }
 
-fn to_output(args: &SaveArgs) -> Result<SaveReport> {
+fn to_output(args: &SaveArgs, freezer: &mut Freezer) -> Result<SaveReport> {
     let output = std::io::stdout();
     if output.is_terminal() {
         return Err(on_terminal());
     }
     let output = output.as_fd().try_clone_to_owned();
     let output = output.map_err(|e| CliError::io("writing to standard output", &e))?;
-    to_stream(args, output.into(), "standard output")
+    to_stream(args, freezer, output.into(), "standard output")
 }
 
 /// Opens a pipe or a character device; a block device is refused. It comes before signals are blocked, because opening a
@@ -135,7 +151,7 @@ fn on_terminal() -> CliError {
 }
 
 /// Lets the server write to a socket, and copies that to `output`, which may block for any time.
-fn to_stream(args: &SaveArgs, output: File, shown: &str) -> Result<SaveReport> {
+fn to_stream(args: &SaveArgs, freezer: &mut Freezer, output: File, shown: &str) -> Result<SaveReport> {
     let failed = |e| CliError::io(format!("writing to {shown}"), &e);
     let signals = Termination::listen()?;
     let (ours, theirs) = UnixStream::pair().map_err(failed)?;
@@ -146,7 +162,7 @@ fn to_stream(args: &SaveArgs, output: File, shown: &str) -> Result<SaveReport> {
         let _ = sender.send(copy(&ours, output));
     });
     copier.map_err(failed)?;
-    let report = save(args, File::from(OwnedFd::from(theirs)), &signals);
+    let report = save(args, freezer, File::from(OwnedFd::from(theirs)), &signals);
     if report.is_err() {
         // If nobody reads, the end of this process ends the copy.
         return match copied.try_recv() {
@@ -183,8 +199,8 @@ fn copy(mut from: &UnixStream, mut to: File) -> std::io::Result<()> {
     }
 }
 
-/// Lets the server save the disk to an open file.
-fn save(args: &SaveArgs, file: File, signals: &Termination) -> Result<SaveReport> {
+/// Lets the server save the disk to an open file. The file system on it is frozen from before the request to the moment.
+fn save(args: &SaveArgs, freezer: &mut Freezer, file: File, signals: &Termination) -> Result<SaveReport> {
     if let Found::Running(_, dir) = find::find(&args.disk)?
         && let Some(device) = dir.read_state().and_then(|state| state.loop_device())
         && let Err(e) = flush(&device)
@@ -197,9 +213,20 @@ fn save(args: &SaveArgs, file: File, signals: &Termination) -> Result<SaveReport
     let mut files = NamedFiles::default();
     files.add(args.file.clone(), Ok((file, args.file.clone())));
     let mut bar = Bar::new(!args.json);
-    find::with_client_or(&args.disk, "the disk was not saved; try again", |client| {
-        client.save(&files, signals, &mut |p| bar.show_pass(p, ["saved", "written"]))
-    })
+    let report = find::with_client_or(&args.disk, "the disk was not saved; try again", |client| {
+        freezer.freeze(signals)?;
+        let report = client.save(&files, signals, &mut |p| {
+            if p.total_pages > 0 {
+                freezer.thaw();
+            }
+            if !freezer.is_frozen() {
+                bar.show_pass(p, ["saved", "written"]);
+            }
+        });
+        freezer.thaw();
+        report
+    })?;
+    Ok(SaveReport { moment: freezer.moment(), ..report })
 }
 
 /// Lets the kernel write what it caches of a device, and of file systems that are mounted from it.
@@ -217,7 +244,15 @@ fn flush(device: &Path) -> Result<()> {
 }
 
 /// Formats the report as one line.
-fn summary(r: &SaveReport) -> String {
+fn summary(r: &SaveReport, freezer: &Freezer) -> String {
     let pages = numbers::counted(r.figures.pages, "page", "pages");
-    format!("saved {pages} to {} in {}", Human(r.figures.file_bytes), text::time(r.elapsed_ns))
+    let state = match (&r.moment, freezer.frozen_at()) {
+        (SaveMoment { frozen_ns: Some(time_ns), .. }, Some(at)) => {
+            format!("'{}' was frozen for {}", at.display(), text::time(*time_ns))
+        }
+        (SaveMoment { not_frozen, .. }, _) => {
+            format!("consistent as after a power failure: {}", not_frozen.as_deref().unwrap_or_default())
+        }
+    };
+    format!("saved {pages} to {} in {}; {state}", Human(r.figures.file_bytes), text::time(r.elapsed_ns))
 }

@@ -6,7 +6,7 @@ use super::backing::{self, OpenBacking};
 use super::create::CreateArgs;
 use super::request::{CreateRequest, Mode};
 use super::restore::SavedInput;
-use super::{command, find, notes};
+use super::{command, find, notes, running};
 use crate::cli::output;
 use pagefold_control::client::Client;
 use pagefold_control::config::{DiskConfig, ServerConfig};
@@ -36,6 +36,12 @@ fn create(args: &CreateArgs) -> Result<ExitCode> {
     // From here on, a signal makes the command clean up and exit.
     let signals = Termination::listen()?;
     let runtime = RuntimeDir::open_or_create()?;
+    if args.unless_running
+        && let Some(report) = running::find(&runtime, &request)?
+    {
+        print_created(&request, &report)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let new = match create_instance(&runtime, &request) {
         Err(e) if e.exit == Exit::Busy && free_name_of_dead_disk(&runtime, &request)? => {
             create_instance(&runtime, &request)
@@ -56,7 +62,8 @@ fn create(args: &CreateArgs) -> Result<ExitCode> {
     drop(new);
     notes::print(dir.name(), &request.config, &started.ready);
     // Printed before the start is confirmed: if the device cannot be reported, the disk must not stay.
-    if let Err(failure) = print_device(&request, &dir, &started) {
+    let linked = link_device(&dir, &started.ready);
+    if let Err(failure) = linked.and_then(|()| print_device(&request, &dir, &started)) {
         started.end();
         // If this fails, the only harm is that messages say the server died.
         let _ = dir.mark_ended();
@@ -71,18 +78,38 @@ fn create(args: &CreateArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints the device, or JSON that contains it; nothing for the user of `--run`, who sees the output of the command.
+/// Makes the link to a loop device in the folder of the disk.
+fn link_device(dir: &InstanceDir, ready: &Ready) -> Result<()> {
+    if !ready.device.starts_with("/dev/") {
+        return Ok(());
+    }
+    let link = dir.device_link_path();
+    let linked = std::os::unix::fs::symlink(&ready.device, &link);
+    linked.map_err(|e| CliError::io(format!("making the link '{}'", link.display()), &e))
+}
+
+/// Prints the device; nothing for the user of `--run`, who sees the output of the command.
 fn print_device(request: &CreateRequest, dir: &InstanceDir, started: &StartedServer) -> Result<()> {
     let Ready { device, export, .. } = &started.ready;
     match request.mode {
         Mode::Run(_) => Ok(()),
-        _ if request.json => output::print_json(&CreatedDisk {
-            name: dir.name().to_string(),
-            device: device.clone(),
-            export: export.clone(),
-            size_bytes: request.config.size_bytes,
-        }),
-        _ => output::print_line(device),
+        _ => print_created(
+            request,
+            &CreatedDisk {
+                name: dir.name().to_string(),
+                device: device.clone(),
+                export: export.clone(),
+                size_bytes: request.config.size_bytes,
+            },
+        ),
+    }
+}
+
+/// Prints the device, or JSON that contains it.
+fn print_created(request: &CreateRequest, created: &CreatedDisk) -> Result<()> {
+    match request.json {
+        true => output::print_json(created),
+        false => output::print_line(&created.device),
     }
 }
 

@@ -18,6 +18,7 @@ const COMMANDS: &[&str] = &[
     "disk writeback",
     "disk save",
     "disk saved",
+    "disk unit",
     "disk restart",
     "disk remove",
     "image",

@@ -131,22 +131,18 @@ impl Passes {
         // First the mark, then the store: a reset sets the marks of all passes that may have its store.
         let ending = lock(&self.ending).clone();
         let store = disk.store()?;
-        let latest = Mutex::new(PassProgress::default());
-        let control = PassControl { stop: Arc::default(), ending, save: &self.save, latest };
-        let (done, is_done) = mpsc::channel::<()>();
-        let control = &control;
-        let pass = || {
-            // Dropped when the pass has ended, by a panic too.
-            let _done = done;
-            pass(&store, control)
-        };
+        let (latest, stop) = (Mutex::new(PassProgress::default()), Arc::<AtomicBool>::default());
+        let (notify, notified) = mpsc::channel::<()>();
+        // Dropped when the pass has ended, by a panic too.
+        let control = PassControl { stop: stop.clone(), ending, save: &self.save, latest: &latest, notify };
+        let pass = move || pass(&store, &control);
         std::thread::scope(|s| {
             let thread = std::thread::Builder::new().name("pass".into()).spawn_scoped(s, pass);
             let thread = thread.map_err(|e| CliError::io("starting a thread for the pass", &e))?;
-            while is_done.recv_timeout(PROGRESS_INTERVAL) == Err(RecvTimeoutError::Timeout) {
-                let now = *lock(&control.latest);
+            while notified.recv_timeout(PROGRESS_INTERVAL) != Err(RecvTimeoutError::Disconnected) {
+                let now = *lock(&latest);
                 if !report_progress(&now) {
-                    control.stop.store(true, Relaxed);
+                    stop.store(true, Relaxed);
                     self.give_save_up();
                 }
             }
@@ -209,7 +205,9 @@ pub(super) struct PassControl<'a> {
     stop: Arc<AtomicBool>,
     ending: Arc<AtomicBool>,
     save: &'a Mutex<Option<SaveWatch>>,
-    latest: Mutex<PassProgress>,
+    latest: &'a Mutex<PassProgress>,
+    /// Makes the other thread report at once.
+    notify: mpsc::Sender<()>,
 }
 
 /// Whether a pass is to end, for its other threads.
@@ -237,9 +235,16 @@ impl PassControl<'_> {
         }
     }
 
+    /// Reports at once that a save of so many pages has its moment: a file system may be frozen until then.
+    pub(super) fn note_moment(&self, total_pages: u64) {
+        lock(self.latest).total_pages = total_pages;
+        // The other thread waits until this value is dropped.
+        let _ = self.notify.send(());
+    }
+
     /// Notes the progress; breaks if the pass is to end.
     pub(super) fn note(&self, progress: PassProgress) -> ControlFlow<()> {
-        *lock(&self.latest) = progress;
+        *lock(self.latest) = progress;
         match self.end().is_requested() {
             true => ControlFlow::Break(()),
             false => ControlFlow::Continue(()),

@@ -6,7 +6,7 @@
 use super::passes::{PassControl, PassEnd};
 use super::{Setup, codec, now_unix_s};
 use pagefold_control::error::{CliError, Exit, Result};
-use pagefold_control::report::saved::{SaveReport, SavedFigures};
+use pagefold_control::report::saved::{SaveMoment, SaveReport, SavedFigures};
 use pagefold_control::report::writeback::PassProgress;
 use pagefold_page::PageIndex;
 use pagefold_saved::{CodecRecord, Header, PageForm, ThreadedOutput, Totals, Writer};
@@ -59,6 +59,7 @@ pub(super) fn save(store: &Store, header: &Header, target: File, control: &PassC
     let save = store.begin_save().map_err(failed)?;
     let watch = save.watch();
     control.note_save(&watch);
+    control.note_moment(save.progress().1);
     let target = SaveTarget { file: target, end: control.end(), watch };
     let output = ThreadedOutput::start(target).map_err(failed_write)?;
     let mut writer = Writer::new(output, header).map_err(failed_write)?;
@@ -95,7 +96,11 @@ fn form(contents: SavedContents<'_>) -> PageForm<'_> {
 
 /// The report on a save that has ended.
 pub(super) fn report(header: &Header, totals: &Totals, elapsed: Duration) -> SaveReport {
-    SaveReport { figures: figures(header, totals), elapsed_ns: elapsed.as_nanos() as u64 }
+    SaveReport {
+        figures: figures(header, totals),
+        elapsed_ns: elapsed.as_nanos() as u64,
+        moment: SaveMoment::default(),
+    }
 }
 
 /// The figures of a saved disk for reports.
