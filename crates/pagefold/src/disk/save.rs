@@ -5,6 +5,7 @@
 //! that blocks, and notices the end of this process at once.
 
 use super::find::{self, Found};
+use super::incremental;
 use crate::cli::progress::Bar;
 use crate::cli::{numbers, output};
 use crate::image::open::path_failure;
@@ -12,6 +13,7 @@ use crate::image::target::Target;
 use clap::{Args, ValueHint};
 use pagefold_control::error::{CliError, Result};
 use pagefold_control::named_files::NamedFiles;
+use pagefold_control::protocol::IncrementalSave;
 use pagefold_control::report::saved::SaveReport;
 use pagefold_control::text;
 use pagefold_page::size::Human;
@@ -39,6 +41,11 @@ pub struct SaveArgs {
     /// File to write; - is standard output
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub file: PathBuf,
+    /// Write only what has changed since the last save to FILE, if the disk knows it. FILE is always the newest save; the
+    /// ones before it, which it needs, stay beside it as FILE.ID. The first save, one after the server was replaced, and
+    /// one in 32 is a full save, which removes these
+    #[arg(long)]
+    pub incremental: bool,
     /// Print JSON with exact numbers, and no progress
     #[arg(long)]
     pub json: bool,
@@ -52,12 +59,19 @@ pub fn run(args: &SaveArgs) -> Result<()> {
             "--json needs standard output, where '-' writes the saved disk; name a file",
         ));
     }
+    if is_output && args.incremental {
+        return Err(CliError::usage("--incremental needs a file, beside which the saves before it stay; name one"));
+    }
     let file_type = args.file.metadata().map(|metadata| metadata.file_type()).ok();
     let report = match file_type {
         _ if is_output => to_output(args)?,
+        Some(file_type) if args.incremental && !file_type.is_file() && !file_type.is_dir() => {
+            return Err(CliError::usage("--incremental needs a file, beside which the saves before it stay"));
+        }
         Some(file_type) if !file_type.is_file() && !file_type.is_dir() => {
             to_stream(args, open_stream(&args.file, file_type)?, &format!("'{}'", args.file.display()))?
         }
+        _ if args.incremental => incremental::to_file(args)?,
         _ => to_file(args)?,
     };
     if report.figures.lost_pages > 0 {
@@ -77,8 +91,8 @@ fn to_file(args: &SaveArgs) -> Result<SaveReport> {
     let target = Target::open_private(&args.file)?;
     let file = target.file().try_clone().map_err(|e| target.failed(&e))?;
     let report = match target.signals() {
-        Some(signals) => save(args, file, signals),
-        None => save(args, file, &Termination::listen()?),
+        Some(signals) => save(args, file, None, signals),
+        None => save(args, file, None, &Termination::listen()?),
     }?;
     target.complete()?;
     sync_folder(&args.file)?;
@@ -86,7 +100,7 @@ fn to_file(args: &SaveArgs) -> Result<SaveReport> {
 }
 
 /// Writes the new name to the medium.
-fn sync_folder(file: &Path) -> Result<()> {
+pub fn sync_folder(file: &Path) -> Result<()> {
     let Ok(real) = file.canonicalize() else { return Ok(()) };
     if !real.is_file() {
         return Ok(());
@@ -146,7 +160,7 @@ fn to_stream(args: &SaveArgs, output: File, shown: &str) -> Result<SaveReport> {
         let _ = sender.send(copy(&ours, output));
     });
     copier.map_err(failed)?;
-    let report = save(args, File::from(OwnedFd::from(theirs)), &signals);
+    let report = save(args, File::from(OwnedFd::from(theirs)), None, &signals);
     if report.is_err() {
         // If nobody reads, the end of this process ends the copy.
         return match copied.try_recv() {
@@ -184,7 +198,12 @@ fn copy(mut from: &UnixStream, mut to: File) -> std::io::Result<()> {
 }
 
 /// Lets the server save the disk to an open file.
-fn save(args: &SaveArgs, file: File, signals: &Termination) -> Result<SaveReport> {
+pub fn save(
+    args: &SaveArgs,
+    file: File,
+    incremental: Option<&IncrementalSave>,
+    signals: &Termination,
+) -> Result<SaveReport> {
     if let Found::Running(_, dir) = find::find(&args.disk)?
         && let Some(device) = dir.read_state().and_then(|state| state.loop_device())
         && let Err(e) = flush(&device)
@@ -198,7 +217,7 @@ fn save(args: &SaveArgs, file: File, signals: &Termination) -> Result<SaveReport
     files.add(args.file.clone(), Ok((file, args.file.clone())));
     let mut bar = Bar::new(!args.json);
     find::with_client_or(&args.disk, "the disk was not saved; try again", |client| {
-        client.save(&files, signals, &mut |p| bar.show_pass(p, ["saved", "written"]))
+        client.save(&files, incremental, signals, &mut |p| bar.show_pass(p, ["saved", "written"]))
     })
 }
 
@@ -219,5 +238,10 @@ fn flush(device: &Path) -> Result<()> {
 /// Formats the report as one line.
 fn summary(r: &SaveReport) -> String {
     let pages = numbers::counted(r.figures.pages, "page", "pages");
-    format!("saved {pages} to {} in {}", Human(r.figures.file_bytes), text::time(r.elapsed_ns))
+    let kind = match (&r.figures.parent, &r.full_because) {
+        (Some(_), _) => "; incremental".to_string(),
+        (None, Some(reason)) => format!("; full, because {reason}"),
+        (None, None) => String::new(),
+    };
+    format!("saved {pages} to {} in {}{kind}", Human(r.figures.file_bytes), text::time(r.elapsed_ns))
 }
