@@ -3,7 +3,9 @@
 //! All calls block in the thread of the command, with a deadline for every message, however slowly its bytes arrive. A
 //! broken connection is [`Exit::NotFound`]: the server has gone, and callers clean up after it. A timeout is [`Exit::Failed`].
 
-use super::protocol::{self, DeadlineReader, IncrementalSave, MAX_RESPONSE, Pages, RecompressPass, Request, Response};
+use super::protocol::{
+    self, DeadlineReader, IncrementalSave, MAX_RESPONSE, Pages, RecompressPass, Request, Response,
+};
 use super::report::disk::{ClassReport, Report};
 use super::report::mount::MountReport;
 use super::report::recompress::RecompressPassReport;

@@ -91,9 +91,7 @@ impl Parent {
 
 impl Head {
     /// Reads the fixed part from the beginning of a saved disk. `fill` fills a buffer with the next bytes.
-    pub fn read<E: From<SavedError>>(
-        fill: &mut dyn FnMut(&mut [u8]) -> Result<(), E>,
-    ) -> Result<Self, E> {
+    pub fn read<E: From<SavedError>>(fill: &mut dyn FnMut(&mut [u8]) -> Result<(), E>) -> Result<Self, E> {
         let mut fixed = [0; HEAD_LEN];
         fill(&mut fixed)?;
         let mut head = Head::parse(&fixed)?;

@@ -1,7 +1,7 @@
 //! The files of a chain: an incremental save, its parents, and the full save that it ends with.
 //!
 //! An incremental save names its parent, a file in its folder. This opens the files, and compares what their first and last
-//! bytes, of fixed forms, say of each other; whoever reads the pages verifies the rest.
+//! bytes, of fixed forms, say of each other. The reader of the pages verifies the rest.
 
 use crate::image::open::path_failure;
 use pagefold_control::error::{CliError, Exit, Result};

@@ -139,7 +139,10 @@ impl Present {
             true => Ok(()),
             false => {
                 let shown = path.display();
-                Err(CliError::new(Exit::Busy, format!("'{shown}' was replaced meanwhile; save the disk again")))
+                Err(CliError::new(
+                    Exit::Busy,
+                    format!("'{shown}' was replaced meanwhile; save the disk again"),
+                ))
             }
         }
     }

@@ -60,7 +60,9 @@ pub fn run(args: &SaveArgs) -> Result<()> {
         ));
     }
     if is_output && args.incremental {
-        return Err(CliError::usage("--incremental needs a file, beside which the saves before it stay; name one"));
+        return Err(CliError::usage(
+            "--incremental needs a file, beside which the saves before it stay; name one",
+        ));
     }
     let file_type = args.file.metadata().map(|metadata| metadata.file_type()).ok();
     let report = match file_type {

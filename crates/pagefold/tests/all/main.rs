@@ -20,6 +20,7 @@ mod disk_recompress;
 mod disk_restart;
 mod disk_run;
 mod disk_save;
+mod disk_save_incremental;
 mod disk_writeback;
 mod docs;
 mod guides;

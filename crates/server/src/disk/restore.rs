@@ -126,8 +126,7 @@ impl<'a> Restore<'a> {
             let is_expected = match &expected {
                 None => at == 0,
                 Some(parent) => {
-                    parent.is(header.id, header.depth(), totals.digest)
-                        && header.len_bytes == pages.len_bytes
+                    parent.is(header.id, header.depth(), totals.digest) && header.len_bytes == pages.len_bytes
                 }
             };
             if !is_expected {
@@ -182,12 +181,7 @@ impl<'a> Pages<'a> {
     }
 
     /// Stores a page, unless a newer file had it.
-    fn store(
-        &mut self,
-        routes: &mut [Route],
-        index: PageIndex,
-        form: PageForm<'_>,
-    ) -> Result<(), PageError> {
+    fn store(&mut self, routes: &mut [Route], index: PageIndex, form: PageForm<'_>) -> Result<(), PageError> {
         if let Some(known) = &self.known {
             if known.contains(index.0) {
                 return Ok(());
@@ -332,7 +326,10 @@ fn too_small(path: &Path, len_bytes: u64) -> CliError {
 /// The error for a file that is not the one that its successor in the chain was made from.
 fn not_the_parent(path: &Path) -> CliError {
     let path = path.display();
-    CliError::new(Exit::Damaged, format!("restoring '{path}': it is not the save that the next one goes on from"))
+    CliError::new(
+        Exit::Damaged,
+        format!("restoring '{path}': it is not the save that the next one goes on from"),
+    )
 }
 
 /// The error for a saved disk that cannot be read.

@@ -53,7 +53,7 @@ fn save(store: &Store, chained: &mut Chained, since: Option<SaveDigest>) -> (boo
     (is_incremental, pages)
 }
 
-/// What a seed did, so that no case is missing.
+/// The cases that the seeds had, so that none is missing.
 #[derive(Debug, Default)]
 struct Seen {
     incremental: u32,
