@@ -3,7 +3,7 @@
 //! A save has the contents at one moment. Writers go on, so each of them, before it replaces the contents of a page,
 //! checks under the slot's lock whether the save still needs the old ones ([`Store::lock_to_change`]). If so, it copies
 //! them to a buffer and queues that for the save ([`Store::capture`]). All functions that replace contents do so; without
-//! a save this costs one load. The same check notes which pages change, if incremental saves want to know ([`changes`]).
+//! a save this costs one load. The same check notes which pages change, if incremental saves are made (`changes`).
 //!
 //! Writeback, the cleaner, promotion, recompression and compaction keep the contents of a page and only move its bytes.
 //! They do not capture: the save reads a page where it lies when it comes to it, and the slot's generation, which these
