@@ -3,7 +3,9 @@
 //! All calls block in the thread of the command, with a deadline for every message, however slowly its bytes arrive. A
 //! broken connection is [`Exit::NotFound`]: the server has gone, and callers clean up after it. A timeout is [`Exit::Failed`].
 
-use super::protocol::{self, DeadlineReader, MAX_RESPONSE, Pages, RecompressPass, Request, Response};
+use super::protocol::{
+    self, DeadlineReader, IncrementalSave, MAX_RESPONSE, Pages, RecompressPass, Request, Response,
+};
 use super::report::disk::{ClassReport, Report};
 use super::report::mount::MountReport;
 use super::report::recompress::RecompressPassReport;
@@ -231,10 +233,11 @@ impl Client {
     pub fn save(
         &mut self,
         files: &NamedFiles,
+        incremental: Option<&IncrementalSave>,
         signals: &Termination,
         report_progress: &mut dyn FnMut(&PassProgress),
     ) -> Result<SaveReport> {
-        let request = Request::Save { files: files.named() };
+        let request = Request::Save { files: files.named(), incremental: incremental.cloned() };
         let sent = self.send_line_with(&protocol::line(&request)?, &files.fds());
         sent.map_err(|e| self.no_response(&e, PASS_TIMEOUT))?;
         let response = self.receive_with_progress(PASS_TIMEOUT, Some(signals), report_progress)?;

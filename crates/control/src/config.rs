@@ -106,6 +106,9 @@ pub struct RestoreConfig {
     pub path: PathBuf,
     /// The first bytes of the file, which the command has read already.
     pub head: Vec<u8>,
+    /// The other files of its chain, its parent first.
+    #[serde(with = "crate::path::list")]
+    pub parents: Vec<PathBuf>,
     /// Whether the disk gets the codecs of the saved one.
     pub takes_codecs: bool,
 }

@@ -14,6 +14,7 @@ use crate::named_files::NamedFile;
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// Longest request line, bytes.
@@ -66,6 +67,8 @@ pub enum Request {
     Save {
         /// The file, open for writing.
         files: Vec<NamedFile>,
+        /// Note what changes from now on, and write only what has changed since a save, if that was the last one.
+        incremental: Option<IncrementalSave>,
     },
     /// Return the states of pages as text, in pieces: the response says where the next request goes on. So the server
     /// keeps nothing for a command that prints slowly.
@@ -82,6 +85,29 @@ pub enum Request {
         /// Disconnect NBD clients first.
         force: bool,
     },
+}
+
+/// An incremental save.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct IncrementalSave {
+    /// The save that it goes on from; absent: it has all pages.
+    pub parent: Option<ParentSave>,
+}
+
+/// The save that an incremental one goes on from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ParentSave {
+    /// Its identity.
+    pub id: [u8; 16],
+    /// Its digest.
+    pub digest: [u8; 32],
+    /// The number of files before it in its chain.
+    pub depth: u32,
+    /// The name that its file has beside the new one.
+    #[serde(with = "crate::path")]
+    pub name: PathBuf,
 }
 
 /// The pages that `disk writeback` selects.
@@ -237,7 +263,7 @@ mod tests {
             Request::Write { attribute: "disksize".into(), text: "1G\n".into(), files: Vec::new() },
             Request::Writeback { pages: Pages::Idle { age_s: 600 } },
             Request::Writeback { pages: Pages::Ranges(vec![(1, 25000), (7, 7)]) },
-            Request::Save { files: Vec::new() },
+            Request::Save { files: Vec::new(), incremental: None },
             Request::BlockState { first: 7, last: None },
             Request::Classes {},
             Request::Remove { force: true },

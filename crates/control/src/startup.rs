@@ -157,6 +157,8 @@ pub struct PassedFds<'a> {
     pub backing: Option<&'a File>,
     /// The saved disk to restore; `Some` exactly if the configuration has one.
     pub restore: Option<&'a File>,
+    /// The other files of its chain, as many as the configuration has.
+    pub restore_parents: &'a [File],
 }
 
 /// How a server depends on the command that starts it.
@@ -269,6 +271,11 @@ fn handshake(
     handover::send_fd(stream, fds.lock).map_err(|_| StartFailure::Died)?;
     handover::send_optional_fd(stream, fds.backing).map_err(|_| StartFailure::Died)?;
     handover::send_optional_fd(stream, fds.restore).map_err(|_| StartFailure::Died)?;
+    for parent in fds.restore_parents {
+        handover::send_fd(stream, parent).map_err(|_| StartFailure::Died)?;
+    }
+    // The end of the list.
+    handover::send_optional_fd(stream, None::<&File>).map_err(|_| StartFailure::Died)?;
     stream.write_all(&line).map_err(|_| StartFailure::Died)?;
     match ready::wait([stream.as_fd(), signals.as_fd()], Some(start_timeout(config))) {
         Ok([_, true]) => return Err(StartFailure::Interrupted),

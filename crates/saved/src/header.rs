@@ -1,18 +1,27 @@
 //! The header: the properties of the disk, and its codecs.
 //!
 //! Its first [`HEAD_LEN`] bytes have a fixed form, [`Head`], so that a program learns the size of the disk, and whether
-//! it can read the rest, before it reads that.
+//! it can read the rest, before it reads that. That of an incremental save is longer: it names the parent.
 
 use crate::bytes::{array, put, u32_at, u64_at};
 use crate::error::SavedError;
 use pagefold_page::{PAGE_SIZE, PageCount};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 
-/// Length of the fixed part of the header, bytes.
+/// Length of the fixed part of the header of a full save, bytes.
 pub const HEAD_LEN: usize = 96;
+/// Length of what follows it in that of an incremental save, bytes.
+const PARENT_LEN: usize = 296;
+/// The longest name of a file.
+const FILE_NAME_LEN_MAX: usize = 255;
+/// Most files of a chain: a full save and the incremental ones that need it.
+pub const CHAIN_FILES_MAX: usize = 32;
 const MAGIC: [u8; 8] = *b"pgfsaved";
 const VERSION: u32 = 1;
 /// Bits of features without which the file cannot be read. Bit 0: pages that are missing are those of the parent.
-const KNOWN_FEATURES: u64 = 0;
+const INCREMENTAL: u64 = 1;
+const KNOWN_FEATURES: u64 = INCREMENTAL;
 /// The longest header, bytes: four dictionaries of a mebibyte, and room.
 const HEADER_LEN_MAX: usize = 8 << 20;
 /// Most codecs.
@@ -28,7 +37,21 @@ const PAGES_MAX: u64 = 1 << 40;
 /// The fixed part of a header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Head {
-    bytes: [u8; HEAD_LEN],
+    bytes: Vec<u8>,
+    parent: Option<Parent>,
+}
+
+/// The save that an incremental one goes on from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Parent {
+    /// Its identity.
+    pub id: [u8; 16],
+    /// Its digest.
+    pub digest: [u8; 32],
+    /// The number of files before the incremental one in its chain, 1 if the parent is a full save.
+    pub depth: u32,
+    /// The name of its file, in the same folder.
+    pub name: OsString,
 }
 
 /// A codec of a saved disk: its name and parameters as the store has them.
@@ -55,11 +78,35 @@ pub struct Header {
     pub id: [u8; 16],
     /// When it was saved, seconds since 1970.
     pub saved_unix_s: u64,
+    /// The save before, which has the pages that are not in this one; `None`: a full save.
+    pub parent: Option<Parent>,
+}
+
+impl Parent {
+    /// Whether a saved disk with this identity, depth and digest is this one.
+    pub fn is(&self, id: [u8; 16], depth: u32, digest: [u8; 32]) -> bool {
+        (self.id, self.depth, self.digest) == (id, depth + 1, digest)
+    }
 }
 
 impl Head {
+    /// Reads the fixed part from the beginning of a saved disk. `fill` fills a buffer with the next bytes.
+    pub fn read<E: From<SavedError>>(fill: &mut dyn FnMut(&mut [u8]) -> Result<(), E>) -> Result<Self, E> {
+        let mut fixed = [0; HEAD_LEN];
+        fill(&mut fixed)?;
+        let mut head = Head::parse(&fixed)?;
+        if u64_at(&fixed, 16) & INCREMENTAL != 0 {
+            head.bytes.resize(HEAD_LEN + PARENT_LEN, 0);
+            fill(&mut head.bytes[HEAD_LEN..])?;
+            let parent = decode_parent(&head.bytes);
+            let what = "what it says of its parent is impossible";
+            head.parent = Some(parent.ok_or(SavedError::Damaged { offset: HEAD_LEN as u64, what })?);
+        }
+        Ok(head)
+    }
+
     /// Checks the magic, the version, the features and the lengths of a header, given its first bytes.
-    pub fn parse(bytes: &[u8; HEAD_LEN]) -> Result<Self, SavedError> {
+    fn parse(bytes: &[u8; HEAD_LEN]) -> Result<Self, SavedError> {
         let damaged = |what| SavedError::Damaged { offset: 0, what };
         if bytes[..8] != MAGIC {
             return Err(SavedError::NotSaved);
@@ -75,8 +122,10 @@ impl Head {
         if unknown != 0 {
             return Err(SavedError::Features { bits: unknown });
         }
-        let head = Head { bytes: *bytes };
-        if !(HEAD_LEN + 8..=HEADER_LEN_MAX).contains(&head.header_len())
+        let head = Head { bytes: bytes.to_vec(), parent: None };
+        let is_incremental = u64_at(bytes, 16) & INCREMENTAL != 0;
+        let fixed_len = if is_incremental { HEAD_LEN + PARENT_LEN } else { HEAD_LEN };
+        if !(fixed_len + 8..=HEADER_LEN_MAX).contains(&head.header_len())
             || !head.header_len().is_multiple_of(8)
         {
             return Err(damaged("the length of its header is impossible"));
@@ -95,21 +144,41 @@ impl Head {
         u64_at(&self.bytes, 32)
     }
 
+    /// The identity of the saved disk.
+    pub fn id(&self) -> [u8; 16] {
+        array(&self.bytes, 48)
+    }
+
+    /// The save that an incremental one goes on from.
+    pub fn parent(&self) -> Option<&Parent> {
+        self.parent.as_ref()
+    }
+
+    /// The number of files before this one in its chain.
+    pub fn depth(&self) -> u32 {
+        self.parent.as_ref().map_or(0, |parent| parent.depth)
+    }
+
     /// Length of the whole header, bytes.
     pub(crate) fn header_len(&self) -> usize {
         u32_at(&self.bytes, 12) as usize
     }
 
     /// Its bytes.
-    pub fn as_bytes(&self) -> &[u8; HEAD_LEN] {
+    pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }
 }
 
 impl Header {
+    /// The number of files before this one in its chain.
+    pub fn depth(&self) -> u32 {
+        self.parent.as_ref().map_or(0, |parent| parent.depth)
+    }
+
     /// The header of a disk of `len_bytes` without codecs, saved at the beginning of 1970.
     pub fn new(len_bytes: u64, id: [u8; 16]) -> Self {
-        Header { len_bytes, codecs: Vec::new(), id, saved_unix_s: 0 }
+        Header { len_bytes, codecs: Vec::new(), id, saved_unix_s: 0, parent: None }
     }
 
     /// The number of its pages.
@@ -127,7 +196,11 @@ impl Header {
         put(&mut bytes, 44, &(self.codecs.len() as u32).to_le_bytes());
         put(&mut bytes, 48, &self.id);
         put(&mut bytes, 80, &self.saved_unix_s.to_le_bytes());
-        put(&mut bytes, 88, &(HEAD_LEN as u32).to_le_bytes());
+        if let Some(parent) = &self.parent {
+            encode_parent(&mut bytes, parent);
+        }
+        let fixed_len = bytes.len() as u32;
+        put(&mut bytes, 88, &fixed_len.to_le_bytes());
         for codec in &self.codecs {
             let mut record = [0; CODEC_LEN];
             let name = &codec.name.as_bytes()[..codec.name.len().min(NAME_LEN)];
@@ -172,8 +245,37 @@ impl Header {
             codecs,
             id: array(bytes, 48),
             saved_unix_s: u64_at(bytes, 80),
+            parent: head.parent.clone(),
         })
     }
+}
+
+/// Adds the fields of the parent to the fixed part of a header.
+fn encode_parent(bytes: &mut Vec<u8>, parent: &Parent) {
+    let name = parent.name.as_bytes();
+    bytes.resize(HEAD_LEN + PARENT_LEN, 0);
+    put(bytes, 16, &INCREMENTAL.to_le_bytes());
+    put(bytes, 64, &parent.id);
+    put(bytes, 96, &parent.digest);
+    put(bytes, 128, &parent.depth.to_le_bytes());
+    put(bytes, 132, &(name.len() as u32).to_le_bytes());
+    put(bytes, 136, &name[..name.len().min(FILE_NAME_LEN_MAX)]);
+}
+
+/// The parent in the fixed part of a header; `None` if it cannot be one. The name is that of a file, and no path.
+fn decode_parent(bytes: &[u8]) -> Option<Parent> {
+    let (depth, len) = (u32_at(bytes, 128), u32_at(bytes, 132) as usize);
+    let name = bytes.get(136..136 + len.min(FILE_NAME_LEN_MAX + 1))?;
+    let is_name = (1..=FILE_NAME_LEN_MAX).contains(&len)
+        && !name.iter().any(|byte| matches!(byte, b'/' | 0))
+        && !matches!(name, b"." | b"..");
+    let is_depth = (1..CHAIN_FILES_MAX as u32).contains(&depth);
+    (is_name && is_depth).then(|| Parent {
+        id: array(bytes, 64),
+        digest: array(bytes, 96),
+        depth,
+        name: OsStr::from_bytes(name).to_os_string(),
+    })
 }
 
 /// The record of a codec at `at`, and where the next begins.

@@ -50,8 +50,8 @@ mod writer;
 
 pub use block::{Block, PageForm};
 pub use error::SavedError;
-pub use header::{CodecRecord, HEAD_LEN, Head, Header};
-pub use outline::Outline;
+pub use header::{CHAIN_FILES_MAX, CodecRecord, HEAD_LEN, Head, Header, Parent};
+pub use outline::{Ends, Outline};
 pub use output::{Output, PlainOutput, ThreadedOutput};
 pub use reader::Reader;
 pub use trailer::{TRAILER_LEN, Totals};

@@ -3,7 +3,7 @@
 use crate::block::{Block, FRAME_LEN, FRAME_LEN_MAX, FrameHeader, FrameKind, header_checksum};
 use crate::bytes::u64_at;
 use crate::error::SavedError;
-use crate::header::{HEAD_LEN, Head, Header};
+use crate::header::{Head, Header};
 use crate::index::{LeafChain, PlaceSum, RUN_LEN, Run};
 use crate::trailer::{TRAILER_LEN, Totals, Trailer, count};
 use sha2::{Digest, Sha256};
@@ -281,10 +281,8 @@ struct Indexed {
 pub(crate) fn read_header(
     fill: &mut dyn FnMut(&mut [u8]) -> Result<(), SavedError>,
 ) -> Result<Header, SavedError> {
-    let mut fixed = [0; HEAD_LEN];
-    fill(&mut fixed)?;
-    let head = Head::parse(&fixed)?;
-    let mut bytes = fixed.to_vec();
+    let head = Head::read(fill)?;
+    let mut bytes = head.as_bytes().to_vec();
     while bytes.len() < head.header_len() {
         let start = bytes.len();
         bytes.resize(head.header_len().min(start + HEADER_PIECE), 0);

@@ -2,8 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use pagefold_saved::{
-    CodecRecord, HEAD_LEN, Head, Header, Outline, PageForm, PlainOutput, Reader, SavedError, ThreadedOutput,
-    Totals, Writer,
+    CodecRecord, Ends, HEAD_LEN, Head, Header, Outline, PageForm, Parent, PlainOutput, Reader, SavedError,
+    ThreadedOutput, Totals, Writer,
 };
 use proptest::prelude::*;
 use sha2::{Digest, Sha256};
@@ -49,7 +49,7 @@ fn header() -> Header {
         dictionary: Some(b"a dictionary".to_vec()),
     };
     let codecs = vec![CodecRecord { name: "lz4".into(), ..CodecRecord::default() }, zstd];
-    Header { len_bytes: 1 << 40, codecs, id: *b"0123456789abcdef", saved_unix_s: 1_700_000_000 }
+    Header { len_bytes: 1 << 40, codecs, id: *b"0123456789abcdef", saved_unix_s: 1_700_000_000, parent: None }
 }
 
 fn write<'a>(pages: impl IntoIterator<Item = (&'a u64, &'a Form)>) -> (Totals, Vec<u8>) {
@@ -213,14 +213,59 @@ fn newer_versions_and_unknown_features_are_named() {
     file[8] = 2;
     assert!(matches!(read(&file).unwrap_err(), SavedError::Newer { version: 2 }));
     file[8] = 1;
-    file[16] = 0b101;
-    assert!(matches!(read(&file).unwrap_err(), SavedError::Features { bits: 0b101 }));
+    file[16] = 0b110;
+    assert!(matches!(read(&file).unwrap_err(), SavedError::Features { bits: 0b110 }));
     // A feature that a reader may ignore changes the checksum alone.
     file[16] = 0;
     file[24] = 1;
-    let head: &[u8; HEAD_LEN] = file.first_chunk().unwrap();
-    assert_eq!(Head::parse(head).unwrap().len_bytes(), 1 << 40);
+    let mut input = &file[..HEAD_LEN];
+    let head = Head::read::<SavedError>(&mut |bytes| {
+        input.read_exact(bytes).map_err(|source| SavedError::Read { offset: 0, source })
+    });
+    assert_eq!(head.unwrap().len_bytes(), 1 << 40);
     assert!(matches!(read(b"not a saved disk, but a text that is as long as the head of one has to be, which is ninety-six bytes").unwrap_err(), SavedError::NotSaved));
+}
+
+/// An incremental save names its parent in the fixed part of its header, which is verified as the rest.
+#[test]
+fn an_incremental_save_names_its_parent() {
+    let parent = Parent { id: [3; 16], digest: [4; 32], depth: 31, name: "a name.saved".into() };
+    let header = Header { parent: Some(parent.clone()), ..header() };
+    let write = |header: &Header| {
+        let mut writer = Writer::new(PlainOutput::new(Vec::new()), header).unwrap();
+        writer.add(7, PageForm::SameFilled(0)).unwrap();
+        let (totals, output) = writer.finish().unwrap();
+        (totals, output.into_inner())
+    };
+    let (totals, file) = write(&header);
+    let mut reader = Reader::with_digest(&file[..]).unwrap();
+    assert_eq!(reader.header(), &header);
+    assert_eq!(reader.next_block().unwrap().unwrap().pages().next(), Some((7, PageForm::SameFilled(0))));
+    assert_eq!(reader.finish().unwrap(), totals);
+    let ends = Ends::read(Cursor::new(&file)).unwrap();
+    assert_eq!((ends.head.parent(), ends.head.depth(), ends.totals), (Some(&parent), 31, totals));
+    assert_eq!(Outline::read(Cursor::new(&file)).unwrap().header, header);
+    assert!(parent.is([3; 16], 30, [4; 32]));
+    assert!(!parent.is([2; 16], 30, [4; 32]) && !parent.is([3; 16], 31, [4; 32]));
+    assert!(!parent.is([3; 16], 30, [5; 32]));
+    // Each bit of it is verified.
+    for bit in 8 * 96..8 * 392 {
+        let mut damaged = file.clone();
+        damaged[bit / 8] ^= 1 << (bit % 8);
+        assert!(Reader::open(&damaged[..]).is_err(), "{bit}");
+    }
+    // A name is no path, and a chain is bounded.
+    let names = ["", ".", "..", "../x", "/etc/passwd", "a/b", "a\0b"];
+    let parents = names.map(|name| Parent { name: name.into(), ..parent.clone() });
+    let depths = [0, 32, u32::MAX].map(|depth| Parent { depth, ..parent.clone() });
+    for bad in parents.into_iter().chain(depths) {
+        let (_, file) = write(&Header { parent: Some(bad.clone()), ..header.clone() });
+        assert!(matches!(Reader::open(&file[..]), Err(SavedError::Damaged { .. })), "{bad:?}");
+        assert!(Ends::read(Cursor::new(&file)).is_err());
+    }
+    for len in 0..392 {
+        assert!(matches!(Ends::read(Cursor::new(&file[..len])), Err(SavedError::Truncated { .. })));
+    }
 }
 
 /// The frame at `offset` with another body, and a checksum that fits.

@@ -64,6 +64,8 @@ fn serve_new(stream: UnixStream, mut keeper: Option<KeeperLink>) -> Result<u8> {
     let lock: OwnedFd = handover::recv_fd(&stream).ok().flatten().ok_or_else(not_started_by_command)?;
     let backing = handover::recv_fd(&stream).ok().flatten().map(File::from);
     let restore = handover::recv_fd(&stream).ok().flatten().map(File::from);
+    let next_parent = || handover::recv_fd(&stream).ok().flatten().map(File::from);
+    let restore_parents = std::iter::from_fn(next_parent).collect();
     let text = protocol::read_line(&mut BufReader::new(&stream), MAX_LINE).ok().flatten();
     let start: StartRequest =
         text.and_then(|t| serde_json::from_slice(&t).ok()).ok_or_else(not_started_by_command)?;
@@ -75,7 +77,7 @@ fn serve_new(stream: UnixStream, mut keeper: Option<KeeperLink>) -> Result<u8> {
     let served = match &start.config {
         ServerConfig::Disk(config) => {
             detach::new_session();
-            let new = disk_server::New { channel, lock: &lock, backing, restore };
+            let new = disk_server::New { channel, lock: &lock, backing, restore, restore_parents };
             disk_server::run(config, &dir, disk_server::Origin::New(new), &mut keeper)
         }
         ServerConfig::Image(config) => {

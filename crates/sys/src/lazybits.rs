@@ -37,6 +37,19 @@ impl LazyBits {
         word.is_some_and(|word| word.load(Ordering::Acquire) >> (number % 64) & 1 == 1)
     }
 
+    /// The numbers of the 64 from `number` on, a multiple of 64, that the set contains, as bits.
+    #[inline]
+    pub fn word(&self, number: u64) -> u64 {
+        self.words().get((number / 64) as usize).map_or(0, |word| word.load(Ordering::Acquire))
+    }
+
+    /// Adds the numbers that [`word`](Self::word) has returned for `number`.
+    pub fn insert_word(&self, number: u64, bits: u64) {
+        if let Some(word) = self.words().get((number / 64) as usize) {
+            word.fetch_or(bits, Ordering::AcqRel);
+        }
+    }
+
     /// Adds a number, if it is below the bound.
     pub fn insert(&self, number: u64) {
         if let Some(word) = self.words().get((number / 64) as usize) {
@@ -60,5 +73,11 @@ mod tests {
         for number in around {
             assert_eq!(bits.contains(number), added.contains(&number), "{number}");
         }
+        assert_eq!((bits.word(0), bits.word(64), bits.word(1 << 40)), (1 << 63 | 3, 1, 0));
+        let other = LazyBits::new(200).unwrap();
+        other.insert(2);
+        other.insert_word(0, bits.word(0));
+        other.insert_word(1 << 40, 1);
+        assert_eq!(other.word(0), 1 << 63 | 7);
     }
 }

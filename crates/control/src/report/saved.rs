@@ -1,6 +1,7 @@
 //! The reports on saved disks: the JSON of `disk save` and of `disk saved`.
 
 use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 
 /// The figures of a saved disk that both reports have.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -8,11 +9,13 @@ use serde::{Deserialize, Serialize};
 pub struct SavedFigures {
     /// Identity of the saved disk: 32 hexadecimal digits, random.
     pub id: String,
+    /// Identity of the save before, which has the pages that are not in this file; null: it has all.
+    pub parent: Option<String>,
     /// SHA-256 of all bytes of the file but the last 128, as the file says.
     pub digest: String,
     /// Size of the disk.
     pub size_bytes: u64,
-    /// Pages in the file. Other pages read as zeroes.
+    /// Pages in the file. Other pages are those of the parent, or read as zeroes without one.
     pub pages: u64,
     /// Those of them that repeat a word.
     pub same_filled_pages: u64,
@@ -33,6 +36,8 @@ pub struct SaveReport {
     /// The file.
     #[serde(flatten)]
     pub figures: SavedFigures,
+    /// Why a save with `--incremental` has all pages; null if it has not, and without the option.
+    pub full_because: Option<String>,
     /// Duration.
     pub elapsed_ns: u64,
     /// The state of file systems in it.
@@ -73,6 +78,12 @@ pub struct SavedDisk {
     pub figures: SavedFigures,
     /// When the disk was saved, seconds since 1970.
     pub saved_unix_s: u64,
+    /// The file of the parent, in the folder of this one; null for a full save.
+    #[serde(with = "crate::path::option")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<crate::path::PathForm>"))]
+    pub parent_file: Option<PathBuf>,
+    /// Files of the chain that have to be read for a restore, this one included.
+    pub chain_files: u32,
     /// The codecs by priority; an empty name: none.
     pub codecs: Vec<SavedCodec>,
     /// Size of the pages divided by that of the file; null without pages.

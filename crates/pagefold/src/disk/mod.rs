@@ -3,6 +3,7 @@
 //! | module | contents |
 //! |---|---|
 //! | `create` (arguments) and `start`, `list`, `show`, `block_state`, `set`, `writeback`, `recompress`, `save`, `saved`, `restart`, `remove`, `unit` | the commands, each with its arguments |
+//! | `incremental`, `chain` | `save --incremental`, and the files that an incremental save needs |
 //! | `classes` | the table of size classes of `show` |
 //! | `page_ranges` | ranges of pages in options |
 //! | `pass` | running a pass of writeback or recompression: bar, Ctrl-C, report |
@@ -16,6 +17,7 @@
 
 mod backing;
 mod block_state;
+mod chain;
 mod classes;
 pub mod command;
 mod create;
@@ -23,6 +25,7 @@ mod device;
 mod export_arg;
 mod find;
 mod freeze;
+mod incremental;
 mod list;
 mod notes;
 mod page_ranges;

@@ -3,13 +3,14 @@
 //! The command reads the first bytes only, of a fixed form, because it needs the size; the confined server parses the
 //! rest.
 
+use super::chain;
 use super::create::DiskOptions;
 use crate::image::open::path_failure;
 use pagefold_control::config::RestoreConfig;
 use pagefold_control::error::{CliError, Result};
-use pagefold_saved::{HEAD_LEN, Head};
+use pagefold_saved::{Head, SavedError};
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::os::fd::AsFd;
 use std::path::Path;
 
@@ -18,6 +19,8 @@ use std::path::Path;
 pub struct SavedInput {
     /// The file.
     pub file: File,
+    /// The files that it needs, if it is an incremental save: its parent first.
+    pub parents: Vec<File>,
     /// That place; `None` in a pipe, which can be read once only.
     begin: Option<u64>,
 }
@@ -40,25 +43,29 @@ pub fn open(path: &Path, args: &DiskOptions) -> Result<OpenSaved> {
         false => File::open(path),
     };
     let mut file = opened.map_err(|e| path_failure(what(), &e))?;
-    let mut head = Vec::new();
-    let read = file.by_ref().take(HEAD_LEN as u64).read_to_end(&mut head);
-    read.map_err(|e| path_failure(what(), &e))?;
-    let parsed = head.first_chunk().map(Head::parse);
-    let head = match parsed {
-        Some(parsed) => parsed.map_err(|e| CliError::usage(format!("{}: {e}", what())))?,
-        None => {
-            return Err(CliError::usage(format!("{}: this is not a saved disk: it is too short", what())));
+    let head = read_head(&mut file, &what)?;
+    let parents = match head.parent() {
+        None => Vec::new(),
+        Some(_) if path == Path::new("-") || !file.metadata().is_ok_and(|metadata| metadata.is_file()) => {
+            let name = "it is an incremental save, which needs the files beside it; name its file";
+            return Err(CliError::usage(format!("{}: {name}", what())));
         }
+        Some(parent) => chain::parents(path, head.len_bytes(), parent)?,
     };
     let has_codecs = args.codec.is_some()
         || args.level.is_some()
         || args.dictionary.is_some()
         || !args.recompress_codec.is_empty()
         || !args.recompress_after.is_empty();
-    let config =
-        RestoreConfig { path: path.to_path_buf(), head: head.as_bytes().to_vec(), takes_codecs: !has_codecs };
+    let config = RestoreConfig {
+        path: path.to_path_buf(),
+        head: head.as_bytes().to_vec(),
+        parents: parents.iter().map(|parent| parent.path.clone()).collect(),
+        takes_codecs: !has_codecs,
+    };
     let begin = file.stream_position().ok();
-    let input = SavedInput { file, begin };
+    let parents = parents.into_iter().map(|parent| parent.file).collect();
+    let input = SavedInput { file, parents, begin };
     Ok(OpenSaved { input, config, size_bytes: head.len_bytes() })
 }
 
@@ -72,12 +79,30 @@ pub fn open_if_exists(path: &Path, args: &DiskOptions) -> Result<Option<OpenSave
     }
 }
 
+/// Reads the first bytes, of a fixed form.
+fn read_head(file: &mut File, what: &dyn Fn() -> String) -> Result<Head> {
+    let head = Head::read(&mut |bytes| {
+        file.read_exact(bytes).map_err(|source| SavedError::Read { offset: 0, source })
+    });
+    head.map_err(|e| match e {
+        SavedError::Read { source, .. } if source.kind() == ErrorKind::UnexpectedEof => {
+            CliError::usage(format!("{}: this is not a saved disk: it is too short", what()))
+        }
+        SavedError::Read { source, .. } => path_failure(what(), &source),
+        e => CliError::usage(format!("{}: {e}", what())),
+    })
+}
+
 impl SavedInput {
     /// Goes back to where the server began, for another attempt. Returns whether it could: a pipe has one attempt only.
     pub fn rewind(&self) -> Result<bool> {
         let Some(begin) = self.begin else { return Ok(false) };
-        let sought = (&self.file).seek(SeekFrom::Start(begin));
-        sought.map(|_| true).map_err(|e| CliError::io("reading the saved disk", &e))
+        let parents = self.parents.iter().map(|file| (file, 0));
+        for (mut file, begin) in std::iter::once((&self.file, begin)).chain(parents) {
+            let sought = file.seek(SeekFrom::Start(begin));
+            sought.map_err(|e| CliError::io("reading the saved disk", &e))?;
+        }
+        Ok(true)
     }
 }
 
@@ -91,7 +116,7 @@ mod tests {
     fn a_file_is_read_again_from_its_place_and_a_pipe_is_not() {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(b"before, and then").unwrap();
-        let input = SavedInput { file, begin: Some(8) };
+        let input = SavedInput { file, parents: Vec::new(), begin: Some(8) };
         for _ in 0..2 {
             assert!(input.rewind().unwrap());
             let mut read = String::new();
@@ -101,6 +126,6 @@ mod tests {
         let (reader, _writer) = std::io::pipe().unwrap();
         let mut file = File::from(std::os::fd::OwnedFd::from(reader));
         let begin = file.stream_position().ok();
-        assert!(!SavedInput { file, begin }.rewind().unwrap());
+        assert!(!SavedInput { file, parents: Vec::new(), begin }.rewind().unwrap());
     }
 }

@@ -6,6 +6,7 @@
 
 use super::find::{self, Found};
 use super::freeze::Freezer;
+use super::incremental;
 use crate::cli::progress::Bar;
 use crate::cli::{numbers, output};
 use crate::image::open::path_failure;
@@ -13,6 +14,7 @@ use crate::image::target::Target;
 use clap::{Args, ValueHint};
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::named_files::NamedFiles;
+use pagefold_control::protocol::IncrementalSave;
 use pagefold_control::report::saved::{SaveMoment, SaveReport};
 use pagefold_control::text;
 use pagefold_page::size::Human;
@@ -40,6 +42,11 @@ pub struct SaveArgs {
     /// File to write; - is standard output
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub file: PathBuf,
+    /// Write only what has changed since the last save to FILE, if the disk knows it. FILE is always the newest save; the
+    /// ones before it, which it needs, stay beside it as FILE.ID. The first save, one after the server was replaced, and
+    /// one in 32 is a full save, which removes these
+    #[arg(long)]
+    pub incremental: bool,
     /// Do not freeze the file system on the disk for the moment of the save. A mount of the restored disk then replays
     /// its log, as after a power failure
     #[arg(long)]
@@ -57,14 +64,23 @@ pub fn run(args: &SaveArgs) -> Result<()> {
             "--json needs standard output, where '-' writes the saved disk; name a file",
         ));
     }
+    if is_output && args.incremental {
+        return Err(CliError::usage(
+            "--incremental needs a file, beside which the saves before it stay; name one",
+        ));
+    }
     let file_type = args.file.metadata().map(|metadata| metadata.file_type()).ok();
     let mut freezer = prepare(args)?;
     let report = match file_type {
         _ if is_output => to_output(args, &mut freezer)?,
+        Some(file_type) if args.incremental && !file_type.is_file() && !file_type.is_dir() => {
+            return Err(CliError::usage("--incremental needs a file, beside which the saves before it stay"));
+        }
         Some(file_type) if !file_type.is_file() && !file_type.is_dir() => {
             let stream = open_stream(&args.file, file_type)?;
             to_stream(args, &mut freezer, stream, &format!("'{}'", args.file.display()))?
         }
+        _ if args.incremental => incremental::to_file(args, &mut freezer)?,
         _ => to_file(args, &mut freezer)?,
     };
     if report.figures.lost_pages > 0 {
@@ -93,8 +109,8 @@ fn to_file(args: &SaveArgs, freezer: &mut Freezer) -> Result<SaveReport> {
     let target = Target::open_private(&args.file)?;
     let file = target.file().try_clone().map_err(|e| target.failed(&e))?;
     let report = match target.signals() {
-        Some(signals) => save(args, freezer, file, signals),
-        None => save(args, freezer, file, &Termination::listen()?),
+        Some(signals) => save(args, freezer, file, None, signals),
+        None => save(args, freezer, file, None, &Termination::listen()?),
     }?;
     target.complete()?;
     sync_folder(&args.file)?;
@@ -102,7 +118,7 @@ fn to_file(args: &SaveArgs, freezer: &mut Freezer) -> Result<SaveReport> {
 }
 
 /// Writes the new name to the medium.
-fn sync_folder(file: &Path) -> Result<()> {
+pub fn sync_folder(file: &Path) -> Result<()> {
     let Ok(real) = file.canonicalize() else { return Ok(()) };
     if !real.is_file() {
         return Ok(());
@@ -162,7 +178,7 @@ fn to_stream(args: &SaveArgs, freezer: &mut Freezer, output: File, shown: &str) 
         let _ = sender.send(copy(&ours, output));
     });
     copier.map_err(failed)?;
-    let report = save(args, freezer, File::from(OwnedFd::from(theirs)), &signals);
+    let report = save(args, freezer, File::from(OwnedFd::from(theirs)), None, &signals);
     if report.is_err() {
         // If nobody reads, the end of this process ends the copy.
         return match copied.try_recv() {
@@ -200,7 +216,13 @@ fn copy(mut from: &UnixStream, mut to: File) -> std::io::Result<()> {
 }
 
 /// Lets the server save the disk to an open file. The file system on it is frozen from before the request to the moment.
-fn save(args: &SaveArgs, freezer: &mut Freezer, file: File, signals: &Termination) -> Result<SaveReport> {
+pub fn save(
+    args: &SaveArgs,
+    freezer: &mut Freezer,
+    file: File,
+    incremental: Option<&IncrementalSave>,
+    signals: &Termination,
+) -> Result<SaveReport> {
     if let Found::Running(_, dir) = find::find(&args.disk)?
         && let Some(device) = dir.read_state().and_then(|state| state.loop_device())
         && let Err(e) = flush(&device)
@@ -215,7 +237,7 @@ fn save(args: &SaveArgs, freezer: &mut Freezer, file: File, signals: &Terminatio
     let mut bar = Bar::new(!args.json);
     let report = find::with_client_or(&args.disk, "the disk was not saved; try again", |client| {
         freezer.freeze(signals)?;
-        let report = client.save(&files, signals, &mut |p| {
+        let report = client.save(&files, incremental, signals, &mut |p| {
             if p.total_pages > 0 {
                 freezer.thaw();
             }
@@ -254,5 +276,11 @@ fn summary(r: &SaveReport, freezer: &Freezer) -> String {
             format!("consistent as after a power failure: {}", not_frozen.as_deref().unwrap_or_default())
         }
     };
-    format!("saved {pages} to {} in {}; {state}", Human(r.figures.file_bytes), text::time(r.elapsed_ns))
+    let kind = match (&r.figures.parent, &r.full_because) {
+        (Some(_), _) => "; incremental".to_string(),
+        (None, Some(reason)) => format!("; full, because {reason}"),
+        (None, None) => String::new(),
+    };
+    let (len, time) = (Human(r.figures.file_bytes), text::time(r.elapsed_ns));
+    format!("saved {pages} to {len} in {time}{kind}; {state}")
 }

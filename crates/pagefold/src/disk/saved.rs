@@ -1,18 +1,20 @@
 //! `disk saved`.
 
+use super::chain::{self, ChainFile};
 use crate::cli::{numbers, output};
 use crate::image::open::{confine, path_failure};
 use clap::{Args, ValueHint};
-use pagefold_control::error::{CliError, Exit, Result};
+use pagefold_control::error::Result;
 use pagefold_control::report::saved::{SavedCodec, SavedDisk};
 use pagefold_control::text;
 use pagefold_page::PAGE_SIZE;
 use pagefold_page::size::Human;
-use pagefold_saved::{Outline, Reader, SavedError};
+use pagefold_saved::{Head, Outline, Reader, SavedError};
 use pagefold_server::confinement::Kind;
 use pagefold_server::disk;
 use std::fs::File;
-use std::path::PathBuf;
+use std::io::{Read, Seek};
+use std::path::{Path, PathBuf};
 
 /// The arguments of `disk saved`.
 #[derive(Debug, Args)]
@@ -20,7 +22,7 @@ pub struct SavedArgs {
     /// File that `disk save` has written
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub file: PathBuf,
-    /// Read all of it, and verify the checksums, the index and the digest
+    /// Read all of it, and verify the checksums, the index and the digest; also of the files that an incremental save needs
     #[arg(long)]
     pub check: bool,
     /// Print JSON with exact numbers
@@ -32,21 +34,29 @@ pub struct SavedArgs {
 pub fn run(args: &SavedArgs) -> Result<()> {
     let what = || format!("reading '{}'", args.file.display());
     let file = File::open(&args.file).map_err(|e| path_failure(what(), &e))?;
+    let parents = if args.check { parents(&args.file, &file)? } else { Vec::new() };
     confine(Kind::Printing)?;
     let outline = if args.check { check(&file) } else { Outline::read(&file) };
-    let outline = outline.map_err(|e| {
-        let exit = match e {
-            SavedError::Truncated { .. } | SavedError::Damaged { .. } => Exit::Damaged,
-            SavedError::NotSaved => Exit::Usage,
-            SavedError::Read { .. } | SavedError::Newer { .. } | SavedError::Features { .. } => Exit::Failed,
-        };
-        CliError::new(exit, format!("{}: {e}", what()))
-    })?;
+    let outline = outline.map_err(|e| chain::failure(&args.file, &e))?;
+    for ChainFile { path, file, .. } in &parents {
+        check(file).map_err(|e| chain::failure(path, &e))?;
+    }
     let saved = report(&outline, args.check);
     if args.json {
         return output::json(&saved);
     }
     lines(&saved).iter().try_for_each(|line| output::line(line))
+}
+
+/// Opens the files that a saved disk needs. If its first bytes are not those of one, an error follows when it is read.
+fn parents(path: &Path, mut file: &File) -> Result<Vec<ChainFile>> {
+    let failed = |e| path_failure(format!("reading '{}'", path.display()), &e);
+    let head = Head::read(&mut |bytes| {
+        file.read_exact(bytes).map_err(|source| SavedError::Read { offset: 0, source })
+    });
+    file.rewind().map_err(failed)?;
+    let Ok(head) = head else { return Ok(Vec::new()) };
+    head.parent().map_or(Ok(Vec::new()), |parent| chain::parents(path, head.len_bytes(), parent))
 }
 
 fn check(file: &File) -> Result<Outline, SavedError> {
@@ -66,6 +76,8 @@ fn report(outline: &Outline, checked: bool) -> SavedDisk {
     let ratio = figures.pages as f64 * PAGE_SIZE as f64 / figures.file_bytes as f64;
     SavedDisk {
         saved_unix_s: header.saved_unix_s,
+        parent_file: header.parent.as_ref().map(|parent| PathBuf::from(&parent.name)),
+        chain_files: header.depth() + 1,
         codecs: codecs.collect(),
         ratio: (figures.pages > 0).then_some(ratio),
         checked,
@@ -98,6 +110,10 @@ fn lines(saved: &SavedDisk) -> Vec<String> {
         row("id", figures.id.clone()),
         row("digest", format!("sha256:{}", figures.digest)),
     ];
+    if let Some(parent) = &saved.parent_file {
+        let number = numbers::counted(u64::from(saved.chain_files) - 1, "file is", "files are");
+        lines.push(row("needs", format!("'{}' beside it; {number} needed in all", parent.display())));
+    }
     if saved.checked {
         lines.push(row("check", "all checksums, the index and the digest are right".into()));
     }

@@ -181,7 +181,8 @@ fn start(
     let try_export = |export| {
         let config = DiskConfig { export, ..request.config.clone() };
         let restore = request.restore.as_ref().map(|input| &input.file);
-        let fds = PassedFds { lock: &new.lock, backing: backing.as_ref(), restore };
+        let restore_parents = request.restore.as_ref().map_or(&[][..], |input| &input.parents);
+        let fds = PassedFds { lock: &new.lock, backing: backing.as_ref(), restore, restore_parents };
         startup::start(
             &ServerConfig::Disk(Box::new(config)),
             &new.dir,

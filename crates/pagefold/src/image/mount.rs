@@ -94,7 +94,7 @@ pub fn run(args: &MountArgs) -> Result<()> {
     let runtime = RuntimeDir::open_or_create_images()?;
     let new = create_instance(&runtime, &config)?;
     let dir = new.dir.clone();
-    let fds = PassedFds { lock: &new.lock, backing: None, restore: None };
+    let fds = PassedFds { lock: &new.lock, backing: None, restore: None, restore_parents: &[] };
     let server_config = ServerConfig::Image(Box::new(config));
     let attachment = if args.foreground { Attachment::Foreground } else { Attachment::Detached };
     let started = match startup::start(&server_config, &new.dir, &fds, attachment, &signals) {

@@ -21,6 +21,7 @@ mod disk_recompress;
 mod disk_restart;
 mod disk_run;
 mod disk_save;
+mod disk_save_incremental;
 mod disk_unit;
 mod disk_writeback;
 mod docs;

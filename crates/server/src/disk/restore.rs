@@ -3,27 +3,37 @@
 //! The confined server parses the file. Pages whose codec the disk has too, with the same dictionary, are stored as they
 //! are; others are decompressed and written. A file that is incomplete or damaged fails the start of the server, and
 //! nothing is left of the disk.
+//!
+//! The files of a chain are read from the newest to the full save, so that each page is stored once, and the disk never needs
+//! more memory than its contents do.
 
 use super::{Disk, RunningDisk, Setup, codec};
 use crate::log;
 use pagefold_codec::{Codec, PerCpuStream};
-use pagefold_control::config::{CodecConfig, DiskConfig, RestoreConfig};
+use pagefold_control::config::{CodecConfig, DiskConfig};
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::text::counted;
 use pagefold_page::size::Human;
 use pagefold_page::{PAGE_SIZE, Page, PageIndex};
-use pagefold_saved::{CodecRecord, PageForm, Reader, SavedError};
+use pagefold_saved::{CodecRecord, Header, PageForm, Parent, Reader, SavedError, Totals};
 use pagefold_store::{SavedContents, Store, StoreError, WritebackThread};
+use pagefold_sys::lazybits::LazyBits;
 use pagefold_sys::ready;
 use std::fs::File;
 use std::io::{self, Chain, Cursor, ErrorKind, Read};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A saved disk whose header was read.
 pub struct Restore<'a> {
     config: DiskConfig,
-    restored: RestoreConfig,
+    /// The files of its chain, the newest first.
+    files: Vec<SavedFile<'a>>,
+}
+
+/// A file of a chain.
+struct SavedFile<'a> {
+    path: PathBuf,
     reader: Reader<Chain<Cursor<Vec<u8>>, Input<'a>>>,
 }
 
@@ -63,38 +73,36 @@ enum Route {
 }
 
 impl<'a> Restore<'a> {
-    /// Reads the header of the saved disk in the configuration, if there is one. The restore fails when `command` is at
-    /// its end, or `signals` is readable.
+    /// Reads the header of the saved disk in the configuration, if there is one, and of the files of its chain in `parents`.
+    /// The restore fails when `command` is at its end, or `signals` is readable.
     pub fn begin(
         config: &DiskConfig,
         file: Option<File>,
+        parents: Vec<File>,
         command: BorrowedFd<'a>,
         signals: BorrowedFd<'a>,
     ) -> Result<Option<Self>> {
         let Some(restored) = config.restore.clone() else { return Ok(None) };
         let file = file.ok_or_else(|| CliError::usage("the saved disk was not passed to the server"))?;
-        let input = Input { file, command, signals };
-        let reader = Reader::open(Cursor::new(restored.head.clone()).chain(input));
-        let reader = reader.map_err(|e| failure(&restored.path, &e))?;
+        let open = |path: PathBuf, head: Vec<u8>, file: File| -> Result<SavedFile<'a>> {
+            let input = Cursor::new(head).chain(Input { file, command, signals });
+            let reader = Reader::open(input).map_err(|e| failure(&path, &e))?;
+            Ok(SavedFile { path, reader })
+        };
+        let newest = open(restored.path, restored.head, file)?;
         let mut config = config.clone();
         if restored.takes_codecs {
-            let of = |record: &CodecRecord| CodecConfig {
-                name: record.name.clone(),
-                level: record.level,
-                dictionary: record.dictionary.clone(),
-                window_bits: record.window_bits,
-            };
-            let mut codecs = reader.header().codecs.iter().map(of);
-            if let Some(primary) = codecs.next() {
-                config.codec = primary;
-                config.further_codecs = codecs.take(pagefold_store::FURTHER_CODECS_MAX).collect();
-            }
+            take_codecs(&mut config, &newest.reader.header().codecs);
         }
-        let len_bytes = reader.header().len_bytes;
+        let len_bytes = newest.reader.header().len_bytes;
         if len_bytes > config.size_bytes {
-            return Err(too_small(&restored.path, len_bytes));
+            return Err(too_small(&newest.path, len_bytes));
         }
-        Ok(Some(Restore { config, restored, reader }))
+        let mut files = vec![newest];
+        for (path, file) in restored.parents.into_iter().zip(parents) {
+            files.push(open(path, Vec::new(), file)?);
+        }
+        Ok(Some(Restore { config, files }))
     }
 
     /// The configuration of the disk, with the codecs of the saved one if it gets these.
@@ -102,27 +110,105 @@ impl<'a> Restore<'a> {
         &self.config
     }
 
-    /// Reads all pages into the new disk.
-    pub fn run(mut self, disk: &Disk) -> Result<()> {
+    /// Reads all pages into the new disk: of each page the contents in the newest file that has it.
+    pub fn run(self, disk: &Disk) -> Result<()> {
         let live = disk.running_or_error()?;
         // At the memory limit, pages go to the backing.
         let thread = live.store.writeback().map(|_| WritebackThread::start(live.store.clone()));
         let _thread =
             thread.transpose().map_err(|e| CliError::io("starting the thread that writes back", &e))?;
-        let mut routes = self.routes(&disk.setup())?;
-        let path = self.restored.path.clone();
-        while let Some(block) = self.reader.next_block().map_err(|e| failure(&path, &e))? {
-            for (page, form) in block.pages() {
-                store_page(&live, &mut routes, PageIndex(page), form).map_err(|e| e.at(&path))?;
+        let mut pages = Pages::new(&live, self.files[0].reader.header())?;
+        let mut expected: Option<Parent> = None;
+        for (at, file) in self.files.into_iter().enumerate() {
+            let path = file.path.clone();
+            let header = file.reader.header().clone();
+            let totals = file.run(&disk.setup(), &mut pages)?;
+            let is_expected = match &expected {
+                None => at == 0,
+                Some(parent) => {
+                    parent.is(header.id, header.depth(), totals.digest) && header.len_bytes == pages.len_bytes
+                }
+            };
+            if !is_expected {
+                return Err(not_the_parent(&path));
             }
+            expected = header.parent;
         }
-        let totals = self.reader.finish().map_err(|e| failure(&path, &e))?;
-        log::info(format_args!("restored {}", counted(totals.pages, "page", "pages")));
-        if totals.lost_pages > 0 {
-            let lost = counted(totals.lost_pages, "page", "pages");
+        if let Some(parent) = expected {
+            let name = parent.name.display();
+            return Err(CliError::failed(format!("the parent '{name}' was not passed to the server")));
+        }
+        log::info(format_args!("restored {}", counted(pages.stored, "page", "pages")));
+        if pages.lost > 0 {
+            let lost = counted(pages.lost, "page", "pages");
             log::warning(format_args!("{lost} were lost before they were saved: reading them is an error"));
         }
         Ok(())
+    }
+}
+
+/// Gives a disk the codecs of a saved one.
+fn take_codecs(config: &mut DiskConfig, codecs: &[CodecRecord]) {
+    let of = |record: &CodecRecord| CodecConfig {
+        name: record.name.clone(),
+        level: record.level,
+        dictionary: record.dictionary.clone(),
+        window_bits: record.window_bits,
+    };
+    let mut codecs = codecs.iter().map(of);
+    if let Some(primary) = codecs.next() {
+        config.codec = primary;
+        config.further_codecs = codecs.take(pagefold_store::FURTHER_CODECS_MAX).collect();
+    }
+}
+
+/// The pages that a restore has stored.
+struct Pages<'a> {
+    live: &'a RunningDisk,
+    /// Of the saved disk.
+    len_bytes: u64,
+    /// The pages that a file of the chain had; `None`: the file has no parent, and its pages are checked for being there
+    /// once.
+    known: Option<LazyBits>,
+    stored: u64,
+    lost: u64,
+}
+
+impl<'a> Pages<'a> {
+    fn new(live: &'a RunningDisk, newest: &Header) -> Result<Self> {
+        let known = newest.parent.as_ref().map(|_| LazyBits::new(newest.page_count())).transpose()?;
+        Ok(Pages { live, len_bytes: newest.len_bytes, known, stored: 0, lost: 0 })
+    }
+
+    /// Stores a page, unless a newer file had it.
+    fn store(&mut self, routes: &mut [Route], index: PageIndex, form: PageForm<'_>) -> Result<(), PageError> {
+        if let Some(known) = &self.known {
+            if known.contains(index.0) {
+                return Ok(());
+            }
+            known.insert(index.0);
+            if form == PageForm::SameFilled(0) {
+                return Ok(());
+            }
+        }
+        store_page(self.live, routes, index, form)?;
+        self.stored += 1;
+        self.lost += u64::from(form == PageForm::Lost);
+        Ok(())
+    }
+}
+
+impl SavedFile<'_> {
+    /// Stores the pages of the file, and verifies it.
+    fn run(mut self, setup: &Setup, pages: &mut Pages<'_>) -> Result<Totals> {
+        let mut routes = self.routes(setup)?;
+        let path = self.path;
+        while let Some(block) = self.reader.next_block().map_err(|e| failure(&path, &e))? {
+            for (page, form) in block.pages() {
+                pages.store(&mut routes, PageIndex(page), form).map_err(|e| e.at(&path))?;
+            }
+        }
+        self.reader.finish().map_err(|e| failure(&path, &e))
     }
 
     fn routes(&self, setup: &Setup) -> Result<Vec<Route>> {
@@ -139,7 +225,7 @@ impl<'a> Restore<'a> {
                 let stream = Codec::new(&codec::spec(&codec::applicable(&config)))
                     .and_then(|codec| PerCpuStream::new(&codec));
                 let stream = stream.map_err(|e| {
-                    let path = self.restored.path.display();
+                    let path = self.path.display();
                     CliError::new(Exit::Damaged, format!("restoring '{path}': its codec cannot be used: {e}"))
                 })?;
                 Ok(Route::Decompressed(Box::new(stream)))
@@ -235,6 +321,15 @@ fn too_small(path: &Path, len_bytes: u64) -> CliError {
         path.display(),
         Human(len_bytes)
     ))
+}
+
+/// The error for a file that is not the one that its successor in the chain was made from.
+fn not_the_parent(path: &Path) -> CliError {
+    let path = path.display();
+    CliError::new(
+        Exit::Damaged,
+        format!("restoring '{path}': it is not the save that the next one goes on from"),
+    )
 }
 
 /// The error for a saved disk that cannot be read.

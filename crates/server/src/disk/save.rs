@@ -6,16 +6,20 @@
 use super::passes::{PassControl, PassEnd};
 use super::{Setup, codec, now_unix_s};
 use pagefold_control::error::{CliError, Exit, Result};
+use pagefold_control::protocol::IncrementalSave;
 use pagefold_control::report::saved::{SaveMoment, SaveReport, SavedFigures};
 use pagefold_control::report::writeback::PassProgress;
 use pagefold_page::PageIndex;
-use pagefold_saved::{CodecRecord, Header, PageForm, ThreadedOutput, Totals, Writer};
+use pagefold_saved::{CodecRecord, Header, PageForm, Parent, ThreadedOutput, Totals, Writer};
 use pagefold_store::{Save, SaveError, SaveWatch, SavedContents, Store};
 use pagefold_sys::entropy::random_u64;
 use pagefold_sys::signal::ignore_file_size_signal;
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
 use std::time::Duration;
+
+/// Why a save has all pages although there is a parent.
+const NOT_THE_LAST: &str = "the file is not the last incremental save of the disk since its server was started, or since its last reset";
 
 /// The header of a save of a store with these settings.
 pub(super) fn header(store: &Store, setup: &Setup) -> Result<Header> {
@@ -52,25 +56,47 @@ pub(super) fn codecs(setup: &Setup) -> Vec<CodecRecord> {
     codecs
 }
 
-/// Saves the contents of a store at this moment to `target`, and notes progress in `control`.
-pub(super) fn save(store: &Store, header: &Header, target: File, control: &PassControl) -> Result<Totals> {
+/// Saves the contents of a store at this moment to `target`, and notes progress in `control`. With `incremental`, saves
+/// only what has changed since the save in it, if that was the last one, and notes what changes from now on. Returns the
+/// header of the file.
+pub(super) fn save(
+    store: &Store,
+    mut header: Header,
+    incremental: Option<&IncrementalSave>,
+    target: File,
+    control: &PassControl,
+) -> Result<(Header, Totals)> {
     // A write beyond the limit of a file's length becomes an error.
     ignore_file_size_signal();
-    let save = store.begin_save().map_err(failed)?;
+    let parent = incremental.and_then(|incremental| incremental.parent.as_ref());
+    let save = match incremental {
+        Some(_) => store.begin_tracked_save(parent.map(|parent| parent.digest)),
+        None => store.begin_save(),
+    };
+    let mut save = save.map_err(failed)?;
+    header.parent = parent.filter(|_| save.is_incremental()).map(|parent| Parent {
+        id: parent.id,
+        digest: parent.digest,
+        depth: parent.depth.saturating_add(1),
+        name: parent.name.clone().into(),
+    });
     let watch = save.watch();
     control.note_save(&watch);
     control.note_moment(save.progress().1);
     let target = SaveTarget { file: target, end: control.end(), watch };
     let output = ThreadedOutput::start(target).map_err(failed_write)?;
-    let mut writer = Writer::new(output, header).map_err(failed_write)?;
-    // It ends the save, also after an error, before the output is dropped, which waits for the target.
-    take_pages(save, &mut writer, control)?;
+    let mut writer = Writer::new(output, &header).map_err(failed_write)?;
+    let taken = take_pages(&mut save, &mut writer, control);
+    // Also after an error, and before the output is dropped, which waits for the target: writers need not capture any more.
+    save.end_capture();
+    taken?;
     let (totals, _) = writer.finish().map_err(failed_write)?;
-    Ok(totals)
+    save.complete(totals.digest);
+    Ok((header, totals))
 }
 
-/// Writes all pages of a save. When it returns, writers need not capture any more.
-fn take_pages(mut save: Save<'_>, writer: &mut Writer<ThreadedOutput>, control: &PassControl) -> Result<()> {
+/// Writes all pages of a save.
+fn take_pages(save: &mut Save<'_>, writer: &mut Writer<ThreadedOutput>, control: &PassControl) -> Result<()> {
     let mut is_more = true;
     while is_more {
         let add = &mut |index: PageIndex, contents: SavedContents<'_>| writer.add(index.0, form(contents));
@@ -95,9 +121,17 @@ fn form(contents: SavedContents<'_>) -> PageForm<'_> {
 }
 
 /// The report on a save that has ended.
-pub(super) fn report(header: &Header, totals: &Totals, elapsed: Duration) -> SaveReport {
+pub(super) fn report(
+    header: &Header,
+    totals: &Totals,
+    incremental: Option<&IncrementalSave>,
+    elapsed: Duration,
+) -> SaveReport {
+    let has_parent = incremental.is_some_and(|incremental| incremental.parent.is_some());
+    let full_because = has_parent && header.parent.is_none();
     SaveReport {
         figures: figures(header, totals),
+        full_because: full_because.then(|| NOT_THE_LAST.to_string()),
         elapsed_ns: elapsed.as_nanos() as u64,
         moment: SaveMoment::default(),
     }
@@ -108,6 +142,7 @@ pub fn figures(header: &Header, totals: &Totals) -> SavedFigures {
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     SavedFigures {
         id: hex(&header.id),
+        parent: header.parent.as_ref().map(|parent| hex(&parent.id)),
         digest: hex(&totals.digest),
         size_bytes: header.len_bytes,
         pages: totals.pages,

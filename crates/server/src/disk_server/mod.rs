@@ -45,7 +45,7 @@ use pagefold_control::export_kind::ExportKind;
 use pagefold_control::instance::InstanceDir;
 use pagefold_control::instance::state::State;
 use pagefold_control::named_files::NamedFiles;
-use pagefold_control::protocol::{Request, Response};
+use pagefold_control::protocol::{IncrementalSave, Request, Response};
 use pagefold_control::report::ConfinementReport;
 use pagefold_control::report::recompress::RecompressPassReport;
 use pagefold_control::report::saved::SaveReport;
@@ -89,6 +89,8 @@ pub struct New<'a> {
     pub backing: Option<File>,
     /// The open file of the saved disk in the configuration.
     pub restore: Option<File>,
+    /// The open files of its parents.
+    pub restore_parents: Vec<File>,
 }
 
 /// Serves a disk until it is removed or a signal ends it. A keeper, if there is one, starts another server when this one
@@ -143,7 +145,7 @@ fn serve_new(
     signals: &Termination,
     keeper: &mut Option<KeeperLink>,
 ) -> Result<Served> {
-    let files = (new.backing.take(), new.restore.take());
+    let files = (new.backing.take(), new.restore.take(), std::mem::take(&mut new.restore_parents));
     let (server, wake_receiver) = set_up(config, dir, &new, files, signals, keeper)?;
     for link in server.lock_keeper().iter() {
         link.become_independent();
@@ -169,7 +171,7 @@ fn set_up(
     config: &DiskConfig,
     dir: &InstanceDir,
     new: &New<'_>,
-    (backing, restore): (Option<File>, Option<File>),
+    (backing, restore, parents): (Option<File>, Option<File>, Vec<File>),
     signals: &Termination,
     keeper: &mut Option<KeeperLink>,
 ) -> Result<(Arc<Server>, UnixStream)> {
@@ -194,7 +196,7 @@ fn set_up(
     let created_unix_s = state.created_unix_s;
     let Confined { broker, confinement } = confine(config, dir, state, keeper)?;
     log::start()?;
-    let restore = Restore::begin(config, restore, new.channel.as_fd(), signals.as_fd())?;
+    let restore = Restore::begin(config, restore, parents, new.channel.as_fd(), signals.as_fd())?;
     let config = &restore.as_ref().map_or(config, Restore::config).clone();
     let disk = Disk::new(dir.name().clone(), config, medium, memory)?.created_at(created_unix_s);
     restore.map_or(Ok(()), |restore| restore.run(&disk))?;
@@ -366,12 +368,12 @@ impl RequestContext<'_> {
     }
 
     /// Saves the disk to the file that was passed with the request.
-    fn save(&mut self) -> Result<SaveReport> {
+    fn save(&mut self, incremental: Option<IncrementalSave>) -> Result<SaveReport> {
         if self.server.disk.is_uncompressed() {
             return Err(CliError::usage("a disk with --uncompressed has no pages that can be saved"));
         }
         let target = self.files.only()?;
-        self.server.passes.save(&self.server.disk, target, self.report_progress)
+        self.server.passes.save(&self.server.disk, target, incremental.as_ref(), self.report_progress)
     }
 
     fn recompress_pass(&mut self, request: &RecompressRequest) -> Result<RecompressPassReport> {
@@ -424,7 +426,7 @@ impl RequestHandler for Server {
         report_progress: &mut dyn FnMut(&PassProgress) -> bool,
     ) -> Response {
         let files = match &mut request {
-            Request::Set { files, .. } | Request::Write { files, .. } | Request::Save { files } => {
+            Request::Set { files, .. } | Request::Write { files, .. } | Request::Save { files, .. } => {
                 std::mem::take(files)
             }
             _ => Vec::new(),
@@ -456,7 +458,7 @@ impl RequestHandler for Server {
                     .map_err(|e| errors::of_writeback(&WritebackError::Selection(e)));
                 request.and_then(|r| context.recompress_pass(&r)).map(Response::Recompressed)
             }
-            Request::Save { .. } => context.save().map(Response::Saved),
+            Request::Save { incremental, .. } => context.save(incremental).map(Response::Saved),
             Request::BlockState { first, last } => {
                 self.disk.store().and_then(|store| disk::block_state::piece(&store, first, last))
             }

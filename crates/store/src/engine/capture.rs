@@ -3,7 +3,7 @@
 //! A save has the contents at one moment. Writers go on, so each of them, before it replaces the contents of a page,
 //! checks under the slot's lock whether the save still needs the old ones ([`Store::lock_to_change`]). If so, it copies
 //! them to a buffer and queues that for the save ([`Store::capture`]). All functions that replace contents do so; without
-//! a save this costs one load.
+//! a save this costs one load. The same check notes which pages change, if incremental saves are made (`changes`).
 //!
 //! Writeback, the cleaner, promotion, recompression and compaction keep the contents of a page and only move its bytes.
 //! They do not capture: the save reads a page where it lies when it comes to it, and the slot's generation, which these
@@ -15,17 +15,18 @@
 //! If the save takes fewer than [`BUFFERS`] captured pages while writers wait for [`STALL_TIMEOUT`], it is given up, and
 //! writers go on: a request of many pages waits for each of them, so that some progress is not enough.
 
+use crate::engine::changes::{Changes, Moment, SaveDigest};
 use crate::engine::store::Store;
 use crate::error::{SaveError, StoreError};
 use crate::slot::{Content, Slot, SlotGuard};
 use crate::writeback::{FetchError, LayoutKind, PageVersion, Reader, Writeback};
 use pagefold_page::{PAGE_SIZE, Page, PageIndex};
 use pagefold_pool::Handle;
-use pagefold_sys::cpu;
 use pagefold_sys::lazybits::LazyBits;
+use pagefold_sys::{SysError, cpu};
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 /// Buffers of captured pages.
@@ -35,12 +36,21 @@ const STALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// The longest sleep of a waiting writer, and the most that a sleep counts.
 const RECHECK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Whether a store is being saved, and the captures of that save.
+/// Whether a store is being saved, the captures of that save, and the changes since the last tracked one.
 #[derive(Default)]
 pub(crate) struct Saving {
+    /// Whether a writer has to look at the state.
     is_active: AtomicBool,
-    /// Locked for a few instructions.
-    capture: RwLock<Option<Arc<Capture>>>,
+    /// Locked for a few instructions. Writers note a change and decide about a capture under one lock, and a save begins
+    /// under it, so that a change is of the time before that moment or after it.
+    state: RwLock<SavingState>,
+}
+
+#[derive(Default)]
+struct SavingState {
+    capture: Option<Arc<Capture>>,
+    /// `None` until the first tracked save.
+    changes: Option<Changes>,
 }
 
 /// The captures of one save.
@@ -49,6 +59,8 @@ pub(crate) struct Capture {
     reached: AtomicU64,
     /// Pages behind it that were captured. Added under their slots' locks.
     early: LazyBits,
+    /// The pages that the save needs; `None`: all.
+    selected: Option<Arc<LazyBits>>,
     /// The save has ended or was given up: nothing is captured any more.
     is_over: AtomicBool,
     /// Whether there may be captured pages.
@@ -114,46 +126,87 @@ struct TakenBuffer<'a> {
 }
 
 impl Saving {
-    /// Whether the contents of a page must be captured before they are replaced. The caller holds the lock of its slot.
+    /// Notes that the contents of a page are replaced, and returns whether they must be captured before. The caller holds
+    /// the lock of its slot.
     #[inline]
-    pub(crate) fn needs_capture(&self, index: PageIndex) -> bool {
-        // Relaxed: the save locks the slot before it reads the page, and so after this thread or before it.
-        self.is_active.load(Ordering::Relaxed) && self.lacks(index)
+    pub(crate) fn note_change(&self, index: PageIndex) -> bool {
+        // Relaxed: the save locks the slot before it reads the page, and so after this thread or before it. For a slot in
+        // a chunk that the save has not seen, see `begin`.
+        self.is_active.load(Ordering::Relaxed) && self.note_in_state(index)
     }
 
     #[cold]
-    fn lacks(&self, index: PageIndex) -> bool {
+    fn note_in_state(&self, index: PageIndex) -> bool {
         // Without a clone, which could be the last and be dropped under the slot's lock.
-        let capture = self.capture.read().unwrap_or_else(PoisonError::into_inner);
-        capture.as_ref().is_some_and(|capture| !capture.has(index))
+        let state = self.state();
+        if let Some(changes) = &state.changes {
+            changes.add(index);
+        }
+        state.capture.as_ref().is_some_and(|capture| !capture.has(index))
+    }
+
+    fn state(&self) -> RwLockReadGuard<'_, SavingState> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn state_to_change(&self) -> RwLockWriteGuard<'_, SavingState> {
+        self.state.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn capture(&self) -> Option<Arc<Capture>> {
-        self.capture.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.state().capture.clone()
     }
 
-    /// Begins a save of a store of `page_count` pages. `populates`: takes all memory now.
-    pub(crate) fn begin(&self, page_count: u64, populates: bool) -> Result<Arc<Capture>, SaveError> {
-        let early = LazyBits::new(page_count).map_err(|e| SaveError::SetUp(e.into()))?;
-        if populates {
-            early.populate().map_err(|e| SaveError::SetUp(e.into()))?;
-        }
-        let new = Arc::new(Capture::new(early, STALL_TIMEOUT));
-        let mut capture = self.capture.write().unwrap_or_else(PoisonError::into_inner);
-        if capture.is_some() {
+    /// Begins a save of a store of `page_count` pages. `populates`: takes all memory now. `tracked`: notes the changes from
+    /// now on, and saves only those since the last tracked save if that has the digest in it.
+    pub(crate) fn begin(
+        &self,
+        page_count: u64,
+        populates: bool,
+        tracked: Option<Option<SaveDigest>>,
+    ) -> Result<(Arc<Capture>, Option<Moment>), SaveError> {
+        let bits = || {
+            let bits = LazyBits::new(page_count)?;
+            if populates {
+                bits.populate()?;
+            }
+            Ok(bits)
+        };
+        let failed = |e: SysError| SaveError::SetUp(e.into());
+        let early = bits().map_err(failed)?;
+        let fresh = tracked.map(|_| bits()).transpose().map_err(failed)?;
+        let mut new = Capture::new(early, STALL_TIMEOUT);
+        let mut state = self.state_to_change();
+        if state.capture.is_some() {
             return Err(SaveError::Busy);
         }
-        *capture = Some(new.clone());
-        drop(capture);
+        let moment = fresh.map(|fresh| Changes::begin_save(&mut state.changes, fresh, tracked.flatten()));
+        new.selected = moment.as_ref().and_then(Moment::selected);
+        let new = Arc::new(new);
+        state.capture = Some(new.clone());
         self.is_active.store(true, Ordering::Release);
-        Ok(new)
+        drop(state);
+        // The counterpart is in `SlotTable::ensure`: either the save sees a new chunk of slots, or the writer that
+        // has made it, and those that found it, see that changes are noted.
+        fence(Ordering::SeqCst);
+        Ok((new, moment))
     }
 
-    /// Ends the save.
-    pub(crate) fn end(&self) {
-        self.is_active.store(false, Ordering::Release);
-        let capture = self.capture.write().unwrap_or_else(PoisonError::into_inner).take();
+    /// Ends the save. `moment`: that of a tracked save, which has failed if the digest is `None`.
+    pub(crate) fn end(&self, moment: Option<(Moment, Option<SaveDigest>)>, store: &Store) {
+        if let Some((moment, None)) = &moment {
+            // Without the lock: no other save begins before the capture is taken away.
+            let since_moment = self.state().changes.as_ref().map(Changes::pages);
+            since_moment.iter().for_each(|pages| moment.merge_into(pages, &store.pages.table));
+        }
+        let mut state = self.state_to_change();
+        let capture = state.capture.take();
+        let former = moment.as_ref().and_then(|(_, digest)| Changes::end_save(&mut state.changes, *digest));
+        self.is_active.store(state.changes.is_some(), Ordering::Release);
+        drop(state);
         capture.iter().for_each(|capture| capture.end());
+        // Freed without the lock.
+        drop((former, moment));
     }
 }
 
@@ -169,6 +222,7 @@ impl Capture {
         Capture {
             reached: AtomicU64::new(0),
             early,
+            selected: None,
             is_over: AtomicBool::new(false),
             has_captured: AtomicBool::new(false),
             queue: Mutex::new(queue),
@@ -187,6 +241,12 @@ impl Capture {
         self.is_over.load(Ordering::Acquire)
             || index.0 < self.reached.load(Ordering::Acquire)
             || self.early.contains(index.0)
+            || self.selected.as_ref().is_some_and(|selected| !selected.contains(index.0))
+    }
+
+    /// The pages that the save needs; `None`: all that have contents.
+    pub(crate) fn selected(&self) -> Option<&LazyBits> {
+        self.selected.as_deref()
     }
 
     /// Whether a writer has captured a page that the save has not come to. The caller holds the lock of its slot.
@@ -327,7 +387,7 @@ impl Store {
     pub(crate) fn lock_to_change<'s>(&self, index: PageIndex, slot: &'s Slot) -> SlotGuard<'s> {
         loop {
             let guard = slot.lock();
-            if !self.saving.needs_capture(index) {
+            if !self.saving.note_change(index) {
                 return guard;
             }
             drop(guard);
@@ -359,7 +419,8 @@ impl Store {
             writeback.end_reader(reader);
         }
         match copied {
-            None | Some(Ok(Form::Zeroes)) => {}
+            None => {}
+            Some(Ok(Form::Zeroes)) if capture.selected().is_none() => {}
             Some(form) => buffer.queue(index, form),
         }
     }

@@ -12,6 +12,7 @@
 //! | `slot_state` | the state of each slot, as zram's `block_state` shows it |
 //! | `passes` | writeback and recompression on request |
 //! | `save`, `capture` | the contents at one moment, for a save: the save's side and that of writers; `restore` puts them back |
+//! | `changes` | the pages that have changed since the last save, for an incremental one |
 //! | `kept` | a store in memory that outlives its process, and its recovery |
 //! | `thread`, `recompress` | the threads of automatic writeback and of automatic recompression |
 //!
@@ -22,6 +23,7 @@
 //! This is the top folder of the crate: it uses all other folders, and none uses it.
 
 mod capture;
+mod changes;
 mod config;
 mod fold;
 mod io;
@@ -40,6 +42,7 @@ mod store;
 mod thread;
 
 pub use crate::error::{SaveError, StoreError};
+pub use changes::SaveDigest;
 pub use config::{MemLimit, StoreConfig};
 pub use kept::Recovered;
 pub use load::{LoadError, Loaded, Loader};

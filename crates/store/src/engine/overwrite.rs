@@ -90,7 +90,7 @@ impl Store {
             let _kept = self.pages.kept.as_ref().map(|kept| kept.keep_redo(bytes));
             let lock_owner = || {
                 let mut guard = slot.try_lock()?;
-                if self.saving.needs_capture(index) {
+                if self.saving.note_change(index) {
                     return None;
                 }
                 if guard.content() != content || guard.generation() != generation {

@@ -6,6 +6,7 @@
 //! one that returned before is.
 
 use crate::engine::capture::{Capture, CapturedPage, Form, FormCopy};
+use crate::engine::changes::{Moment, SaveDigest, next_changed};
 use crate::engine::store::Store;
 use crate::error::{SaveError, StoreError};
 use crate::writeback::Reader;
@@ -18,7 +19,8 @@ const STEP_SLOTS: u32 = 64;
 /// Slots ahead of the save whose objects are prefetched.
 const PREFETCH_SLOTS: u64 = 8;
 
-/// The contents of a page in a save. Pages that read as zeroes are left out.
+/// The contents of a page in a save. A full save leaves out pages that read as zeroes; an incremental one has them as
+/// [`SameFilled`](SavedContents::SameFilled) with 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SavedContents<'a> {
     /// Compressed bytes, made by the codec of this priority.
@@ -43,6 +45,10 @@ pub type TakePage<'a> = dyn FnMut(PageIndex, SavedContents<'_>) -> std::io::Resu
 pub struct Save<'a> {
     store: &'a Store,
     capture: Arc<Capture>,
+    /// Of a tracked save, with its digest when it is complete.
+    moment: Option<(Moment, Option<SaveDigest>)>,
+    /// Whether it has the changed pages only.
+    is_incremental: bool,
     /// Where the next page is copied to.
     page: Box<Page>,
 }
@@ -69,8 +75,22 @@ impl Store {
     /// While it exists, writes copy what they replace, and may wait for [`Save::step`]. A store whose pages are loaded in
     /// signal handlers must not be saved.
     pub fn begin_save(&self) -> Result<Save<'_>, SaveError> {
-        let capture = self.saving.begin(self.pages.table.page_count().0, self.has_reserve())?;
-        Ok(Save { store: self, capture, page: Box::new([0; PAGE_SIZE]) })
+        self.begin(None)
+    }
+
+    /// The same for a save after which an incremental one can follow: from this moment on, the store notes which pages
+    /// change. If `since` is the digest of the last tracked save that is [complete](Save::complete), this save is
+    /// incremental: it has only the pages that have changed since then.
+    pub fn begin_tracked_save(&self, since: Option<SaveDigest>) -> Result<Save<'_>, SaveError> {
+        self.begin(Some(since))
+    }
+
+    fn begin(&self, tracked: Option<Option<SaveDigest>>) -> Result<Save<'_>, SaveError> {
+        let page_count = self.pages.table.page_count().0;
+        let (capture, moment) = self.saving.begin(page_count, self.has_reserve(), tracked)?;
+        let is_incremental = capture.selected().is_some();
+        let moment = moment.map(|moment| (moment, None));
+        Ok(Save { store: self, capture, moment, is_incremental, page: Box::new([0; PAGE_SIZE]) })
     }
 }
 
@@ -87,7 +107,7 @@ impl Save<'_> {
                 return Err(if self.capture.is_stalled() { SaveError::Stalled } else { SaveError::GivenUp });
             }
             let reached = self.capture.reached();
-            let index = self.store.pages.table.next_allocated(reached, page_count.0);
+            let index = self.next_page(reached);
             if index != reached {
                 self.capture.reach(index);
             }
@@ -97,6 +117,35 @@ impl Save<'_> {
             self.take_page(index, take)?;
         }
         Ok(true)
+    }
+
+    /// The next page that the save has to come to, or one that is not in the store.
+    fn next_page(&self, reached: PageIndex) -> PageIndex {
+        let table = &self.store.pages.table;
+        match self.capture.selected() {
+            None => table.next_allocated(reached, table.page_count().0),
+            Some(selected) => {
+                next_changed(selected, table, reached).unwrap_or(PageIndex(table.page_count().0))
+            }
+        }
+    }
+
+    /// Whether the save has only the pages that have changed since the last one.
+    pub fn is_incremental(&self) -> bool {
+        self.is_incremental
+    }
+
+    /// Lets writers go on without the save, which has all pages or has failed.
+    pub fn end_capture(&self) {
+        self.capture.end();
+    }
+
+    /// Ends a tracked save whose pages are all written, in a file of this digest: the next one may go on from it. If a
+    /// tracked save is dropped without this, the next one has its pages too.
+    pub fn complete(mut self, digest: SaveDigest) {
+        if let Some((_, completed)) = &mut self.moment {
+            *completed = Some(digest);
+        }
     }
 
     /// A watch for the function that takes pages: it may block for long.
@@ -111,7 +160,7 @@ impl Save<'_> {
 
     fn take_captured(&mut self, take: &mut TakePage) -> Result<(), SaveError> {
         while let Some(CapturedPage { index, form, buffer }) = self.capture.next() {
-            let taken = pass_on(index, form, &buffer, take);
+            let taken = self.pass_on(index, form, &buffer, take);
             self.capture.recycle(buffer);
             taken?;
         }
@@ -120,7 +169,7 @@ impl Save<'_> {
 
     /// Takes the page that the save comes to next, unless a writer has captured it.
     fn take_page(&mut self, index: PageIndex, take: &mut TakePage) -> Result<(), SaveError> {
-        let Save { store, capture, page } = self;
+        let Save { store, capture, page, .. } = self;
         let after = PageIndex(index.0 + 1);
         let Some(slot) = store.pages.table.get(index) else {
             capture.reach(after);
@@ -145,29 +194,32 @@ impl Save<'_> {
         if let Some(writeback) = &store.writeback {
             writeback.end_reader(reader);
         }
-        pass_on(index, form, page, take)
+        self.pass_on(index, form, &self.page, take)
+    }
+
+    /// Passes contents on whose bytes are in `buffer`.
+    fn pass_on(
+        &self,
+        index: PageIndex,
+        form: Result<Form, StoreError>,
+        buffer: &Page,
+        take: &mut TakePage,
+    ) -> Result<(), SaveError> {
+        let contents = match form.map_err(SaveError::Page)? {
+            Form::Zeroes if !self.is_incremental => return Ok(()),
+            // In the save before, the page may have other contents.
+            Form::Zeroes => SavedContents::SameFilled(0),
+            Form::SameFilled(word) => SavedContents::SameFilled(word),
+            Form::Bytes(PAGE_SIZE, _) => SavedContents::Raw(buffer),
+            Form::Bytes(len, priority) => SavedContents::Compressed { priority, bytes: &buffer[..len] },
+            Form::Lost => SavedContents::Lost,
+        };
+        take(index, contents).map_err(SaveError::Target)
     }
 }
 
 impl Drop for Save<'_> {
     fn drop(&mut self) {
-        self.store.saving.end();
+        self.store.saving.end(self.moment.take(), self.store);
     }
-}
-
-/// Passes contents on whose bytes are in `buffer`.
-fn pass_on(
-    index: PageIndex,
-    form: Result<Form, StoreError>,
-    buffer: &Page,
-    take: &mut TakePage,
-) -> Result<(), SaveError> {
-    let contents = match form.map_err(SaveError::Page)? {
-        Form::Zeroes => return Ok(()),
-        Form::SameFilled(word) => SavedContents::SameFilled(word),
-        Form::Bytes(PAGE_SIZE, _) => SavedContents::Raw(buffer),
-        Form::Bytes(len, priority) => SavedContents::Compressed { priority, bytes: &buffer[..len] },
-        Form::Lost => SavedContents::Lost,
-    };
-    take(index, contents).map_err(SaveError::Target)
 }

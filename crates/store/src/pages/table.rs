@@ -15,7 +15,7 @@ use pagefold_pool::{
 };
 use pagefold_sys::mem::Reservation;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 /// Slots per chunk.
 const CHUNK_LEN: u64 = (FRAME_LEN / size_of::<Slot>()) as u64;
@@ -161,6 +161,8 @@ impl SlotTable {
             }
         };
         self.chunks()[at].store(entry, Ordering::Release);
+        // The counterpart is in `Saving::begin`, which looks for chunks after it has said that changes are to be noted.
+        fence(Ordering::SeqCst);
         self.get(index).ok_or(not_ready)
     }
 

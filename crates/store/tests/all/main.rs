@@ -10,6 +10,7 @@ mod recompress;
 mod refusal;
 mod room;
 mod save;
+mod save_incremental;
 mod slot_state;
 #[path = "../support/mod.rs"]
 mod support;

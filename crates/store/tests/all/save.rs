@@ -16,12 +16,12 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
-const PAGES: u64 = 500;
-const PAGE: u64 = PAGE_SIZE as u64;
+pub const PAGES: u64 = 500;
+pub const PAGE: u64 = PAGE_SIZE as u64;
 
 /// The contents of a saved page.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Saved {
+pub enum Saved {
     Compressed(u8, Vec<u8>),
     Raw(Box<[u8; PAGE_SIZE]>),
     SameFilled(u64),
@@ -29,10 +29,10 @@ enum Saved {
 }
 
 #[derive(Default)]
-struct Target(BTreeMap<u64, Saved>);
+pub struct Target(pub BTreeMap<u64, Saved>);
 
 impl Target {
-    fn step(&mut self, save: &mut Save) -> Result<bool, SaveError> {
+    pub fn step(&mut self, save: &mut Save) -> Result<bool, SaveError> {
         save.step(&mut |index, contents| {
             let saved = match contents {
                 SavedContents::Compressed { priority, bytes } => Saved::Compressed(priority, bytes.to_vec()),
@@ -45,13 +45,13 @@ impl Target {
         })
     }
 
-    fn finish(mut self, mut save: Save) -> Self {
+    pub fn finish(mut self, mut save: Save) -> Self {
         while self.step(&mut save).unwrap() {}
         self
     }
 
     /// The saved bytes, read through a store that they are restored to.
-    fn bytes(&self) -> Vec<u8> {
+    pub fn bytes(&self) -> Vec<u8> {
         let store = Store::new(config(MemLimit::Off)).unwrap();
         for (index, saved) in &self.0 {
             let contents = match saved {
@@ -71,7 +71,7 @@ impl Target {
     }
 }
 
-fn config(mem_limit: MemLimit) -> StoreConfig {
+pub fn config(mem_limit: MemLimit) -> StoreConfig {
     StoreConfig {
         mem_limit,
         access_times: true,
@@ -80,7 +80,7 @@ fn config(mem_limit: MemLimit) -> StoreConfig {
     }
 }
 
-fn store(layout: Option<LayoutKind>, mem_limit: MemLimit) -> Store {
+pub fn store(layout: Option<LayoutKind>, mem_limit: MemLimit) -> Store {
     let mut store = Store::new(config(mem_limit)).unwrap();
     if let Some(layout) = layout {
         let backing = Arc::new(MemoryBacking::new(segments(20)));
@@ -90,7 +90,7 @@ fn store(layout: Option<LayoutKind>, mem_limit: MemLimit) -> Store {
 }
 
 /// A random operation on the store and on its model.
-fn change(store: &Store, model: &mut PlainBytes, random: &mut Random) {
+pub fn change(store: &Store, model: &mut PlainBytes, random: &mut Random) {
     let index = random.below(PAGES);
     let (offset, most) = (index * PAGE, (PAGES - index) * PAGE);
     match random.below(20) {
@@ -189,7 +189,7 @@ fn bytes_that_are_overwritten_in_their_place_are_saved_before() {
 }
 
 /// Pages as a writer of the test below leaves them: it writes the same version to all of its pages in an order.
-fn versions(bytes: &[u8], writer: u64) -> Vec<u64> {
+pub fn versions(bytes: &[u8], writer: u64) -> Vec<u64> {
     let of = |index: u64| &bytes[(index * PAGE) as usize..][..PAGE_SIZE];
     order(writer)
         .map(|index| {
@@ -200,15 +200,15 @@ fn versions(bytes: &[u8], writer: u64) -> Vec<u64> {
         .collect()
 }
 
-const WRITERS: u64 = 3;
+pub const WRITERS: u64 = 3;
 const OWN_PAGES: u64 = 150;
 
 /// The pages of a writer in the order in which it writes them: all over the disk.
-fn order(writer: u64) -> impl Iterator<Item = u64> {
+pub fn order(writer: u64) -> impl Iterator<Item = u64> {
     (0..OWN_PAGES).map(move |at| at * 77 % OWN_PAGES * WRITERS + writer)
 }
 
-fn stamped(index: u64, version: u64) -> [u8; PAGE_SIZE] {
+pub fn stamped(index: u64, version: u64) -> [u8; PAGE_SIZE] {
     let mut page = page((index + version) % 6 + 2);
     page[..8].copy_from_slice(&version.to_le_bytes());
     page

@@ -86,7 +86,7 @@ impl RunningDisks {
         let (new, number) = self.create_instance(&runtime)?;
         // As the kernel's, a new device has no size, no limit, and one codec.
         let config = ServerConfig::Disk(Box::new(DiskConfig::new(0, DEFAULT_CODEC, ExportKind::Loop)));
-        let fds = PassedFds { lock: &new.lock, backing: None, restore: None };
+        let fds = PassedFds { lock: &new.lock, backing: None, restore: None, restore_parents: &[] };
         let started = startup::start(&config, &new.dir, &fds, Attachment::Detached, &self.signals);
         let NewInstance { dir, lock } = new;
         // The server holds a duplicate of the lock.
