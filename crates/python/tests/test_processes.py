@@ -115,7 +115,7 @@ def test_forks_while_threads_work_harm_nobody(settings):
 
 
 def test_a_fork_during_the_first_use_of_a_thread_harms_nobody(settings):
-    """A thread imports nothing when it first uses memory: a child that was forked then would wait for the import's lock."""
+    """A thread that first uses memory imports nothing: a child forked at that moment would wait for the import's lock."""
     run(
         f"""
         import importlib.machinery, os, signal, sys, threading, numpy as np, pagefold
