@@ -65,7 +65,7 @@ pub enum Consistency {
     /// As after a power failure at the moment of the save. One that was unmounted then is complete.
     #[default]
     Crash,
-    /// The file system was frozen at the moment of the save: it is complete, and a mount has no log to replay.
+    /// The file system was frozen at the moment of the save: it is complete, and a mount of an ext4 replays no journal.
     Frozen,
 }
 

@@ -107,7 +107,7 @@ pub enum DiskCommand {
     /// it. Pages are saved as they are compressed, those on a backing too; pages that read as zeroes take no space.
     ///
     /// As root, the command freezes an ext4 or xfs that is mounted from the disk until the server has that moment, some
-    /// milliseconds and a second at most. So the saved file system is complete, and no log is replayed when it is mounted.
+    /// milliseconds and a second at most. So the saved file system is complete, and a mount of an ext4 replays no journal.
     /// The last line of the output says whether it was frozen, or why not.
     ///
     /// The file appears when it is complete and on the medium; until then an older one stays. Ctrl-C, a full medium or
