@@ -23,6 +23,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const CASES: [u64; 2] = [100, 600];
 /// Cases at once: most of their time is pauses.
 const THREADS: usize = 6;
+/// Requests that a command may have sent when the first refusal comes: its read-ahead sends some at once.
+const AT_ONCE: u64 = 3;
 /// The exit code of timeout(1).
 const HANGS: i32 = 124;
 
@@ -159,7 +161,7 @@ fn run_case(seed: u64, wanted: &Wanted) -> Result<(), String> {
         }
         Some(_) => {}
     }
-    match model.refused() > model.refused_max() {
+    match model.refused() > model.refused_max() + AT_ONCE {
         true => wrong(format!("{} requests were refused", model.refused())),
         false => Ok(()),
     }
