@@ -83,7 +83,7 @@ impl Wanted {
     }
 
     /// Whether the command that succeeded has made what it should.
-    fn is_made(&self, s: &Sandbox, action: Action, output: &[u8]) -> bool {
+    fn is_made(&self, s: &Sandbox, action: Action, output: &[u8], is_refused: impl Fn() -> bool) -> bool {
         match action {
             Action::Cat => output == [&self.text[..], &self.noise].concat(),
             Action::Copy => fs::read(s.path("out")).unwrap() == self.bytes,
@@ -94,7 +94,11 @@ impl Wanted {
                 self.has(&s.path("again"))
             }
             Action::Mount => {
-                let has = self.has(&s.path("at"));
+                // Servers that refuse later requests fail reads of the mount.
+                let is = |name: &str, wanted: &Vec<u8>| {
+                    fs::read(s.path("at").join(name)).map_or(is_refused(), |found| found == *wanted)
+                };
+                let has = is("text", &self.text) && is("noise", &self.noise);
                 s.ok(&format!("image unmount {}", s.path("at").display()));
                 has
             }
@@ -143,7 +147,7 @@ fn run_case(seed: u64, wanted: &Wanted) -> Result<(), String> {
     let (code, bytes) = (output.status.code(), output.stdout.clone());
     let ran = Ran::new("", output);
     let wrong = |what: String| Err(format!("{action:?}, {case:?}: {what}: {}", ran.err));
-    if code == Some(0) && !wanted.is_made(&s, action, &bytes) {
+    if code == Some(0) && !wanted.is_made(&s, action, &bytes, || model.refused() > 0) {
         return wrong("wrong bytes".into());
     }
     let (causes, _) = case.causes(model.refused() > 0);
@@ -153,7 +157,8 @@ fn run_case(seed: u64, wanted: &Wanted) -> Result<(), String> {
         }
         Some(0) => {}
         Some(HANGS) | None => return wrong("it did not end".into()),
-        Some(_) if !causes.iter().any(|cause| ran.err.contains(cause)) => {
+        // A check prints findings to standard output.
+        Some(_) if !causes.iter().any(|cause| ran.err.contains(cause) || ran.out.contains(cause)) => {
             return wrong(format!("the causes are {causes:?}"));
         }
         Some(_) if action != Action::Extract && s.path("out").exists() => {
