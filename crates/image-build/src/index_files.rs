@@ -13,6 +13,9 @@ use super::writer::Writer;
 use crate::{BuildError, Result};
 use pagefold_image::format::chunk::HOLE_WIDE;
 
+/// The reason that a file is refused, and the remedy.
+pub const NOT_ON_DEVICE: &str = "its contents do not lie in the source uncompressed and in whole blocks; build images that are \
+                                 sources without -z and with -Enoinline_data, or build an image with all contents";
 /// Largest chunk of the format, as a power of two in blocks.
 const CHUNK_BITS_MAX: u32 = 31;
 /// Entries of a file at most: they are in memory while it is written.
@@ -33,9 +36,7 @@ pub fn write(
         run.range.start.is_multiple_of(block) && run.at.is_multiple_of(block) && ends
     };
     if !runs.iter().all(is_whole) {
-        return Err(refused(
-            "its contents do not begin at a block of the device; build an image with all contents",
-        ));
+        return Err(refused(NOT_ON_DEVICE));
     }
     let chunk_bits = chunk_bits(len_bytes.div_ceil(block), runs, block);
     let chunk = block << chunk_bits;

@@ -187,9 +187,7 @@ impl<'a> Filler<'_, 'a, '_> {
         let tree = self.writer.tree;
         let device = tree.stored(planned.id).zip(tree.contents());
         let (Some((file, contents)), Some(runs)) = (device, content.device_runs()?) else {
-            let what = "its contents are compressed, or partly stand after its inode, or on further devices; layers whose \
-                        contents stay where they are are built without -z, and with -Enoinline_data";
-            return Err(BuildError::refused(&planned.path(tree), what));
+            return Err(BuildError::refused(&planned.path(tree), index_files::NOT_ON_DEVICE));
         };
         // There are no more devices than numbers for them.
         let device = contents.device_of(&file) as u16 + 1;

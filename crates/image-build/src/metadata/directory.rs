@@ -33,7 +33,8 @@ pub fn with_dots<'a, T: Copy>(
     })
 }
 
-/// Returns the length of a directory with entries of these names in blocks of `block_bytes`, in bytes. The last block counts as far as it is used.
+/// Returns the length of a directory with entries of these names in blocks of `block_bytes`, in bytes. The last block counts as
+/// far as it is used.
 pub fn len_bytes<'a>(names: impl Iterator<Item = &'a [u8]>, block_bytes: u32) -> u64 {
     let block_bytes = block_bytes as usize;
     let (mut full, mut used) = (0, 0);
