@@ -279,7 +279,7 @@ impl Plan {
             text += &format!(" {} {}\n", argument(&self.device_link()), argument(mount));
         }
         if let Some(file) = &self.save_to {
-            text += &format!("ExecStop={}\n", self.command(&["save", name, file]));
+            text += &format!("ExecStop={}\n", self.command(&["save", "--incremental", name, file]));
         }
         text += &format!("ExecStop={}\n", self.command(&["remove", "--force", name]));
         if self.mount.is_none() {
@@ -312,7 +312,7 @@ impl Plan {
              [Service]\nType=oneshot\nExecStart={}\n",
             self.name,
             word(folder_of(file)),
-            self.command(&["save", self.name.as_str(), file]),
+            self.command(&["save", "--incremental", self.name.as_str(), file]),
         );
         Unit { name: format!("{service}-save.service"), text }
     }
@@ -465,7 +465,7 @@ mod tests {
             ]
         );
         let [disk, mount, save, timer] = [0, 1, 2, 3].map(|at: usize| units[at].1.as_str());
-        let stop = "ExecStop=/usr/bin/pagefold disk save log /srv/50%%/log\n\
+        let stop = "ExecStop=/usr/bin/pagefold disk save --incremental log /srv/50%%/log\n\
                     ExecStop=/usr/bin/pagefold disk remove --force log\n";
         assert!(disk.contains(stop) && disk.contains("RequiresMountsFor=/srv/50%% /var\n"), "{disk}");
         assert!(
@@ -478,7 +478,10 @@ mod tests {
         );
         assert!(mount.contains("Before=local-fs.target systemd-journal-flush.service\n"), "{mount}");
         assert!(mount.contains("=/run/pagefold/log/device\nWhere=/var/log\n"), "{mount}");
-        assert!(save.contains("ExecStart=/usr/bin/pagefold disk save log /srv/50%%/log\n"), "{save}");
+        assert!(
+            save.contains("ExecStart=/usr/bin/pagefold disk save --incremental log /srv/50%%/log\n"),
+            "{save}"
+        );
         assert!(timer.contains("OnUnitInactiveSec=600s\n"), "{timer}");
         let other = texts(&["x", "--size=1G", "--mount=/srv/a b-c"]);
         assert_eq!(other[1].0, r"srv-a\x20b\x2dc.mount");
