@@ -144,11 +144,14 @@ pub fn set_sort(mkfs: &mut Mkfs, value: &OsStr) -> Result<()> {
 
 pub fn set_tar(mkfs: &mut Mkfs, value: &OsStr) -> Result<()> {
     mkfs.is_tar = true;
-    match text(value)? {
-        "" | "f" => Ok(mkfs.build.further.is_index = false),
-        "i" => Ok(mkfs.build.further.is_index = true),
-        mode => Err(CliError::usage(format!("={mode} is not possible; use --tar=f or --tar=i"))),
-    }
+    mkfs.build.further.is_index = match text(value)? {
+        "" | "f" => false,
+        "i" => true,
+        mode => {
+            return Err(CliError::usage(format!("={mode} is not possible; use --tar=f or --tar=i")));
+        }
+    };
+    Ok(())
 }
 
 pub fn set_strip(mkfs: &mut Mkfs, value: &OsStr) -> Result<()> {
