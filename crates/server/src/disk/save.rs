@@ -19,8 +19,7 @@ use std::io::{self, ErrorKind, Write};
 use std::time::Duration;
 
 /// Why a save has all pages although there is a parent.
-const NOT_THE_LAST: &str =
-    "the file is not the last incremental save of the disk since its server was started, or since its last reset";
+const NOT_THE_LAST: &str = "the file is not the last incremental save of the disk since its server was started, or since its last reset";
 
 /// The header of a save of a store with these settings.
 pub(super) fn header(store: &Store, setup: &Setup) -> Result<Header> {
