@@ -22,7 +22,8 @@ pub struct SavedArgs {
     /// File that `disk save` has written
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub file: PathBuf,
-    /// Read all of it, and verify the checksums, the index and the digest; also of the files that an incremental save needs
+    /// Read all of it, and verify the checksums, the index and the digest. The files that an incremental save needs are
+    /// read and verified too
     #[arg(long)]
     pub check: bool,
     /// Print JSON with exact numbers

@@ -110,7 +110,7 @@ fn only_what_has_changed_is_saved_and_all_is_restored() {
     d.check("");
 }
 
-/// The part of a disk that a new server has not seen is saved in full, and the files of the former chain are removed.
+/// A disk whose server was replaced is saved in full, and the files of the former chain are removed.
 #[test]
 fn the_next_server_begins_a_new_chain() {
     let mut d = Saved::new();
@@ -188,7 +188,7 @@ fn an_incomplete_chain_is_refused_and_leaves_no_disk() {
         }
         assert_eq!(d.s.left(), ["x"]);
         assert!(!backing.exists());
-        // The report shows it all the same.
+        // The properties of the file can be seen all the same.
         assert_eq!(d.saved("")["chain_files"], 3);
     };
     std::fs::remove_file(&parent).unwrap();

@@ -180,13 +180,14 @@ impl Save<'_> {
         reader.cpu = cpu::current();
         let form = loop {
             match store.copy_form(&mut reader, index, slot, page, || capture.is_captured(index)) {
-                FormCopy::NotNeeded => break Ok(Form::Zeroes),
+                // A writer has queued it, or will.
+                FormCopy::NotNeeded => break None,
                 FormCopy::Changed => {}
                 FormCopy::Copied(guard, form) => {
                     // Under the lock: a writer that comes next need not capture it.
                     capture.reach(after);
                     drop(guard);
-                    break form;
+                    break Some(form);
                 }
             }
         };
@@ -194,7 +195,7 @@ impl Save<'_> {
         if let Some(writeback) = &store.writeback {
             writeback.end_reader(reader);
         }
-        self.pass_on(index, form, &self.page, take)
+        form.map_or(Ok(()), |form| self.pass_on(index, form, &self.page, take))
     }
 
     /// Passes contents on whose bytes are in `buffer`.

@@ -40,7 +40,7 @@ impl Target {
                 SavedContents::SameFilled(word) => Saved::SameFilled(word),
                 SavedContents::Lost => Saved::Lost,
             };
-            assert_eq!(self.0.insert(index.0, saved), None, "page {index} twice");
+            assert!(self.0.insert(index.0, saved).is_none(), "page {index} twice");
             Ok(())
         })
     }
