@@ -6,6 +6,7 @@
 use crate::image::open::path_failure;
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_saved::{CHAIN_FILES_MAX, Ends, Parent, SavedError};
+use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -56,6 +57,31 @@ pub fn parents(path: &Path, len_bytes: u64, parent: &Parent) -> Result<Vec<Chain
         files.push(found);
     }
     Ok(files)
+}
+
+/// The second name that the file at `path` may have, and those of its parents, as far as these can be read.
+pub fn former_names(path: &Path) -> Vec<PathBuf> {
+    let mut names = Vec::new();
+    let Ok(real) = path.canonicalize() else { return names };
+    let mut next = open_file(&real).ok();
+    if let (Some(newest), Some(name)) = (&next, real.file_name()) {
+        let id = hex(&newest.ends.head.id());
+        names.push(real.with_file_name(second_name(name, &id)));
+    }
+    while let Some(parent) = next.as_ref().and_then(|found| found.ends.head.parent()) {
+        let parent = real.with_file_name(&parent.name);
+        if names.len() > CHAIN_FILES_MAX || names.contains(&parent) {
+            break;
+        }
+        next = open_file(&parent).ok();
+        names.push(parent);
+    }
+    names
+}
+
+/// The second name of a file with this identity: FILE.ID.
+pub fn second_name(name: &OsStr, id: &str) -> OsString {
+    [name, OsStr::new("."), OsStr::new(id)].into_iter().collect()
 }
 
 fn open_file(path: &Path) -> Result<ChainFile> {

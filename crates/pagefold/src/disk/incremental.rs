@@ -17,9 +17,9 @@ use pagefold_saved::CHAIN_FILES_MAX;
 use pagefold_sys::signal::Termination;
 use rustix::fs::FlockOperation;
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::ErrorKind;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -36,6 +36,7 @@ struct Present {
 /// Saves a disk to a file, incrementally if possible.
 pub fn to_file(args: &SaveArgs, freezer: &mut Freezer) -> Result<SaveReport> {
     let _locked = lock(&args.file)?;
+    let former = chain::former_names(&args.file);
     let target = Target::open_private(&args.file)?;
     let file = target.file().try_clone().map_err(|e| target.failed(&e))?;
     let (present, full_because) = match present(&args.file) {
@@ -54,9 +55,13 @@ pub fn to_file(args: &SaveArgs, freezer: &mut Freezer) -> Result<SaveReport> {
     if let Some(present) = &present {
         present.check(&args.file)?;
     }
+    // Before it has its name: no other save goes on from it while the former ones are removed.
+    let _ = rustix::fs::flock(target.file(), FlockOperation::NonBlockingLockExclusive);
     target.complete()?;
     sync_folder(&args.file)?;
-    remove_former(&args.file, present.as_ref());
+    if report.figures.parent.is_none() {
+        remove_former(&args.file, &former);
+    }
     Ok(report)
 }
 
@@ -69,6 +74,8 @@ fn lock(path: &Path) -> Result<Option<File>> {
             let message = format!("another incremental save to '{}' runs; try again later", path.display());
             Err(CliError::new(Exit::Busy, message))
         }
+        // It may have been replaced before it was locked.
+        _ if !is_same(&file, path.metadata()) => Err(replaced(path)),
         // Some file systems have no locks.
         _ => Ok(Some(file)),
     }
@@ -92,8 +99,7 @@ fn present(path: &Path) -> Result<Present, String> {
     let id = hex(&chain[0].ends.head.id());
     let real = path.canonicalize().map_err(|e| e.to_string())?;
     let name = real.file_name().ok_or("the file has no name")?;
-    let kept_name = [name.as_bytes(), b".", id.as_bytes()].concat();
-    let present = Present { chain, kept_name: OsString::from_vec(kept_name) };
+    let present = Present { kept_name: chain::second_name(name, &id), chain };
     present.keep(&real).map_err(|e| format!("the file could not get a second name: {e}"))?;
     Ok(present)
 }
@@ -128,45 +134,44 @@ impl Present {
         File::open(real.parent().unwrap_or(Path::new("/")))?.sync_all()
     }
 
+    /// Whether the newest file has this name; a link to it is another file.
     fn is_newest(&self, path: &Path) -> bool {
-        let (Ok(there), Ok(newest)) = (path.metadata(), self.newest().file.metadata()) else { return false };
-        (there.dev(), there.ino()) == (newest.dev(), newest.ino())
+        is_same(&self.newest().file, path.symlink_metadata())
     }
 
     /// Fails if the file or its second name is another file now.
     fn check(&self, path: &Path) -> Result<()> {
-        let kept = path.canonicalize().map(|real| real.with_file_name(&self.kept_name)).unwrap_or_default();
-        match self.is_newest(path) && self.is_newest(&kept) {
+        let real = path.canonicalize().unwrap_or_default();
+        match self.is_newest(&real) && self.is_newest(&real.with_file_name(&self.kept_name)) {
             true => Ok(()),
-            false => {
-                let shown = path.display();
-                Err(CliError::new(
-                    Exit::Busy,
-                    format!("'{shown}' was replaced meanwhile; save the disk again"),
-                ))
-            }
+            false => Err(replaced(path)),
         }
     }
 }
 
-/// Removes the second names beside a file that are not those of its chain, whose newest parent is `present`.
-fn remove_former(path: &Path, present: Option<&Present>) {
+fn replaced(path: &Path) -> CliError {
+    let message = format!("'{}' was replaced meanwhile; save the disk again", path.display());
+    CliError::new(Exit::Busy, message)
+}
+
+fn is_same(file: &File, there: std::io::Result<Metadata>) -> bool {
+    let (Ok(there), Ok(file)) = (there, file.metadata()) else { return false };
+    (there.dev(), there.ino()) == (file.dev(), file.ino())
+}
+
+/// Removes the files that the former file at `path` needed, and its second name. Others stay, whatever their names are: they
+/// may belong to a file that was renamed or copied.
+pub fn remove_former(path: &Path, former: &[PathBuf]) {
     let Ok(real) = path.canonicalize() else { return };
-    let (Some(name), Some(folder)) = (real.file_name(), real.parent()) else { return };
-    let Ok(entries) = std::fs::read_dir(folder) else { return };
-    let needed = |kept: &OsStr| {
-        present.is_some_and(|present| {
-            let chain = present.chain.iter().skip(1).map(|file| file.path.file_name());
-            kept == present.kept_name || chain.flatten().any(|needed| needed == kept)
-        })
-    };
-    for entry in entries.flatten() {
-        let found = entry.file_name();
-        if is_second_name(name, &found)
-            && !needed(&found)
-            && let Err(e) = std::fs::remove_file(entry.path())
-        {
-            output::note(&format!("'{}' is not needed any more, and stays: {e}", entry.path().display()));
+    let Some(name) = real.file_name() else { return };
+    for former in
+        former.iter().filter(|former| former.file_name().is_some_and(|found| is_second_name(name, found)))
+    {
+        match std::fs::remove_file(former) {
+            Err(e) if e.kind() != ErrorKind::NotFound => {
+                output::note(&format!("'{}' is not needed any more, and stays: {e}", former.display()));
+            }
+            _ => {}
         }
     }
 }

@@ -4,6 +4,7 @@
 //! and to a pipe, the server writes to a socket, and this process copies: so the server holds no descriptor of the user's, waits for none
 //! that blocks, and notices the end of this process at once.
 
+use super::chain;
 use super::find::{self, Found};
 use super::freeze::Freezer;
 use super::incremental;
@@ -112,8 +113,10 @@ fn to_file(args: &SaveArgs, freezer: &mut Freezer) -> Result<SaveReport> {
         Some(signals) => save(args, freezer, file, None, signals),
         None => save(args, freezer, file, None, &Termination::listen()?),
     }?;
+    let former = chain::former_names(&args.file);
     target.complete()?;
     sync_folder(&args.file)?;
+    incremental::remove_former(&args.file, &former);
     Ok(report)
 }
 

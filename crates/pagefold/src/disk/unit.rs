@@ -451,8 +451,11 @@ mod tests {
 
     #[test]
     fn the_units_of_a_mounted_disk_save_between_unmount_and_removal() {
-        let words = ["log", "--size=1G", "--save-to=/srv/50%/log", "--every=10m", "--mount=/var/log/"];
-        let units = texts(&words);
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("50%")).unwrap();
+        let srv = folder.path().display();
+        let save_to = format!("--save-to={srv}/50%/log");
+        let units = texts(&["log", "--size=1G", &save_to, "--every=10m", "--mount=/var/log/"]);
         let names: Vec<_> = units.iter().map(|(name, _)| name.as_str()).collect();
         let service = "pagefold-disk-log";
         assert_eq!(
@@ -465,9 +468,12 @@ mod tests {
             ]
         );
         let [disk, mount, save, timer] = [0, 1, 2, 3].map(|at: usize| units[at].1.as_str());
-        let stop = "ExecStop=/usr/bin/pagefold disk save --incremental log /srv/50%%/log\n\
-                    ExecStop=/usr/bin/pagefold disk remove --force log\n";
-        assert!(disk.contains(stop) && disk.contains("RequiresMountsFor=/srv/50%% /var\n"), "{disk}");
+        let stop = format!(
+            "ExecStop=/usr/bin/pagefold disk save --incremental log {srv}/50%%/log\n\
+             ExecStop=/usr/bin/pagefold disk remove --force log\n"
+        );
+        let requires = format!("RequiresMountsFor={srv}/50%% /var\n");
+        assert!(disk.contains(&stop) && disk.contains(&requires), "{disk}");
         assert!(
             disk.contains("--export=loop\n") && disk.contains("/run/pagefold/log/device /var/log\n"),
             "{disk}"
@@ -479,7 +485,9 @@ mod tests {
         assert!(mount.contains("Before=local-fs.target systemd-journal-flush.service\n"), "{mount}");
         assert!(mount.contains("=/run/pagefold/log/device\nWhere=/var/log\n"), "{mount}");
         assert!(
-            save.contains("ExecStart=/usr/bin/pagefold disk save --incremental log /srv/50%%/log\n"),
+            save.contains(&format!(
+                "ExecStart=/usr/bin/pagefold disk save --incremental log {srv}/50%%/log\n"
+            )),
             "{save}"
         );
         assert!(timer.contains("OnUnitInactiveSec=600s\n"), "{timer}");
@@ -494,7 +502,7 @@ mod tests {
             (&["x"], "--size is missing"),
             (&["x", "--size=4X"], "--size"),
             (&["x", "--size=1G", "--codec=none-such"], "none-such"),
-            (&[".x", "--size=1G"], "'.x'"),
+            (&[".x", "--size=1G"], "not a valid disk name"),
             (&["x", "--size=1G", "--save-to=/s", "--every=0"], "--every"),
             (&["x", "--size=1G", "--save-to=/srv/d/saved", "--mount=/srv/d"], "on the disk itself"),
             (&["x", "--size=1G", "--mount=/"], "--mount"),

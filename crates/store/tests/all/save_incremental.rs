@@ -193,7 +193,7 @@ fn chains_beside_threads_are_consistent() {
         let (stop, written) = (AtomicBool::new(false), AtomicU64::new(0));
         let mut chained = Chained::default();
         std::thread::scope(|s| {
-            for writer in 0..WRITERS {
+            let writers = (0..WRITERS).map(|writer| {
                 let (store, stop, written) = (&store, &stop, &written);
                 s.spawn(move || {
                     let mut version = 1;
@@ -205,12 +205,14 @@ fn chains_beside_threads_are_consistent() {
                         }
                         version += 1;
                     }
-                });
-            }
+                })
+            });
+            let writers: Vec<_> = writers.collect();
             for _ in 0..40 {
                 let start = written.load(SeqCst);
                 // Fewer than all pages, so that a save that misses one is noticed.
-                while written.load(SeqCst) < start + 100 {
+                while written.load(SeqCst) < start + 100 && !writers.iter().all(|writer| writer.is_finished())
+                {
                     std::thread::yield_now();
                 }
                 let last = chained.last;
