@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 fn errors_of_all_kinds_have_one_label() {
     let s = Sandbox::new();
     for (words, code, says) in [
-        ("disk create", 2, "--size <SIZE>"),
+        ("disk create", 2, "--size is missing"),
         ("disk list --nosuch", 2, "--nosuch"),
         ("nosuch", 2, "nosuch"),
         ("disk create --size 4X", 2, "'4X' is not a size"),
