@@ -54,9 +54,15 @@ pub(super) fn convert(
     nested: NestedOverlay,
     whiteouts: Whiteouts,
 ) -> Result<()> {
-    xattrs.apply_to(&mut scanned.tree)?;
-    // Later the whiteouts of the layer would look like those of the source.
-    treat(scanned, nested, whiteouts)?;
+    // Before the whiteouts of the layer, which would look like those of the source. What is stripped is known by attributes
+    // that the filter may remove.
+    if nested == NestedOverlay::Strip {
+        treat(scanned, nested, whiteouts)?;
+        xattrs.apply_to(&mut scanned.tree)?;
+    } else {
+        xattrs.apply_to(&mut scanned.tree)?;
+        treat(scanned, nested, whiteouts)?;
+    }
     whiteouts::convert(&mut scanned.tree, whiteouts, nested)
 }
 

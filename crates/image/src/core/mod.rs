@@ -212,7 +212,7 @@ impl FileReader<'_> {
 fn stored_bytes(source: &Source, superblock: &Superblock) -> u64 {
     let used = superblock.blocks.saturating_mul(superblock.block_bytes().into());
     let own = source.len_bytes(0).unwrap_or(0);
-    // A device may be much longer than the image on it.
-    let unused = if superblock.blocks == 0 { 0 } else { own.saturating_sub(used) };
+    // A device may be much longer than the image on it. Devices behind an image are part of it.
+    let unused = if superblock.blocks == 0 || source.is_flat() { 0 } else { own.saturating_sub(used) };
     source.media_bytes().saturating_sub(unused)
 }

@@ -27,7 +27,8 @@ impl Contents for Members {
     }
 
     fn devices(&self) -> Vec<SourceDevice> {
-        let len_bytes = self.archive.len_bytes();
+        // Members end in whole blocks; an end that is none is not needed.
+        let len_bytes = self.archive.len_bytes() / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
         vec![SourceDevice { tag: [0; 64], len_bytes, block_bytes: BLOCK_BYTES as u32 }]
     }
 }
@@ -69,6 +70,7 @@ impl Content for MemberContent {
     }
 
     fn device_runs(&self) -> Result<Option<Vec<DeviceRun>>> {
+        self.archive.check()?;
         let Some(runs) = &self.runs else {
             return Ok(Some(vec![DeviceRun { range: 0..self.len_bytes, at: self.at }]));
         };
