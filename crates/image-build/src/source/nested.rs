@@ -54,7 +54,7 @@ pub(super) fn convert(
     nested: NestedOverlay,
     whiteouts: Whiteouts,
 ) -> Result<()> {
-    // Before the whiteouts of the layer, which would look like those of the source. What is stripped is known by attributes
+    // Before the whiteouts of the layer, which would look like those of the source. Stripping goes by attributes
     // that the filter may remove.
     if nested == NestedOverlay::Strip {
         treat(scanned, nested, whiteouts)?;
