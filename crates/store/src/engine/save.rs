@@ -47,8 +47,6 @@ pub struct Save<'a> {
     capture: Arc<Capture>,
     /// Of a tracked save, with its digest when it is complete.
     moment: Option<(Moment, Option<SaveDigest>)>,
-    /// Whether it has the changed pages only.
-    is_incremental: bool,
     /// Where the next page is copied to.
     page: Box<Page>,
 }
@@ -88,9 +86,8 @@ impl Store {
     fn begin(&self, tracked: Option<Option<SaveDigest>>) -> Result<Save<'_>, SaveError> {
         let page_count = self.pages.table.page_count().0;
         let (capture, moment) = self.saving.begin(page_count, self.has_reserve(), tracked)?;
-        let is_incremental = capture.selected().is_some();
         let moment = moment.map(|moment| (moment, None));
-        Ok(Save { store: self, capture, moment, is_incremental, page: Box::new([0; PAGE_SIZE]) })
+        Ok(Save { store: self, capture, moment, page: Box::new([0; PAGE_SIZE]) })
     }
 }
 
@@ -132,7 +129,7 @@ impl Save<'_> {
 
     /// Whether the save has only the pages that have changed since the last one.
     pub fn is_incremental(&self) -> bool {
-        self.is_incremental
+        self.capture.selected().is_some()
     }
 
     /// Lets writers go on without the save, which has all pages or has failed.
@@ -207,7 +204,7 @@ impl Save<'_> {
         take: &mut TakePage,
     ) -> Result<(), SaveError> {
         let contents = match form.map_err(SaveError::Page)? {
-            Form::Zeroes if !self.is_incremental => return Ok(()),
+            Form::Zeroes if !self.is_incremental() => return Ok(()),
             // In the save before, the page may have other contents.
             Form::Zeroes => SavedContents::SameFilled(0),
             Form::SameFilled(word) => SavedContents::SameFilled(word),
