@@ -189,7 +189,7 @@ fn bytes_that_are_overwritten_in_their_place_are_saved_before() {
 }
 
 /// Pages as a writer of the test below leaves them: it writes the same version to all of its pages in an order.
-pub fn versions(bytes: &[u8], writer: u64) -> Vec<u64> {
+fn versions(bytes: &[u8], writer: u64) -> Vec<u64> {
     let of = |index: u64| &bytes[(index * PAGE) as usize..][..PAGE_SIZE];
     order(writer)
         .map(|index| {
@@ -200,59 +200,75 @@ pub fn versions(bytes: &[u8], writer: u64) -> Vec<u64> {
         .collect()
 }
 
-pub const WRITERS: u64 = 3;
+const WRITERS: u64 = 3;
 const OWN_PAGES: u64 = 150;
 
 /// The pages of a writer in the order in which it writes them: all over the disk.
-pub fn order(writer: u64) -> impl Iterator<Item = u64> {
+fn order(writer: u64) -> impl Iterator<Item = u64> {
     (0..OWN_PAGES).map(move |at| at * 77 % OWN_PAGES * WRITERS + writer)
 }
 
-pub fn stamped(index: u64, version: u64) -> [u8; PAGE_SIZE] {
+fn stamped(index: u64, version: u64) -> [u8; PAGE_SIZE] {
     let mut page = page((index + version) % 6 + 2);
     page[..8].copy_from_slice(&version.to_le_bytes());
     page
 }
 
-/// Threads write while saves run. At each moment, the pages of a writer in its order have one version, or the first of
-/// them have that version and the rest the one before.
+/// Calls `run` 40 times while threads write their pages in order, each time after `writes` further pages. Ends early if the
+/// writers, whose work is bounded, have ended.
+pub fn beside_writers(store: &Arc<Store>, writes: u64, mut run: impl FnMut()) {
+    let (stop, written) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|s| {
+        let writers = (0..WRITERS).map(|writer| {
+            let (stop, written) = (&stop, &written);
+            s.spawn(move || {
+                let mut version = 1;
+                // Bounded, so that a failed assertion ends the test.
+                while !stop.load(SeqCst) && version < 5000 {
+                    for index in order(writer) {
+                        store.write(index * PAGE, &stamped(index, version)).unwrap();
+                        written.fetch_add(1, SeqCst);
+                    }
+                    version += 1;
+                }
+            })
+        });
+        let writers: Vec<_> = writers.collect();
+        for _ in 0..40 {
+            let start = written.load(SeqCst);
+            while written.load(SeqCst) < start + writes && !writers.iter().all(|writer| writer.is_finished())
+            {
+                std::thread::yield_now();
+            }
+            run();
+        }
+        stop.store(true, SeqCst);
+    });
+}
+
+/// Asserts that the saved bytes are of one moment: the pages of a writer in its order have one version, or the first of them
+/// have that version and the rest the one before. Returns for how many writers the latter is so.
+pub fn assert_one_moment(bytes: &[u8]) -> u64 {
+    let mut torn = 0;
+    for writer in 0..WRITERS {
+        let versions = versions(bytes, writer);
+        let (first, last) = (versions[0], versions[versions.len() - 1]);
+        assert!(versions.is_sorted_by(|a, b| a >= b) && first - last <= 1, "{versions:?}");
+        torn += u64::from(first != last);
+    }
+    torn
+}
+
+/// Threads write while saves run.
 #[test]
 fn saves_beside_threads_are_consistent() {
     for (layout, limit) in [(None, MemLimit::Off), (Some(LayoutKind::Log), MemLimit::Bytes(500 << 10))] {
         let store = Arc::new(store(layout, limit));
         let thread = layout.map(|_| WritebackThread::start(store.clone()).unwrap());
-        let (stop, written) = (AtomicBool::new(false), AtomicU64::new(0));
         let mut torn = 0;
-        std::thread::scope(|s| {
-            for writer in 0..WRITERS {
-                let (store, stop, written) = (&store, &stop, &written);
-                s.spawn(move || {
-                    let mut version = 1;
-                    // Bounded, so that a failed assertion ends the test.
-                    while !stop.load(SeqCst) && version < 5000 {
-                        for index in order(writer) {
-                            store.write(index * PAGE, &stamped(index, version)).unwrap();
-                            written.fetch_add(1, SeqCst);
-                        }
-                        version += 1;
-                    }
-                });
-            }
-            for _ in 0..40 {
-                let start = written.load(SeqCst);
-                while written.load(SeqCst) < start + 300 {
-                    std::thread::yield_now();
-                }
-                let bytes = Target::default().finish(store.begin_save().unwrap()).bytes();
-                for writer in 0..WRITERS {
-                    let versions = versions(&bytes, writer);
-                    let (first, last) = (versions[0], versions[versions.len() - 1]);
-                    assert!(versions.is_sorted_by(|a, b| a >= b), "{versions:?}");
-                    assert!(first - last <= 1, "{versions:?}");
-                    torn += u64::from(first != last);
-                }
-            }
-            stop.store(true, SeqCst);
+        beside_writers(&store, 300, || {
+            let bytes = Target::default().finish(store.begin_save().unwrap()).bytes();
+            torn += assert_one_moment(&bytes);
         });
         drop(thread);
         assert!(torn > 0, "no save began in the middle of a round");

@@ -1,7 +1,7 @@
 //! Incremental saves: a full one and those that follow it are the contents at the moment of the last, whatever changed, failed
 //! or was restarted in between.
 
-use super::save::{PAGE, PAGES, Saved, Target, WRITERS, change, config, order, stamped, store, versions};
+use super::save::{PAGE, PAGES, Saved, Target, assert_one_moment, beside_writers, change, config, store};
 use crate::support::rig::LAYOUTS;
 use crate::support::{PlainBytes, Random, page};
 use pagefold_page::{PAGE_SIZE, PageIndex};
@@ -9,7 +9,6 @@ use pagefold_store::{MemLimit, SaveDigest, SaveError, Store, WritebackThread};
 use pagefold_sys::sharedmem::SharedMemory;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 /// The saves of one disk that a restore reads, together.
 #[derive(Default)]
@@ -190,41 +189,12 @@ fn chains_beside_threads_are_consistent() {
         let layout = (limit != MemLimit::Off).then_some(LAYOUTS[0]);
         let store = Arc::new(store(layout, limit));
         let thread = layout.map(|_| WritebackThread::start(store.clone()).unwrap());
-        let (stop, written) = (AtomicBool::new(false), AtomicU64::new(0));
         let mut chained = Chained::default();
-        std::thread::scope(|s| {
-            let writers = (0..WRITERS).map(|writer| {
-                let (store, stop, written) = (&store, &stop, &written);
-                s.spawn(move || {
-                    let mut version = 1;
-                    // Bounded, so that a failed assertion ends the test.
-                    while !stop.load(SeqCst) && version < 5000 {
-                        for index in order(writer) {
-                            store.write(index * PAGE, &stamped(index, version)).unwrap();
-                            written.fetch_add(1, SeqCst);
-                        }
-                        version += 1;
-                    }
-                })
-            });
-            let writers: Vec<_> = writers.collect();
-            for _ in 0..40 {
-                let start = written.load(SeqCst);
-                // Fewer than all pages, so that a save that misses one is noticed.
-                while written.load(SeqCst) < start + 100 && !writers.iter().all(|writer| writer.is_finished())
-                {
-                    std::thread::yield_now();
-                }
-                let last = chained.last;
-                save(&store, &mut chained, last);
-                let bytes = chained.bytes();
-                for writer in 0..WRITERS {
-                    let versions = versions(&bytes, writer);
-                    assert!(versions.is_sorted_by(|a, b| a >= b), "{versions:?}");
-                    assert!(versions[0] - versions[versions.len() - 1] <= 1, "{versions:?}");
-                }
-            }
-            stop.store(true, SeqCst);
+        // Fewer than all pages, so that a save that misses one is noticed.
+        beside_writers(&store, 100, || {
+            let last = chained.last;
+            save(&store, &mut chained, last);
+            assert_one_moment(&chained.bytes());
         });
         drop(thread);
         let last = chained.last;
