@@ -196,13 +196,16 @@ fn a_guard_thaws_when_its_command_is_stopped() {
     mounted.while_written(|| {
         for moment in [10, 20, 30, 40] {
             let mut save = mounted.save();
+            let mut guard = None;
             wait_until("the guard is there, or the end", || {
-                guard_of(&save).is_some() || save.try_wait().unwrap().is_some()
+                guard = guard_of(&save);
+                guard.is_some() || save.try_wait().unwrap().is_some()
             });
             std::thread::sleep(Duration::from_millis(moment));
             let id = save.id().to_string();
             let _ = Command::new("kill").args(["-STOP", &id]).output();
-            std::thread::sleep(Duration::from_millis(1500));
+            let guard = guard.map(|guard| PathBuf::from(format!("/proc/{guard}/fd/0")));
+            wait_until("the guard has ended", || !guard.as_deref().is_some_and(Path::exists));
             let is_frozen = mounted.is_frozen();
             let _ = Command::new("kill").args(["-CONT", &id]).output();
             assert!(save.wait().unwrap().success() && !is_frozen, "stopped after {moment} ms");
