@@ -35,7 +35,8 @@ const THAW: u8 = b't';
 
 /// A guard of one file system, in a child process.
 pub struct FreezeGuard {
-    root: File,
+    /// Until the end of the freeze: an open file keeps the file system from being unmounted.
+    root: Option<File>,
     socket: UnixStream,
     state: State,
 }
@@ -68,7 +69,7 @@ impl FreezeGuard {
         let (socket, theirs) = UnixStream::pair().map_err(failed)?;
         let its_root = root.try_clone().map_err(failed)?;
         fork_with(vec![theirs.into(), its_root.into()], guard)?;
-        Ok(FreezeGuard { root, socket, state: State::Idle })
+        Ok(FreezeGuard { root: Some(root), socket, state: State::Idle })
     }
 
     /// Freezes the file system. The kernel first writes what it caches of it. Returns false if `interrupt` becomes readable
@@ -87,7 +88,7 @@ impl FreezeGuard {
                 Ok(true)
             }
             Some(Answer { errno, .. }) => {
-                self.state = State::Over;
+                self.end();
                 Err(SysError::new("freezing the file system", errno))
             }
             None => {
@@ -112,7 +113,7 @@ impl FreezeGuard {
         };
         match answer {
             Some(Answer { errno, on_request }) => {
-                self.state = State::Over;
+                self.end();
                 if on_request && errno == 0 { Thawed::OnRequest(since.elapsed()) } else { Thawed::Early }
             }
             None => {
@@ -132,8 +133,15 @@ impl FreezeGuard {
     /// Thaws the file system in place of a guard that was killed or stopped. If it is not frozen, this is an error of no
     /// consequence.
     fn thaw_for_guard(&mut self) {
-        thaw(self.root.as_fd());
+        if let Some(root) = &self.root {
+            thaw(root.as_fd());
+        }
+        self.end();
+    }
+
+    fn end(&mut self) {
         self.state = State::Over;
+        self.root = None;
     }
 }
 

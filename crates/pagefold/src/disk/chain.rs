@@ -8,8 +8,12 @@ use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_saved::{CHAIN_FILES_MAX, Ends, Parent, SavedError};
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+
+/// Digits of an identity in a name.
+const ID_DIGITS: usize = 32;
 
 /// A file of a chain.
 pub struct ChainFile {
@@ -111,4 +115,29 @@ pub fn failure(path: &Path, e: &SavedError) -> CliError {
 /// Bytes as hexadecimal digits.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Whether `found` is a second name of a save to a file of this name.
+pub fn is_second_name(name: &OsStr, found: &OsStr) -> bool {
+    let id = found.as_bytes().strip_prefix(name.as_bytes()).and_then(|rest| rest.strip_prefix(b"."));
+    id.is_some_and(|id| {
+        id.len() == ID_DIGITS && id.iter().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_with_an_identity_are_second_names() {
+        let id = "0123456789abcdef0123456789abcdef";
+        let is = |found: &str| is_second_name("work.saved".as_ref(), found.as_ref());
+        assert!(is(&format!("work.saved.{id}")));
+        for other in [id, "work.saved", "work.saved.", "work.saved.bak", &format!("work.saved{id}")] {
+            assert!(!is(other), "{other}");
+        }
+        assert!(!is(&format!("work.saved.{id}0")) && !is(&format!("work.saved.{}", id.to_uppercase())));
+        assert!(!is(&format!("other.saved.{id}")));
+    }
 }

@@ -16,15 +16,11 @@ use pagefold_control::report::saved::SaveReport;
 use pagefold_saved::CHAIN_FILES_MAX;
 use pagefold_sys::signal::Termination;
 use rustix::fs::FlockOperation;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs::{File, Metadata};
 use std::io::ErrorKind;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-
-/// Digits of an identity in a name.
-const ID_DIGITS: usize = 32;
 
 /// The chain of a file that exists, and the name that its newest file gets.
 struct Present {
@@ -164,8 +160,9 @@ fn is_same(file: &File, there: std::io::Result<Metadata>) -> bool {
 pub fn remove_former(path: &Path, former: &[PathBuf]) {
     let Ok(real) = path.canonicalize() else { return };
     let Some(name) = real.file_name() else { return };
-    for former in
-        former.iter().filter(|former| former.file_name().is_some_and(|found| is_second_name(name, found)))
+    for former in former
+        .iter()
+        .filter(|former| former.file_name().is_some_and(|found| chain::is_second_name(name, found)))
     {
         match std::fs::remove_file(former) {
             Err(e) if e.kind() != ErrorKind::NotFound => {
@@ -173,30 +170,5 @@ pub fn remove_former(path: &Path, former: &[PathBuf]) {
             }
             _ => {}
         }
-    }
-}
-
-/// Whether `found` is a second name of a save to a file of this name.
-fn is_second_name(name: &OsStr, found: &OsStr) -> bool {
-    let id = found.as_bytes().strip_prefix(name.as_bytes()).and_then(|rest| rest.strip_prefix(b"."));
-    id.is_some_and(|id| {
-        id.len() == ID_DIGITS && id.iter().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'))
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_names_with_an_identity_are_second_names() {
-        let id = "0123456789abcdef0123456789abcdef";
-        let is = |found: &str| is_second_name("work.saved".as_ref(), found.as_ref());
-        assert!(is(&format!("work.saved.{id}")));
-        for other in [id, "work.saved", "work.saved.", "work.saved.bak", &format!("work.saved{id}")] {
-            assert!(!is(other), "{other}");
-        }
-        assert!(!is(&format!("work.saved.{id}0")) && !is(&format!("work.saved.{}", id.to_uppercase())));
-        assert!(!is(&format!("other.saved.{id}")));
     }
 }

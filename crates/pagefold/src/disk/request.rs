@@ -82,9 +82,9 @@ impl CreateRequest {
     }
 
     /// Checks the options of a disk that is made later, from the saved disk at `restore` if that exists.
-    pub fn check(options: &DiskOptions, restore: Option<&Path>) -> Result<()> {
+    pub fn check(options: &DiskOptions, restore: Option<&Path>) -> Result<u64> {
         let restored = restore.map(|path| restore::open_if_exists(path, options)).transpose()?.flatten();
-        Self::from_options(options, restored).map(drop)
+        Self::from_options(options, restored).map(|request| request.config.size_bytes)
     }
 
     fn from_options(options: &DiskOptions, restored: Option<restore::OpenSaved>) -> Result<Self> {

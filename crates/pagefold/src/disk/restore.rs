@@ -7,7 +7,7 @@ use super::chain;
 use super::create::DiskOptions;
 use crate::image::open::path_failure;
 use pagefold_control::config::RestoreConfig;
-use pagefold_control::error::{CliError, Result};
+use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_saved::{Head, SavedError};
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
@@ -69,14 +69,30 @@ pub fn open(path: &Path, args: &DiskOptions) -> Result<OpenSaved> {
     Ok(OpenSaved { input, config, size_bytes: head.len_bytes() })
 }
 
-/// As [`open`]; `None` if the file is missing. A missing folder is an error: perhaps its file system is not mounted.
+/// As [`open`]; `None` if the file is missing. A missing folder is an error: perhaps its file system is not mounted. So is
+/// a save beside a missing file, which only ends the name of one: a new disk would take its place.
 pub fn open_if_exists(path: &Path, args: &DiskOptions) -> Result<Option<OpenSaved>> {
     let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
-    let is_missing = path.symlink_metadata().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound);
-    match is_missing && folder.is_dir() {
-        true => Ok(None),
-        false => open(path, args).map(Some),
+    let is_missing = path.symlink_metadata().is_err_and(|e| e.kind() == ErrorKind::NotFound);
+    let Some(name) = path.file_name().filter(|_| is_missing && folder.is_dir()) else {
+        return open(path, args).map(Some);
+    };
+    let failed = |e: &std::io::Error| path_failure(format!("reading '{}'", folder.display()), e);
+    for entry in folder.read_dir().map_err(|e| failed(&e))? {
+        let found = entry.map_err(|e| failed(&e))?;
+        if chain::is_second_name(name, &found.file_name()) {
+            return Err(CliError::new(
+                Exit::Damaged,
+                format!(
+                    "'{}' is missing, but '{}', a save of it, is there: copy the newest of these to it, or move them away for \
+                     an empty disk",
+                    path.display(),
+                    found.path().display()
+                ),
+            ));
+        }
     }
+    Ok(None)
 }
 
 /// Reads the first bytes, of a fixed form.

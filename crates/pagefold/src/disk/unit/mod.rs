@@ -5,21 +5,26 @@
 //! that systemd kills neither: only `disk remove` ends them, after a save that did not fail. And the file system is a
 //! separate mount unit, bound to the service, so that systemd orders all services that use a path on it, and unmounts it first.
 //!
-//! This module writes units and starts nothing.
+//! This module writes units and starts nothing. It has the arguments and checks them; `places` knows what has to be mounted,
+//! `text` the units, `install` their files.
+
+mod install;
+mod places;
+mod text;
 
 use super::create::DiskOptions;
 use super::request::CreateRequest;
-use super::systemd::{argument, escape_path, value, word};
+use super::systemd::escape_path;
 use crate::cli::{output, values};
-use crate::image::open::path_failure;
-use crate::image::target::Target;
 use clap::{Args, FromArgMatches, ValueHint};
-use pagefold_control::error::{CliError, Exit, Result};
+use pagefold_control::error::{CliError, Result};
 use pagefold_control::export_kind::ExportKind;
-use pagefold_control::instance::{DEVICE_LINK, InstanceName};
+use pagefold_control::instance::InstanceName;
+use places::{Place, absolute, folder_of, is_below, text};
+use std::collections::HashSet;
 use std::ffi::OsString;
-use std::io::Write;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
+use text::Unit;
 
 /// The first line of all units: files without it are not replaced.
 const HEADER: &str =
@@ -30,8 +35,9 @@ const SYSTEM_UNITS: &str = "/etc/systemd/system";
 const RUNTIME_DIR: &str = "/run/pagefold";
 /// The directory of the journal.
 const JOURNAL: &str = "/var/log/journal";
-/// How long systemd waits for a restore or a save.
-const TIMEOUT: &str = "10min";
+/// How long systemd waits for a restore or a save, at least, and the speed that a slow medium has.
+const TIMEOUT_MIN_S: u64 = 600;
+const SLOW_BYTES_PER_S: u64 = 4 << 20;
 
 /// The arguments of `disk unit`.
 #[derive(Debug, Args)]
@@ -122,16 +128,12 @@ struct Plan {
     name: InstanceName,
     options: Vec<String>,
     backing: Option<String>,
-    save_to: Option<String>,
+    save_to: Option<Place>,
     every_s: Option<u64>,
+    /// The folders that have to be mounted before the disk is made or saved.
+    folders: Vec<String>,
+    timeout_s: u64,
     mount: Option<String>,
-}
-
-/// A unit: the name of its file, and the contents.
-#[derive(Debug)]
-struct Unit {
-    name: String,
-    text: String,
 }
 
 /// Prints the units, or writes them to files.
@@ -144,7 +146,7 @@ pub fn run(args: &UnitArgs) -> Result<()> {
         let show = |unit: &Unit| format!("# {SYSTEM_UNITS}/{}\n{}", unit.name, unit.text);
         return output::text(&units.iter().map(show).collect::<Vec<_>>().join("\n"));
     };
-    install(folder, &units, &plan)?;
+    install::install(folder, &units, &plan)?;
     let enable = plan.enabled_units();
     output::line(&format!("next: systemctl daemon-reload && systemctl enable --now {enable}"))?;
     if plan.mount.as_deref().is_some_and(is_in_use_early) {
@@ -158,14 +160,9 @@ fn is_in_use_early(mount: &str) -> bool {
     is_below(JOURNAL, mount) || is_below(mount, "/var")
 }
 
-/// Whether a path is the same as `folder`, or in it.
-fn is_below(path: &str, folder: &str) -> bool {
-    Path::new(path).starts_with(folder)
-}
-
 impl Plan {
     fn from_args(args: &UnitArgs, program: &Path) -> Result<Self> {
-        let save_to = args.save_to.as_deref().map(|path| absolute("--save-to", path)).transpose()?;
+        let save_to = args.save_to.as_deref().map(|path| Place::of("--save-to", path)).transpose()?;
         let mount = args.mount.as_deref().map(mount_point).transpose()?;
         let every_s = args.every.as_deref().map(|text| values::seconds("--every", text)).transpose()?;
         if every_s == Some(0) {
@@ -180,29 +177,33 @@ impl Plan {
                     "--mount needs the loop export; leave --export and --listen out",
                 ));
             }
-            if options.export.0.is_none() {
-                words.push("--export=loop".into());
-            }
+            words.retain(|word| !word.starts_with("--export="));
+            words.push("--export=loop".into());
         }
         let backing = options.backing.as_deref().map(|path| absolute("--backing", path)).transpose()?;
-        for (option, path) in [("--save-to", &save_to), ("--backing", &backing)] {
-            if let (Some(path), Some(mount)) = (path, &mount)
-                && is_below(path, mount)
-            {
-                return Err(CliError::usage(format!(
-                    "{option}: '{path}' would be on the disk itself, at '{mount}'"
-                )));
-            }
-        }
+        refuse_places(save_to.as_ref(), backing.as_deref(), mount.as_deref())?;
         let name = InstanceName::parse(&args.name)?;
-        check(options, save_to.as_deref())?;
+        let size_bytes = check(options, save_to.as_ref())?;
+        let timeout_s = TIMEOUT_MIN_S.max(size_bytes / SLOW_BYTES_PER_S);
         let program = text("the path of this program", program)?;
-        Ok(Plan { program, name, options: words, backing, save_to, every_s, mount })
+        let dictionary = options.dictionary.as_deref();
+        let dictionary = dictionary.map(|path| absolute("--dictionary", path)).transpose()?;
+        let mut folders: Vec<_> = save_to.iter().flat_map(|place| place.folders.clone()).collect();
+        let others = [backing.as_ref(), mount.as_ref(), dictionary.as_ref(), Some(&program)];
+        folders.extend(others.into_iter().flatten().map(|path| folder_of(path).to_string()));
+        let mut seen = HashSet::new();
+        folders.retain(|folder| seen.insert(folder.clone()));
+        Ok(Plan { program, name, options: words, backing, save_to, every_s, folders, timeout_s, mount })
     }
 
-    /// The name of the service, and the beginning of the names of those that save.
+    /// The name of the service without its suffix.
     fn service(&self) -> String {
         format!("pagefold-disk-{}", self.name)
+    }
+
+    /// The name of the service and the timer that save, without their suffix.
+    fn save(&self) -> String {
+        format!("pagefold-save-{}", self.name)
     }
 
     fn mount_unit(&self) -> Option<String> {
@@ -218,132 +219,45 @@ impl Plan {
             None => format!("{}.service", self.service()),
         };
         match self.every_s {
-            Some(_) => format!("{first} {}-save.timer", self.service()),
+            Some(_) => format!("{first} {}.timer", self.save()),
             None => first,
         }
     }
+}
 
-    fn units(&self) -> Vec<Unit> {
-        let mut units = vec![self.disk_service()];
-        units.extend(self.mount_of_disk());
-        if let (Some(file), Some(every_s)) = (&self.save_to, self.every_s) {
-            units.extend([self.save_service(file), self.save_timer(every_s)]);
-        }
-        units
+/// Refuses files that cannot be where they are named.
+fn refuse_places(save_to: Option<&Place>, backing: Option<&str>, mount: Option<&str>) -> Result<()> {
+    let Some(mount) = mount else { return Ok(()) };
+    let on_disk = |option: &str, path: &str| {
+        Err(CliError::usage(format!("{option}: '{path}' would be on the disk itself, at '{mount}'")))
+    };
+    if let Some(path) = backing.filter(|path| is_below(path, mount)) {
+        return on_disk("--backing", path);
     }
-
-    /// The command line of this program with these words.
-    fn command(&self, words: &[&str]) -> String {
-        let words = [self.program.as_str(), "disk"].into_iter().chain(words.iter().copied());
-        words.map(argument).collect::<Vec<_>>().join(" ")
+    let Some(place) = save_to else { return Ok(()) };
+    if place.is_below(mount) {
+        return on_disk("--save-to", &place.path);
     }
-
-    fn device_link(&self) -> String {
-        format!("{RUNTIME_DIR}/{}/{DEVICE_LINK}", self.name)
-    }
-
-    fn disk_service(&self) -> Unit {
-        let name = self.name.as_str();
-        let mut text = format!("{HEADER}[Unit]\nDescription=Compressed RAM disk {name}\n");
-        let folders =
-            [&self.save_to, &self.backing, &self.mount].into_iter().flatten().map(|path| folder_of(path));
-        let folders = folders.map(word).collect::<Vec<_>>().join(" ");
-        if !folders.is_empty() {
-            text += &format!("RequiresMountsFor={folders}\n");
-        }
-        text += "Wants=modprobe@fuse.service modprobe@loop.service\n\
-                 After=modprobe@fuse.service modprobe@loop.service\n";
-        if self.mount.is_some() {
-            // Services of early boot must not wait for the system that waits for them.
-            text += "DefaultDependencies=no\n\
-                     After=systemd-modules-load.service systemd-tmpfiles-setup-dev.service systemd-remount-fs.service\n\
-                     Conflicts=shutdown.target\nBefore=shutdown.target\n";
-        }
-        text += "\n[Service]\n\
-                 # Active as long as a process of the disk runs, of which each may be replaced.\n\
-                 Type=forking\nGuessMainPID=no\nOOMPolicy=continue\n\
-                 # systemd kills no process of the disk: if the save fails, the disk stays.\nKillMode=process\n";
-        text += &format!("TimeoutStartSec={TIMEOUT}\nTimeoutStopSec={TIMEOUT}\n");
-        text +=
-            "# The journal may have closed its files before the last save.\nStandardError=journal+console\n";
-        let named = format!("--name={name}");
-        let restore = self.save_to.as_ref().map(|file| format!("--restore-if-exists={file}"));
-        let mut words = vec!["create", "--unless-running", &named];
-        words.extend(restore.as_deref());
-        words.extend(self.options.iter().map(String::as_str));
-        text += &format!("ExecStart={}\n", self.command(&words));
-        if let Some(mount) = &self.mount {
-            text += "# blkid's exit code 2: nothing is on the device.\n\
-                     ExecStartPost=/bin/sh -c 'blkid -p \"$$0\" >/dev/null; test $$? != 2 || { mkdir -p \"$$1\" && \
-                     exec mkfs.ext4 -q -d \"$$1\" \"$$0\"; }'";
-            text += &format!(" {} {}\n", argument(&self.device_link()), argument(mount));
-        }
-        if let Some(file) = &self.save_to {
-            text += &format!("ExecStop={}\n", self.command(&["save", "--incremental", name, file]));
-        }
-        text += &format!("ExecStop={}\n", self.command(&["remove", "--force", name]));
-        if self.mount.is_none() {
-            text += "\n[Install]\nWantedBy=multi-user.target\n";
-        }
-        Unit { name: format!("{}.service", self.service()), text }
-    }
-
-    fn mount_of_disk(&self) -> Option<Unit> {
-        let (mount, service) = (self.mount.as_deref()?, self.service());
-        let journal = if is_below(JOURNAL, mount) { " systemd-journal-flush.service" } else { "" };
-        let text = format!(
-            "{HEADER}[Unit]\nDescription=Compressed RAM disk {} at {}\n\
-             BindsTo={service}.service\nAfter={service}.service\nBefore=local-fs.target{journal}\n\n\
-             [Mount]\nWhat={}\nWhere={}\nType=ext4\nOptions=discard,noatime\n\n\
-             [Install]\nWantedBy=local-fs.target\n",
-            self.name,
-            value(mount),
-            self.device_link(),
-            value(mount),
-        );
-        Some(Unit { name: self.mount_unit()?, text })
-    }
-
-    fn save_service(&self, file: &str) -> Unit {
-        let service = self.service();
-        let text = format!(
-            "{HEADER}[Unit]\nDescription=Save the compressed RAM disk {}\n\
-             Requisite={service}.service\nAfter={service}.service\nRequiresMountsFor={}\n\n\
-             [Service]\nType=oneshot\nExecStart={}\n",
-            self.name,
-            word(folder_of(file)),
-            self.command(&["save", "--incremental", self.name.as_str(), file]),
-        );
-        Unit { name: format!("{service}-save.service"), text }
-    }
-
-    fn save_timer(&self, every_s: u64) -> Unit {
-        let service = self.service();
-        let text = format!(
-            "{HEADER}[Unit]\nDescription=Save the compressed RAM disk {} now and then\n\
-             BindsTo={service}.service\nAfter={service}.service\n\n\
-             [Timer]\nOnActiveSec={every_s}s\nOnUnitInactiveSec={every_s}s\nAccuracySec=1s\n\n\
-             [Install]\nWantedBy={service}.service\n",
-            self.name,
-        );
-        Unit { name: format!("{service}-save.timer"), text }
+    match &place.network_fs {
+        // Its mount waits for the network, which waits for the local file systems, of which the disk is one.
+        Some(fs_type) => Err(CliError::usage(format!(
+            "--save-to: '{}' is on a network file system ({fs_type}), which is mounted after --mount is; choose a file on a \
+             local one",
+            place.path
+        ))),
+        None => Ok(()),
     }
 }
 
-/// Checks the options as `disk create` does, the saved disk included, if it exists.
-fn check(options: &DiskOptions, save_to: Option<&str>) -> Result<()> {
+/// Checks the options as `disk create` does, the saved disk included, if it exists. Returns the size of the disk.
+fn check(options: &DiskOptions, save_to: Option<&Place>) -> Result<u64> {
     if options.size.is_none() {
         return Err(CliError::usage("--size is missing, such as --size 512M: the size of a new disk"));
     }
-    CreateRequest::check(options, save_to.map(Path::new))
-}
-
-/// The folder of an absolute path.
-fn folder_of(path: &str) -> &str {
-    match path.rsplit_once('/') {
-        Some((folder, _)) if !folder.is_empty() => folder,
-        _ => "/",
+    if options.uncompressed && save_to.is_some() {
+        return Err(CliError::usage("--save-to: a disk with --uncompressed cannot be saved"));
     }
+    CreateRequest::check(options, save_to.map(|place| Path::new(&place.path)))
 }
 
 fn mount_point(path: &Path) -> Result<String> {
@@ -354,71 +268,13 @@ fn mount_point(path: &Path) -> Result<String> {
     }
 }
 
-/// The absolute path, without links followed, as text that a unit can have.
-fn absolute(option: &str, path: &Path) -> Result<String> {
-    let found = std::path::absolute(path);
-    let found = found.map_err(|e| CliError::usage(format!("{option}: '{}': {e}", path.display())))?;
-    if found.components().any(|part| part == Component::ParentDir) {
-        return Err(CliError::usage(format!("{option}: '{}' contains '..'", path.display())));
-    }
-    // Without a slash at the end.
-    text(option, &found.components().collect::<PathBuf>())
-}
-
-fn text(what: &str, path: &Path) -> Result<String> {
-    let text = path.to_str().filter(|text| !text.chars().any(char::is_control));
-    let refused = || CliError::usage(format!("{what}: '{}' cannot be written in a unit", path.display()));
-    text.map(str::to_string).ok_or_else(refused)
-}
-
-/// Writes the units, each as a whole, and removes those of an earlier call that saved on a timer. Replaces no file of others.
-fn install(folder: &Path, units: &[Unit], plan: &Plan) -> Result<()> {
-    let paths: Vec<_> = units.iter().map(|unit| folder.join(&unit.name)).collect();
-    for path in &paths {
-        if !is_replaceable(path)? {
-            let shown = path.display();
-            return Err(CliError::new(
-                Exit::Busy,
-                format!(
-                    "'{shown}' exists and was not made by this command; nothing was written: remove it first"
-                ),
-            ));
-        }
-    }
-    for (unit, path) in units.iter().zip(&paths) {
-        let target = Target::open(path)?;
-        let written = target.file().write_all(unit.text.as_bytes());
-        written.map_err(|e| target.failed(&e))?;
-        target.complete()?;
-        output::line(&format!("wrote {}", path.display()))?;
-    }
-    for name in ["save.timer", "save.service"].map(|end| format!("{}-{end}", plan.service())) {
-        let path = folder.join(&name);
-        if units.iter().all(|unit| unit.name != name) && path.exists() && is_replaceable(&path)? {
-            let removed = std::fs::remove_file(&path);
-            removed.map_err(|e| CliError::io(format!("removing '{}'", path.display()), &e))?;
-            output::line(&format!("removed {}", path.display()))?;
-        }
-    }
-    Ok(())
-}
-
-/// Whether this command has made the file, or there is none.
-fn is_replaceable(path: &Path) -> Result<bool> {
-    match std::fs::read(path) {
-        Ok(contents) => Ok(contents.starts_with(HEADER.as_bytes())),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(true),
-        Err(e) => Err(path_failure(format!("reading '{}'", path.display()), &e)),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::disk::DiskCommand;
     use clap::Subcommand;
 
-    fn plan(words: &[&str]) -> Result<Plan> {
+    pub(in crate::disk::unit) fn plan(words: &[&str]) -> Result<Plan> {
         let command = DiskCommand::augment_subcommands(clap::Command::new("disk"));
         let matches = command.try_get_matches_from(["disk", "unit"].iter().chain(words)).unwrap();
         match DiskCommand::from_arg_matches(&matches).unwrap() {
@@ -446,7 +302,7 @@ mod tests {
         assert!(text.contains(&wanted), "{text}");
         assert!(!text.contains("ExecStartPost") && !text.contains("disk save"), "{text}");
         assert!(text.contains("ExecStop=/usr/bin/pagefold disk remove --force x\n"), "{text}");
-        assert!(text.contains(&format!("RequiresMountsFor={}\n", here.display())), "{text}");
+        assert!(text.contains(&format!("RequiresMountsFor={} /usr/bin\n", here.display())), "{text}");
     }
 
     #[test]
@@ -463,8 +319,8 @@ mod tests {
             [
                 format!("{service}.service"),
                 "var-log.mount".into(),
-                format!("{service}-save.service"),
-                format!("{service}-save.timer")
+                "pagefold-save-log.service".into(),
+                "pagefold-save-log.timer".into()
             ]
         );
         let [disk, mount, save, timer] = [0, 1, 2, 3].map(|at: usize| units[at].1.as_str());
@@ -472,10 +328,11 @@ mod tests {
             "ExecStop=/usr/bin/pagefold disk save --incremental log {srv}/50%%/log\n\
              ExecStop=/usr/bin/pagefold disk remove --force log\n"
         );
-        let requires = format!("RequiresMountsFor={srv}/50%% /var\n");
+        let requires = format!("RequiresMountsFor={srv}/50%% /var /usr/bin\n");
         assert!(disk.contains(&stop) && disk.contains(&requires), "{disk}");
         assert!(
-            disk.contains("--export=loop\n") && disk.contains("/run/pagefold/log/device /var/log\n"),
+            disk.contains("--export=loop\n")
+                && disk.contains(&format!("/run/pagefold/log/device /var/log {srv}/50%%/log\n")),
             "{disk}"
         );
         assert!(
@@ -498,39 +355,24 @@ mod tests {
 
     #[test]
     fn mistakes_are_reported_now() {
-        let cases: [(&[&str], &str); 10] = [
+        let cases: [(&[&str], &str); 13] = [
             (&["x"], "--size is missing"),
             (&["x", "--size=4X"], "--size"),
             (&["x", "--size=1G", "--codec=none-such"], "none-such"),
             (&[".x", "--size=1G"], "not a valid disk name"),
             (&["x", "--size=1G", "--save-to=/s", "--every=0"], "--every"),
-            (&["x", "--size=1G", "--save-to=/srv/d/saved", "--mount=/srv/d"], "on the disk itself"),
+            (&["x", "--size=1G", "--save-to=/srv/saved", "--mount=/srv"], "on the disk itself"),
             (&["x", "--size=1G", "--mount=/"], "--mount"),
+            (&["x", "--size=1G", "--mount=/a "], "cannot be written"),
+            (&["x", "--size=1G", "--save-to=/dev/../proc/x", "--mount=/proc"], "'..'"),
+            (&["x", "--size=1G", "--uncompressed", "--save-to=/x"], "cannot be saved"),
             (&["x", "--size=1G", "--mount=/a/../b"], "'..'"),
             (&["x", "--size=1G", "--mount=/a", "--export=nbd"], "loop export"),
-            (&["x", "--size=1G", "--save-to=/missing-folder/x"], "/missing-folder/x"),
+            (&["x", "--size=1G", "--save-to=/missing-folder/x"], "/missing-folder"),
         ];
         for (words, message) in cases {
             let failure = plan(words).unwrap_err();
             assert!(failure.message.contains(message), "{words:?}: {failure}");
         }
-    }
-
-    #[test]
-    fn files_of_others_are_not_replaced_and_units_that_are_not_needed_are_removed() {
-        let folder = tempfile::tempdir().unwrap();
-        let folder = folder.path();
-        let with_timer = plan(&["x", "--size=1G", "--save-to=/x", "--every=1h"]).unwrap();
-        install(folder, &with_timer.units(), &with_timer).unwrap();
-        install(folder, &with_timer.units(), &with_timer).unwrap();
-        let count = || std::fs::read_dir(folder).unwrap().count();
-        assert_eq!(count(), 3);
-        let without = plan(&["x", "--size=1G", "--mount=/srv/x"]).unwrap();
-        std::fs::write(folder.join("srv-x.mount"), "[Mount]\n").unwrap();
-        assert_eq!(install(folder, &without.units(), &without).unwrap_err().exit, Exit::Busy);
-        assert_eq!(count(), 4);
-        std::fs::remove_file(folder.join("srv-x.mount")).unwrap();
-        install(folder, &without.units(), &without).unwrap();
-        assert_eq!(count(), 2);
     }
 }
