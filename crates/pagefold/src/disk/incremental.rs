@@ -33,6 +33,7 @@ struct Present {
 pub fn to_file(args: &SaveArgs, freezer: &mut Freezer) -> Result<SaveReport> {
     let _locked = lock(&args.file)?;
     let former = chain::former_names(&args.file);
+    Target::remove_abandoned(&args.file);
     let target = Target::open_private(&args.file)?;
     let file = target.file().try_clone().map_err(|e| target.failed(&e))?;
     let (present, full_because) = match present(&args.file) {

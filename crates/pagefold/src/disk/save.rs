@@ -107,6 +107,7 @@ fn prepare(args: &SaveArgs) -> Result<Freezer> {
 }
 
 fn to_file(args: &SaveArgs, freezer: &mut Freezer) -> Result<SaveReport> {
+    Target::remove_abandoned(&args.file);
     let target = Target::open_private(&args.file)?;
     let file = target.file().try_clone().map_err(|e| target.failed(&e))?;
     let report = match target.signals() {

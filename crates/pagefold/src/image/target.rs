@@ -2,7 +2,7 @@
 //!
 //! The file is written under a temporary name in the same directory, and renamed when it is complete. Without that the
 //! temporary file is removed, also after Ctrl-C or SIGTERM, and at the limit of the length of files. Only SIGKILL and
-//! SIGQUIT leave it. A device or a pipe is written directly, and so is a file that callers of `mkfs.erofs` have open.
+//! SIGQUIT leave it; commands that save a disk remove such a file of others ([`Target::remove_abandoned`]). A device or a pipe is written directly, and so is a file that callers of `mkfs.erofs` have open.
 //!
 //! The crate `tempfile`, which the tests use, would make only one function here shorter (`create_beside`). The rest
 //! would stay: noticing signals, replacing the target of a link, writing to a device, and copying permissions.
@@ -13,8 +13,10 @@ use super::worker::{self, Parent};
 use pagefold_control::error::{CliError, Result};
 use pagefold_image_build::source::directory::OutputFolder;
 use pagefold_sys::entropy::random_u64;
+use pagefold_sys::lease;
 use pagefold_sys::signal::{Termination, ignore_file_size_signal};
 use std::cell::{Cell, OnceCell};
+use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
 use std::io::{Error, ErrorKind, Write};
 use std::ops::ControlFlow;
@@ -23,6 +25,9 @@ use std::path::{Path, PathBuf};
 
 /// Temporary names that are tried.
 const MAX_NAMES: u32 = 100;
+/// The beginning and the end of a temporary name, with 16 hexadecimal digits between them.
+const TEMPORARY_BEGIN: &str = ".pagefold-";
+const TEMPORARY_END: &str = ".part";
 /// Links that are followed, as many as the kernel follows.
 const LINKS_MAX: usize = 40;
 
@@ -69,6 +74,26 @@ impl Target {
     /// The same; only its owner may use a file that is made.
     pub fn open_private(path: &Path) -> Result<Self> {
         Self::open_with(path, 0o600)
+    }
+
+    /// Removes the temporary files beside `path` that killed commands have left: those that nobody has open for writing.
+    pub fn remove_abandoned(path: &Path) {
+        let Ok(path) = target_of_link(path) else { return };
+        let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
+        let entries = folder.read_dir().into_iter().flatten().flatten();
+        for entry in entries.filter(|entry| is_temporary_name(&entry.file_name())) {
+            let file = OpenOptions::new()
+                .read(true)
+                .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+                .open(entry.path());
+            let Ok(file) = file else { continue };
+            // Where that is not known, they stay. So do those that cannot be removed: nothing depends on it.
+            if file.metadata().is_ok_and(|metadata| metadata.is_file())
+                && matches!(lease::is_open_for_writing(&file), Ok(Some(false)))
+            {
+                let _ = std::fs::remove_file(entry.path());
+            }
+        }
     }
 
     fn open_with(path: &Path, mode: u32) -> Result<Self> {
@@ -312,7 +337,7 @@ fn create_beside(path: &Path, mode: u32) -> std::io::Result<(File, PathBuf)> {
     let random = || random_u64().map_err(|e| Error::from_raw_os_error(e.errno));
     let mut tried = 0;
     loop {
-        let temporary = path.with_file_name(format!(".pagefold-{:016x}.part", random()?));
+        let temporary = path.with_file_name(format!("{TEMPORARY_BEGIN}{:016x}{TEMPORARY_END}", random()?));
         match options.open(&temporary) {
             Err(e) if e.kind() == ErrorKind::AlreadyExists && tried < MAX_NAMES => tried += 1,
             Err(e) => return Err(e),
@@ -321,9 +346,32 @@ fn create_beside(path: &Path, mode: u32) -> std::io::Result<(File, PathBuf)> {
     }
 }
 
+fn is_temporary_name(name: &OsStr) -> bool {
+    let digits =
+        name.to_str().and_then(|name| name.strip_prefix(TEMPORARY_BEGIN)?.strip_suffix(TEMPORARY_END));
+    digits.is_some_and(|digits| digits.len() == 16 && digits.bytes().all(|byte| byte.is_ascii_hexdigit()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn temporary_files_that_nobody_writes_are_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        let used = Target::open(&path).unwrap();
+        let (file, left) = create_beside(&path, 0o600).unwrap();
+        let others = [".pagefold-0123.part", ".pagefold-0123456789abcdeg.part", "0123456789abcdef.part"];
+        others.map(|name| std::fs::write(directory.path().join(name), "").unwrap());
+        Target::remove_abandoned(&path);
+        assert!(left.exists(), "it is open for writing");
+        drop(file);
+        Target::remove_abandoned(&path);
+        assert!(!left.exists());
+        used.complete().unwrap();
+        assert_eq!(directory.path().read_dir().unwrap().count(), 1 + others.len());
+    }
 
     /// A full disk shows itself when the file is synced, or when its directory needs space for the name.
     #[test]

@@ -22,6 +22,7 @@ mod disk_restart;
 mod disk_run;
 mod disk_save;
 mod disk_save_incremental;
+mod disk_save_power;
 mod disk_unit;
 mod disk_writeback;
 mod docs;

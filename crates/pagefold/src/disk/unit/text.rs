@@ -5,7 +5,7 @@ use super::places::{device_unit, is_below};
 use super::{HEADER, JOURNAL, Plan, RUNTIME_DIR};
 use pagefold_control::instance::DEVICE_LINK;
 
-/// What runs when the disk is there: an ext4 for a disk with nothing on it. The words are the device, the directory,
+/// Makes an ext4 on a disk with nothing on it, when the disk is there. The words are the device, the directory,
 /// and the saved disk or nothing. blkid ends with 2 also if the device cannot be read, and a saved disk has contents that
 /// may be unknown to it.
 const MAKE_FS: &str = "\
