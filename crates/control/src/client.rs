@@ -4,7 +4,7 @@
 //! broken connection is [`Exit::NotFound`]: the server has gone, and callers clean up after it. A timeout is [`Exit::Failed`].
 
 use super::protocol::{
-    self, DeadlineReader, IncrementalSave, MAX_RESPONSE, Pages, RecompressPass, Request, Response,
+    self, DeadlineReader, MAX_RESPONSE, Pages, RecompressPass, Request, Response, SaveOptions,
 };
 use super::report::disk::{ClassReport, Report};
 use super::report::mount::MountReport;
@@ -233,11 +233,11 @@ impl Client {
     pub fn save(
         &mut self,
         files: &NamedFiles,
-        incremental: Option<&IncrementalSave>,
+        options: &SaveOptions,
         signals: &Termination,
         report_progress: &mut dyn FnMut(&PassProgress),
     ) -> Result<SaveReport> {
-        let request = Request::Save { files: files.named(), incremental: incremental.cloned() };
+        let request = Request::Save { files: files.named(), options: options.clone() };
         let sent = self.send_line_with(&protocol::line(&request)?, &files.fds());
         sent.map_err(|e| self.no_response(&e, PASS_TIMEOUT))?;
         let response = self.receive_with_progress(PASS_TIMEOUT, Some(signals), report_progress)?;

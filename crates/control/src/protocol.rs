@@ -67,8 +67,8 @@ pub enum Request {
     Save {
         /// The file, open for writing.
         files: Vec<NamedFile>,
-        /// Note what changes from now on, and write only what has changed since a save, if that was the last one.
-        incremental: Option<IncrementalSave>,
+        /// How it is saved.
+        options: SaveOptions,
     },
     /// Return the states of pages as text, in pieces: the response says where the next request goes on. So the server
     /// keeps nothing for a command that prints slowly.
@@ -85,6 +85,16 @@ pub enum Request {
         /// Disconnect NBD clients first.
         force: bool,
     },
+}
+
+/// How a disk is saved.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SaveOptions {
+    /// Note what changes from now on, and write only what has changed since a save, if that was the last one.
+    pub incremental: Option<IncrementalSave>,
+    /// Most bytes per second that are written, but for pages that change meanwhile; 0: no limit.
+    pub rate_bytes_per_s: u64,
 }
 
 /// An incremental save.
@@ -263,7 +273,7 @@ mod tests {
             Request::Write { attribute: "disksize".into(), text: "1G\n".into(), files: Vec::new() },
             Request::Writeback { pages: Pages::Idle { age_s: 600 } },
             Request::Writeback { pages: Pages::Ranges(vec![(1, 25000), (7, 7)]) },
-            Request::Save { files: Vec::new(), incremental: None },
+            Request::Save { files: Vec::new(), options: SaveOptions::default() },
             Request::BlockState { first: 7, last: None },
             Request::Classes {},
             Request::Remove { force: true },

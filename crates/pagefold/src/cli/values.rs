@@ -28,6 +28,11 @@ pub fn bytes(option: &str, text: &str) -> Result<u64> {
     size::parse(text).map_err(|e| CliError::usage(format!("{option}: {e}")))
 }
 
+/// Parses the bytes per second that `option` has, with or without `/s`.
+pub fn bytes_per_s(option: &str, text: &str) -> Result<u64> {
+    bytes(option, text.strip_suffix("/s").unwrap_or(text))
+}
+
 /// Parses the time in seconds that `option` has.
 pub fn seconds(option: &str, text: &str) -> Result<u64> {
     duration::parse_s(text).map_err(|e| CliError::usage(format!("{option}: {e}")))

@@ -7,7 +7,7 @@ use super::backing::BackingRequest;
 use super::create::{CreateArgs, DiskOptions};
 use super::export_arg::ExportArg;
 use super::{recompress, restore};
-use crate::cli::values::bytes;
+use crate::cli::values::{bytes, bytes_per_s};
 use pagefold_control::config::{CodecConfig, DiskConfig, FuseUring, Listen, Tls};
 use pagefold_control::error::{CliError, Result};
 use pagefold_control::export_kind::ExportKind;
@@ -200,13 +200,14 @@ fn backing(args: &DiskOptions) -> Result<Option<BackingRequest>> {
     };
     let absolute = std::path::absolute(path);
     let optional = |option, text: &Option<String>| text.as_deref().map(|t| bytes(option, t)).transpose();
-    let rate = args.writeback_rate.as_deref().map(|text| text.strip_suffix("/s").unwrap_or(text).to_string());
+    let rate =
+        args.writeback_rate.as_deref().map(|text| bytes_per_s("--writeback-rate", text)).transpose()?;
     Ok(Some(BackingRequest {
         path: absolute.map_err(|e| CliError::usage(format!("--backing: '{}': {e}", path.display())))?,
         size_bytes: optional("--backing-size", &args.backing_size)?,
         force: args.force_backing,
         compressed: args.compressed_writeback,
-        rate_bytes_per_s: optional("--writeback-rate", &rate)?.unwrap_or(0),
+        rate_bytes_per_s: rate.unwrap_or(0),
         daily_bytes: optional("--writeback-daily", &args.writeback_daily)?.unwrap_or(0),
         delay_us: args.backing_delay,
     }))

@@ -9,13 +9,13 @@ use super::find::{self, Found};
 use super::freeze::Freezer;
 use super::incremental;
 use crate::cli::progress::Bar;
-use crate::cli::{numbers, output};
+use crate::cli::{numbers, output, values};
 use crate::image::open::path_failure;
 use crate::image::target::Target;
 use clap::{Args, ValueHint};
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::named_files::NamedFiles;
-use pagefold_control::protocol::IncrementalSave;
+use pagefold_control::protocol::{IncrementalSave, SaveOptions};
 use pagefold_control::report::saved::{SaveMoment, SaveReport};
 use pagefold_control::text;
 use pagefold_page::size::Human;
@@ -52,6 +52,10 @@ pub struct SaveArgs {
     /// its log, as after a power failure
     #[arg(long)]
     pub no_freeze: bool,
+    /// Most bytes per second that are written, such as 100M/s, so that the disk stays fast meanwhile. Pages that change
+    /// before the save has come to them are written at once [default: no limit]
+    #[arg(long, value_name = "SIZE/s")]
+    pub rate: Option<String>,
     /// Print JSON with exact numbers, and no progress
     #[arg(long)]
     pub json: bool,
@@ -70,6 +74,7 @@ pub fn run(args: &SaveArgs) -> Result<()> {
             "--incremental needs a file, beside which the saves before it stay; name one",
         ));
     }
+    rate(args)?;
     let file_type = args.file.metadata().map(|metadata| metadata.file_type()).ok();
     let mut freezer = prepare(args)?;
     let report = match file_type {
@@ -95,6 +100,11 @@ pub fn run(args: &SaveArgs) -> Result<()> {
         (false, false) => output::line(&summary(&report, &freezer))?,
     }
     Ok(())
+}
+
+/// The rate in bytes per second; 0: no limit.
+fn rate(args: &SaveArgs) -> Result<u64> {
+    args.rate.as_deref().map_or(Ok(0), |text| values::bytes_per_s("--rate", text))
 }
 
 /// Prepares the freeze, while this process has one thread.
@@ -236,12 +246,13 @@ pub fn save(
             device.display()
         ));
     }
+    let options = SaveOptions { incremental: incremental.cloned(), rate_bytes_per_s: rate(args)? };
     let mut files = NamedFiles::default();
     files.add(args.file.clone(), Ok((file, args.file.clone())));
     let mut bar = Bar::new(!args.json);
     let report = find::with_client_or(&args.disk, "the disk was not saved; try again", |client| {
         freezer.freeze(signals)?;
-        let report = client.save(&files, incremental, signals, &mut |p| {
+        let report = client.save(&files, &options, signals, &mut |p| {
             if p.total_pages > 0 {
                 freezer.thaw();
             }

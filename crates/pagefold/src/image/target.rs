@@ -363,7 +363,9 @@ mod tests {
         let used = Target::open(&path).unwrap();
         let (file, left) = create_beside(&path, 0o600).unwrap();
         let others = [".pagefold-0123.part", ".pagefold-0123456789abcdeg.part", "0123456789abcdef.part"];
-        others.map(|name| std::fs::write(directory.path().join(name), "").unwrap());
+        for name in others {
+            std::fs::write(directory.path().join(name), "").unwrap();
+        }
         Target::remove_abandoned(&path);
         assert!(left.exists(), "it is open for writing");
         drop(file);

@@ -162,8 +162,8 @@ fn saves_under_load_are_consistent() {
             }
         });
         wait_until("a round is written", || rounds.load(SeqCst) > 0);
-        let check = || {
-            s.ok(&format!("disk save x {}", file.display()));
+        let check = |options: &str| {
+            s.ok(&format!("disk save x {} {options}", file.display()));
             s.ok(&format!("disk create -q --export nbd --name y --restore {}", file.display()));
             let bytes = read_all(&mut nbd(&s, "y"));
             s.ok("disk remove --force y");
@@ -171,8 +171,8 @@ fn saves_under_load_are_consistent() {
             versions.collect::<Vec<_>>()
         };
         let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            for _ in 0..4 {
-                let versions = check();
+            for options in ["", "", "--rate 20M/s", "--rate 20M"] {
+                let versions = check(options);
                 assert!(versions.is_sorted_by(|a, b| a >= b), "{versions:?}");
                 assert!(versions[0] - versions[PAGES - 1] <= 1, "{versions:?}");
             }

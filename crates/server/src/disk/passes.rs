@@ -8,7 +8,7 @@
 use super::{Disk, RunningDisk, recompress_report, save, writeback_report};
 use crate::errors;
 use pagefold_control::error::{CliError, Exit, Result};
-use pagefold_control::protocol::IncrementalSave;
+use pagefold_control::protocol::SaveOptions;
 use pagefold_control::report::recompress::RecompressPassReport;
 use pagefold_control::report::saved::SaveReport;
 use pagefold_control::report::writeback::{PassProgress, PassReport};
@@ -107,19 +107,19 @@ impl Passes {
         &self,
         disk: &Disk,
         target: File,
-        incremental: Option<&IncrementalSave>,
+        options: &SaveOptions,
         report_progress: &mut ReportProgress,
     ) -> Result<SaveReport> {
         let start = Instant::now();
         let pass = |store: &Store, control: &PassControl| {
             // In the pass: a reset since it began ends it, so the settings are those of its store.
             let header = save::header(store, &disk.setup())?;
-            save::save(store, header, incremental, target, control)
+            save::save(store, header, options, target, control)
         };
         let saved = self.run(disk, pass, report_progress);
         *lock(&self.save) = None;
         let (header, totals) = saved??;
-        Ok(save::report(&header, &totals, incremental, start.elapsed()))
+        Ok(save::report(&header, &totals, options.incremental.as_ref(), start.elapsed()))
     }
 
     /// Runs `pass` in a separate thread, and reports its progress meanwhile.

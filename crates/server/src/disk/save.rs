@@ -6,17 +6,17 @@
 use super::passes::{PassControl, PassEnd};
 use super::{Setup, codec, now_unix_s};
 use pagefold_control::error::{CliError, Exit, Result};
-use pagefold_control::protocol::IncrementalSave;
+use pagefold_control::protocol::{IncrementalSave, SaveOptions};
 use pagefold_control::report::saved::{SaveMoment, SaveReport, SavedFigures};
 use pagefold_control::report::writeback::PassProgress;
-use pagefold_page::PageIndex;
+use pagefold_page::{PageIndex, TokenBucket};
 use pagefold_saved::{CodecRecord, Header, PageForm, Parent, ThreadedOutput, Totals, Writer};
 use pagefold_store::{Save, SaveError, SaveWatch, SavedContents, Store};
 use pagefold_sys::entropy::random_u64;
 use pagefold_sys::signal::ignore_file_size_signal;
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Why a save has all pages although there is a parent.
 const NOT_THE_LAST: &str = "the file is not the last incremental save of the disk since its server was started, or since its last reset";
@@ -62,14 +62,14 @@ pub(super) fn codecs(setup: &Setup) -> Vec<CodecRecord> {
 pub(super) fn save(
     store: &Store,
     mut header: Header,
-    incremental: Option<&IncrementalSave>,
+    options: &SaveOptions,
     target: File,
     control: &PassControl,
 ) -> Result<(Header, Totals)> {
     // A write beyond the limit of a file's length becomes an error.
     ignore_file_size_signal();
-    let parent = incremental.and_then(|incremental| incremental.parent.as_ref());
-    let save = match incremental {
+    let parent = options.incremental.as_ref().and_then(|incremental| incremental.parent.as_ref());
+    let save = match options.incremental {
         Some(_) => store.begin_tracked_save(parent.map(|parent| parent.digest)),
         None => store.begin_save(),
     };
@@ -86,7 +86,7 @@ pub(super) fn save(
     let target = SaveTarget { file: target, end: control.end(), watch };
     let output = ThreadedOutput::start(target).map_err(failed_write)?;
     let mut writer = Writer::new(output, &header).map_err(failed_write)?;
-    let taken = take_pages(&mut save, &mut writer, control);
+    let taken = take_pages(&mut save, &mut writer, control, options.rate_bytes_per_s);
     // Also after an error, and before the output is dropped, which waits for the target: writers need not capture any more.
     save.end_capture();
     taken?;
@@ -95,20 +95,68 @@ pub(super) fn save(
     Ok((header, totals))
 }
 
-/// Writes all pages of a save.
-fn take_pages(save: &mut Save<'_>, writer: &mut Writer<ThreadedOutput>, control: &PassControl) -> Result<()> {
+/// Writes all pages of a save. At a rate, it pauses between them, and goes on with those that writers change.
+fn take_pages(
+    save: &mut Save<'_>,
+    writer: &mut Writer<ThreadedOutput>,
+    control: &PassControl,
+    rate_bytes_per_s: u64,
+) -> Result<()> {
+    let (mut pace, began) = (Pace::new(rate_bytes_per_s), Instant::now());
     let mut is_more = true;
     while is_more {
         let add = &mut |index: PageIndex, contents: SavedContents<'_>| writer.add(index.0, form(contents));
         is_more = save.step(add).map_err(failed)?;
-        let (seen_pages, total_pages) = save.progress();
-        let Totals { pages, len_bytes, .. } = writer.totals();
-        let progress = PassProgress { seen_pages, total_pages, done_pages: pages, done_bytes: len_bytes };
-        if control.note(progress).is_break() {
-            return Err(failed_write(ended()));
+        note(save, writer, control)?;
+        while is_more && let Some(pause) = pace.pause(began.elapsed(), writer.totals().len_bytes) {
+            std::thread::sleep(pause);
+            let add =
+                &mut |index: PageIndex, contents: SavedContents<'_>| writer.add(index.0, form(contents));
+            save.take_captured(add).map_err(failed)?;
+            note(save, writer, control)?;
         }
     }
     Ok(())
+}
+
+/// Notes the progress. Fails if the save is to end.
+fn note(save: &Save<'_>, writer: &Writer<ThreadedOutput>, control: &PassControl) -> Result<()> {
+    let (seen_pages, total_pages) = save.progress();
+    let Totals { pages, len_bytes, .. } = writer.totals();
+    let progress = PassProgress { seen_pages, total_pages, done_pages: pages, done_bytes: len_bytes };
+    if control.note(progress).is_break() {
+        return Err(failed_write(ended()));
+    }
+    Ok(())
+}
+
+/// The rate of a save.
+struct Pace {
+    bucket: TokenBucket,
+    rate_bytes_per_s: u64,
+    /// Bytes that were counted.
+    len_bytes: u64,
+}
+
+impl Pace {
+    /// What may be written at once after a time in which little was, as the time that it takes.
+    const BURST: Duration = Duration::from_millis(100);
+    /// The longest pause: writers that change pages wait for the save when they have changed many.
+    const PAUSE_MAX: Duration = Duration::from_millis(5);
+
+    fn new(rate_bytes_per_s: u64) -> Self {
+        let bucket = TokenBucket::new(Duration::ZERO, Self::BURST);
+        Pace { bucket, rate_bytes_per_s, len_bytes: 0 }
+    }
+
+    /// A pause, if the bytes that were written until `now`, counted from the beginning, are more than the rate allows.
+    fn pause(&mut self, now: Duration, len_bytes: u64) -> Option<Duration> {
+        self.bucket.take(len_bytes.saturating_sub(self.len_bytes));
+        self.len_bytes = len_bytes;
+        self.bucket.fill(now, self.rate_bytes_per_s);
+        let wait = self.bucket.wait(self.rate_bytes_per_s);
+        (!wait.is_zero()).then(|| wait.min(Self::PAUSE_MAX))
+    }
 }
 
 fn form(contents: SavedContents<'_>) -> PageForm<'_> {
@@ -216,5 +264,27 @@ impl Write for SaveTarget {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Blocks of 128 KiB as fast as the pauses allow.
+    #[test]
+    fn a_rate_holds_and_pauses_are_short() {
+        let mut unlimited = Pace::new(0);
+        assert_eq!(unlimited.pause(Duration::ZERO, 1 << 40), None);
+        let rate = 10 << 20;
+        let (mut pace, mut now, mut written) = (Pace::new(rate), Duration::ZERO, 0);
+        while written < 100 << 20 {
+            written += 128 << 10;
+            while let Some(pause) = pace.pause(now, written) {
+                assert!(pause <= Pace::PAUSE_MAX);
+                now += pause;
+            }
+        }
+        assert!((Duration::from_secs(10)..Duration::from_secs(11)).contains(&now), "{now:?}");
     }
 }

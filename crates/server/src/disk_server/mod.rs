@@ -45,7 +45,7 @@ use pagefold_control::export_kind::ExportKind;
 use pagefold_control::instance::InstanceDir;
 use pagefold_control::instance::state::State;
 use pagefold_control::named_files::NamedFiles;
-use pagefold_control::protocol::{IncrementalSave, Request, Response};
+use pagefold_control::protocol::{Request, Response, SaveOptions};
 use pagefold_control::report::ConfinementReport;
 use pagefold_control::report::recompress::RecompressPassReport;
 use pagefold_control::report::saved::SaveReport;
@@ -368,12 +368,12 @@ impl RequestContext<'_> {
     }
 
     /// Saves the disk to the file that was passed with the request.
-    fn save(&mut self, incremental: Option<IncrementalSave>) -> Result<SaveReport> {
+    fn save(&mut self, options: &SaveOptions) -> Result<SaveReport> {
         if self.server.disk.is_uncompressed() {
             return Err(CliError::usage("a disk with --uncompressed has no pages that can be saved"));
         }
         let target = self.files.only()?;
-        self.server.passes.save(&self.server.disk, target, incremental.as_ref(), self.report_progress)
+        self.server.passes.save(&self.server.disk, target, options, self.report_progress)
     }
 
     fn recompress_pass(&mut self, request: &RecompressRequest) -> Result<RecompressPassReport> {
@@ -458,7 +458,7 @@ impl RequestHandler for Server {
                     .map_err(|e| errors::of_writeback(&WritebackError::Selection(e)));
                 request.and_then(|r| context.recompress_pass(&r)).map(Response::Recompressed)
             }
-            Request::Save { incremental, .. } => context.save(incremental).map(Response::Saved),
+            Request::Save { options, .. } => context.save(&options).map(Response::Saved),
             Request::BlockState { first, last } => {
                 self.disk.store().and_then(|store| disk::block_state::piece(&store, first, last))
             }

@@ -99,10 +99,6 @@ impl Save<'_> {
         let page_count = self.store.pages.table.page_count();
         for _ in 0..STEP_SLOTS {
             self.take_captured(take)?;
-            if self.capture.is_over() {
-                // The contents of pages that it has not come to may be newer.
-                return Err(if self.capture.is_stalled() { SaveError::Stalled } else { SaveError::GivenUp });
-            }
             let reached = self.capture.reached();
             let index = self.next_page(reached);
             if index != reached {
@@ -114,6 +110,22 @@ impl Save<'_> {
             self.take_page(index, take)?;
         }
         Ok(true)
+    }
+
+    /// Passes to `take` the pages that writers have captured, which otherwise wait for room: for a caller that pauses between
+    /// steps.
+    pub fn take_captured(&mut self, take: &mut TakePage) -> Result<(), SaveError> {
+        while let Some(CapturedPage { index, form, buffer }) = self.capture.next() {
+            let taken = self.pass_on(index, form, &buffer, take);
+            self.capture.recycle(buffer);
+            taken?;
+        }
+        match () {
+            // The contents of pages that it has not come to may be newer.
+            () if self.capture.is_stalled() => Err(SaveError::Stalled),
+            () if self.capture.is_over() => Err(SaveError::GivenUp),
+            () => Ok(()),
+        }
     }
 
     /// The next page that the save has to come to, or one that is not in the store.
@@ -153,15 +165,6 @@ impl Save<'_> {
     /// How many pages were passed or left out so far, and how many there are.
     pub fn progress(&self) -> (u64, u64) {
         (self.capture.reached().0, self.store.pages.table.page_count().0)
-    }
-
-    fn take_captured(&mut self, take: &mut TakePage) -> Result<(), SaveError> {
-        while let Some(CapturedPage { index, form, buffer }) = self.capture.next() {
-            let taken = self.pass_on(index, form, &buffer, take);
-            self.capture.recycle(buffer);
-            taken?;
-        }
-        Ok(())
     }
 
     /// Takes the page that the save comes to next, unless a writer has captured it.

@@ -33,16 +33,22 @@ pub struct Target(pub BTreeMap<u64, Saved>);
 
 impl Target {
     pub fn step(&mut self, save: &mut Save) -> Result<bool, SaveError> {
-        save.step(&mut |index, contents| {
-            let saved = match contents {
-                SavedContents::Compressed { priority, bytes } => Saved::Compressed(priority, bytes.to_vec()),
-                SavedContents::Raw(page) => Saved::Raw(Box::new(*page)),
-                SavedContents::SameFilled(word) => Saved::SameFilled(word),
-                SavedContents::Lost => Saved::Lost,
-            };
-            assert!(self.0.insert(index.0, saved).is_none(), "page {index} twice");
-            Ok(())
-        })
+        save.step(&mut |index, contents| self.take(index, contents))
+    }
+
+    pub fn take_captured(&mut self, save: &mut Save) {
+        save.take_captured(&mut |index, contents| self.take(index, contents)).unwrap();
+    }
+
+    fn take(&mut self, index: PageIndex, contents: SavedContents<'_>) -> std::io::Result<()> {
+        let saved = match contents {
+            SavedContents::Compressed { priority, bytes } => Saved::Compressed(priority, bytes.to_vec()),
+            SavedContents::Raw(page) => Saved::Raw(Box::new(*page)),
+            SavedContents::SameFilled(word) => Saved::SameFilled(word),
+            SavedContents::Lost => Saved::Lost,
+        };
+        assert!(self.0.insert(index.0, saved).is_none(), "page {index} twice");
+        Ok(())
     }
 
     pub fn finish(mut self, mut save: Save) -> Self {
@@ -153,6 +159,10 @@ fn a_save_has_the_contents_of_its_beginning() {
                 let mut target = Target::default();
                 loop {
                     (0..random.below(120)).for_each(|_| change(&store, &mut model, &mut random));
+                    if random.below(3) == 0 {
+                        target.take_captured(&mut save);
+                        (0..random.below(20)).for_each(|_| change(&store, &mut model, &mut random));
+                    }
                     if !target.step(&mut save).unwrap() {
                         break;
                     }
