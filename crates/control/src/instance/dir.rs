@@ -15,6 +15,8 @@ use std::path::{Path, PathBuf};
 
 /// The name of [`InstanceDir::device_link_path`].
 pub const DEVICE_LINK: &str = "device";
+/// The name of the directory on which the server of a loop device mounts the file behind it.
+pub const MOUNT_DIR: &str = "mnt";
 /// Most bytes of a log that messages quote.
 const LOG_TAIL_BYTES: u64 = 2000;
 
@@ -79,7 +81,7 @@ impl InstanceDir {
 
     /// The mount point of the loop export's FUSE file system.
     pub fn mount_path(&self) -> PathBuf {
-        self.path.join("mnt")
+        self.path.join(MOUNT_DIR)
     }
 
     /// A link to the loop device of a disk, which has another number each time: for programs that need a path in advance.

@@ -32,7 +32,7 @@ mod saved_log;
 pub mod state;
 mod sweep;
 
-pub use dir::{DEVICE_LINK, InstanceDir};
+pub use dir::{DEVICE_LINK, InstanceDir, MOUNT_DIR};
 pub use name::InstanceName;
 pub use processes::Processes;
 pub use sweep::{CleanupReport, EndReason};

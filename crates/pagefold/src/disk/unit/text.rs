@@ -1,9 +1,9 @@
 //! The text of the units of a plan.
 
-use super::super::systemd::{argument, value, word};
+use super::super::systemd::{argument, escape_path, value, word};
 use super::places::{device_unit, is_below};
 use super::{HEADER, JOURNAL, Plan, RUNTIME_DIR};
-use pagefold_control::instance::DEVICE_LINK;
+use pagefold_control::instance::{DEVICE_LINK, MOUNT_DIR};
 
 /// Makes an ext4 on a disk with nothing on it, when the disk is there. The words are the device, the directory,
 /// and the saved disk or nothing. blkid ends with 2 also if the device cannot be read, and a saved disk has contents that
@@ -71,6 +71,9 @@ impl Plan {
         }
         text += "Wants=modprobe@fuse.service modprobe@loop.service\n\
                  After=modprobe@fuse.service modprobe@loop.service\n";
+        // systemd would unmount the file behind a loop device beside the last save, and report that it cannot.
+        let served = escape_path(&format!("{RUNTIME_DIR}/{name}/{MOUNT_DIR}"));
+        text += &format!("After={served}.mount\n");
         if self.mount.is_some() {
             // Services of early boot must not wait for the system that waits for them.
             text += "DefaultDependencies=no\n\
