@@ -21,10 +21,10 @@ const SECTOR: usize = 512;
 
 /// Files by name.
 type Files = BTreeMap<String, Vec<u8>>;
-/// What is in a disk: pages by number, without those of zeroes.
+/// The pages of a disk by number, without those of zeroes.
 type Pages = BTreeMap<u64, Vec<u8>>;
 
-/// What a command does to the folder, in its order.
+/// The steps of a command in the folder, in their order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Step {
     Create(String),
@@ -178,7 +178,7 @@ impl Case {
         Case { before, data: vec![after[NAME].clone()], steps, after }
     }
 
-    /// What cuts left, where that is neither the save before nor this one.
+    /// The cuts that left neither the save before nor this one.
     fn failures(&self, steps: &[Step], cuts: u64, seed: u64) -> Vec<String> {
         let old = if self.before.contains_key(NAME) { Some(restore(&self.before).unwrap()) } else { None };
         let new = restore(&self.after).unwrap();
@@ -214,7 +214,7 @@ fn cases() -> Option<Vec<Case>> {
     std::fs::create_dir(&folder).unwrap();
     let folder = folder.canonicalize().unwrap();
     let save = format!("disk save x {}", folder.join(NAME).display());
-    // What a killed command has left, the next one removes.
+    // A killed command has left it, and the next one removes it.
     let left = folder.join(".pagefold-0123456789abcdef.part");
     std::fs::write(&left, "part").unwrap();
     let mut cases = Vec::new();

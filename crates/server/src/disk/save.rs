@@ -139,7 +139,7 @@ struct Pace {
 }
 
 impl Pace {
-    /// What may be written at once after a time in which little was, as the time that it takes.
+    /// The most that is written at once after a time in which little was, as the time that the rate takes for it.
     const BURST: Duration = Duration::from_millis(100);
     /// The longest pause: writers that change pages wait for the save when they have changed many.
     const PAUSE_MAX: Duration = Duration::from_millis(5);
