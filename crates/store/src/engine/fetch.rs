@@ -147,7 +147,7 @@ impl Store {
             if at == index {
                 expanded = Some(self.expand_fetched(cpu, index, contents, page));
             }
-            // What cannot be stored stays in the source.
+            // A page that cannot be stored stays in the source.
             has_room = has_room && self.store_fetched(at, contents, Room::Free).is_ok();
         });
         fetched.map_err(|e| fetch_failure(index, &e))?;
@@ -219,23 +219,46 @@ impl Store {
         is_unfetched
     }
 
-    /// Makes a page read as zeroes, whose slot is not empty.
+    /// Makes a page read as zeroes.
     pub(crate) fn empty_page(&self, cpu: usize, index: PageIndex, slot: &Slot) {
         let guard = self.lock_to_change(index, slot);
+        // Under the lock, see `publish_fetched`.
         let new = if self.is_restoring() { Content::SameFilled(0) } else { Content::Empty };
+        if guard.content() == new {
+            return;
+        }
         let old = self.exchange(cpu, guard, new);
         self.release(old);
     }
 
-    /// Makes the pages of a range read as zeroes that the source has and the store does not.
+    /// The source of a restore in progress, for a discard that begins with page `first`.
+    #[inline]
+    pub(crate) fn source_to_discard(
+        &self,
+        first: PageIndex,
+    ) -> Result<Option<Arc<dyn PageSource>>, StoreError> {
+        if !self.is_restoring() {
+            return Ok(None);
+        }
+        match self.unfetched.source() {
+            None if self.is_restoring() => Err(no_source(first)),
+            source => Ok(source),
+        }
+    }
+
+    /// Makes the pages of a range read as zeroes that the source has. The restore may have ended meanwhile.
     #[cold]
-    pub(crate) fn discard_unfetched(&self, cpu: usize, range: Range<PageIndex>) -> Result<(), StoreError> {
-        let Some(source) = self.unfetched.source() else { return Ok(()) };
+    pub(crate) fn discard_unfetched(
+        &self,
+        source: &dyn PageSource,
+        cpu: usize,
+        range: Range<PageIndex>,
+    ) -> Result<(), StoreError> {
         let mut rest = range;
         while let Some(index) = source.next_page(rest.clone()) {
             rest.start = PageIndex(index.0 + 1);
             let slot = self.slot(index)?;
-            self.publish_fetched(cpu, index, slot, Content::SameFilled(0));
+            self.empty_page(cpu, index, slot);
         }
         Ok(())
     }

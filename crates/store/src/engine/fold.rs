@@ -18,7 +18,7 @@ use pagefold_pool::{BackedFrames, FRAME_LEN, Frames, Purpose, PutError};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// What a thread does at the memory limit.
+/// The behaviour of a thread at the memory limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Room {
     /// It waits for writeback, or compacts the pool.

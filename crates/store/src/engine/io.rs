@@ -260,20 +260,24 @@ impl Store {
     /// Empties the slots of pages `first..end`, skipping chunks that were never allocated.
     fn clear(&self, first: u64, end: u64) -> Result<(), StoreError> {
         let cpu = cpu::current();
+        // Before the loop: pages that it finds empty may be fetched behind it, and the restore may end.
+        let source = self.source_to_discard(PageIndex(first))?;
         self.pages.counters.add(cpu, Counter::NotifyFree, end.saturating_sub(first) as i64);
-        if self.is_restoring() {
-            self.discard_unfetched(cpu, PageIndex(first)..PageIndex(end))?;
-        }
         let mut index = PageIndex(first);
         loop {
             index = self.pages.table.next_allocated(index, end);
             if index.0 >= end {
-                return Ok(());
+                break;
             }
             if let Some(slot) = self.pages.table.get(index).filter(|slot| !slot.is_empty()) {
                 self.empty_page(cpu, index, slot);
             }
             index = PageIndex(index.0 + 1);
+        }
+        // Last, because it may need the memory that is free then.
+        match source {
+            Some(source) => self.discard_unfetched(&*source, cpu, PageIndex(first)..PageIndex(end)),
+            None => Ok(()),
         }
     }
 }

@@ -261,15 +261,18 @@ fn a_fetch_brings_no_old_contents_back() {
                     while !is_last {
                         is_last = ended.load(SeqCst);
                         for _ in 0..200 {
-                            let offset = (rng.below(PAGES / 3) * 3 + thread).min(PAGES - 3 + thread) * PAGE;
+                            let (first, end) = (thread * (PAGES / 3), (thread + 1) * (PAGES / 3));
+                            let index = first + rng.below(end - first);
+                            let offset = index * PAGE;
                             let bytes = offset as usize..offset as usize + PAGE_SIZE;
                             let mut read = [1; PAGE_SIZE];
                             store.read(offset, &mut read).unwrap();
-                            assert!(read[..] == own.0[bytes], "page {}", offset / PAGE);
+                            assert!(read[..] == own.0[bytes], "page {index}");
                             match rng.below(4) {
                                 0 => {
-                                    store.discard(offset, PAGE).unwrap();
-                                    own.discard(offset, PAGE);
+                                    let len = (rng.below(30) + 1).min(end - index) * PAGE;
+                                    store.discard(offset, len).unwrap();
+                                    own.discard(offset, len);
                                 }
                                 1 => {
                                     store.write(offset + 5, &[7; 90]).unwrap();
