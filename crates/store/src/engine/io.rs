@@ -106,7 +106,8 @@ impl Store {
         Ok(())
     }
 
-    /// Empties the whole pages in the range; parts of pages at its ends stay as they are.
+    /// Empties the whole pages in the range; parts of pages at its ends stay as they are. Fails only during a restore, if there
+    /// is no memory for slots.
     pub fn discard(&self, offset: u64, len_bytes: u64) -> Result<(), StoreError> {
         self.check_range(offset, len_bytes)?;
         let first = offset.div_ceil(PAGE_SIZE as u64);
