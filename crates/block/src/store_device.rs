@@ -29,7 +29,9 @@ impl From<StoreError> for BlockError {
             StoreError::Corrupt { index, .. }
             | StoreError::CorruptRecord { index, .. }
             | StoreError::Lost { index } => BlockError::Corrupt { index },
-            StoreError::ReadBack { index, .. } => BlockError::Unreadable { index },
+            StoreError::ReadBack { index, .. } | StoreError::Fetch { index, .. } => {
+                BlockError::Unreadable { index }
+            }
             // Reads and writes never return errors of set-up. If one did, report an invalid request.
             StoreError::BadLength(_)
             | StoreError::Codec(_)

@@ -98,7 +98,7 @@ pub struct BackingConfig {
     pub delay_us: u64,
 }
 
-/// A saved disk that is restored before a new disk is ready.
+/// A saved disk that is restored into a new disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RestoreConfig {
     /// The path, for messages.
@@ -111,6 +111,9 @@ pub struct RestoreConfig {
     pub parents: Vec<PathBuf>,
     /// Whether the disk gets the codecs of the saved one.
     pub takes_codecs: bool,
+    /// Whether pages are read while the disk is used. The files are regular ones then. Otherwise all are read before the
+    /// disk is ready.
+    pub is_lazy: bool,
 }
 
 /// A rule of automatic recompression.

@@ -2,7 +2,8 @@
 //!
 //! `docs/formats/saved-disk.md` describes the bytes. [`Writer`] writes a saved disk and never seeks, so the output may
 //! be a pipe. [`Reader`] reads one in order, verifies each block, and needs memory for one block only, whatever the file
-//! claims. [`Outline`] reads the ends of a file for its properties and totals, without the pages.
+//! claims. [`Outline`] reads the ends of a file for its properties and totals, without the pages; [`Lookup`] finds single pages by the
+//! index.
 //!
 //! ```
 //! use pagefold_saved::{Header, PageForm, PlainOutput, Reader, Writer};
@@ -27,7 +28,8 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | `writer`, `reader`, `outline` | writing, reading in order, and reading the ends |
+//! | `writer`, `lookup`, `outline` | writing, reading single pages by the index, and reading the ends |
+//! | `reader` | reading in order |
 //! | `index` | the runs of pages in the index, and their comparison with the blocks |
 //! | `output` | where a writer puts its bytes, with their digest: in order, or by two more threads |
 //! | `block`, `header`, `trailer` | the parts of the format |
@@ -42,6 +44,7 @@ mod bytes;
 mod error;
 mod header;
 mod index;
+mod lookup;
 mod outline;
 mod output;
 mod reader;
@@ -51,6 +54,7 @@ mod writer;
 pub use block::{Block, PageForm};
 pub use error::SavedError;
 pub use header::{CHAIN_FILES_MAX, CodecRecord, HEAD_LEN, Head, Header, Parent};
+pub use lookup::{BlockBytes, LEAVES_MAX, Leaf, Lookup, Place, ReadAt};
 pub use outline::{Ends, Outline};
 pub use output::{Output, PlainOutput, ThreadedOutput};
 pub use reader::Reader;

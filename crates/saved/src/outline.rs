@@ -61,13 +61,7 @@ fn read_totals(mut file: impl Read + Seek, offset: u64, id: [u8; 16]) -> Result<
     file.seek(SeekFrom::Start(start)).map_err(failed(start))?;
     let mut bytes = [0; TRAILER_LEN];
     file.read_exact(&mut bytes).map_err(|source| at_end(start, source))?;
-    // A file that was cut ends with the bytes of pages.
-    let trailer = Trailer::decode(&bytes, start).map_err(|e| match e {
-        SavedError::Damaged { .. } if !bytes.starts_with(b"pgsvdend") => {
-            SavedError::Truncated { offset: len }
-        }
-        e => e,
-    })?;
+    let trailer = Trailer::decode_end(&bytes, start)?;
     match trailer.id == id {
         true => Ok(trailer.totals),
         false => {

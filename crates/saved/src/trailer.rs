@@ -54,6 +54,14 @@ impl Trailer {
         bytes
     }
 
+    /// Parses the last bytes of a file, from byte `offset` on. A file that was cut ends with the bytes of pages.
+    pub(crate) fn decode_end(bytes: &[u8; TRAILER_LEN], offset: u64) -> Result<Self, SavedError> {
+        match bytes.starts_with(&MAGIC) {
+            true => Self::decode(bytes, offset),
+            false => Err(SavedError::Truncated { offset: offset + TRAILER_LEN as u64 }),
+        }
+    }
+
     /// Parses the trailer at byte `offset`.
     pub(crate) fn decode(bytes: &[u8; TRAILER_LEN], offset: u64) -> Result<Self, SavedError> {
         let damaged = |what| SavedError::Damaged { offset, what };

@@ -76,6 +76,15 @@ pub enum StoreError {
         /// The page.
         index: PageIndex,
     },
+    /// A page that is still in the saved disk, from which the store is being restored, cannot be read there. It stays
+    /// there, and a later read may succeed; the page can be written.
+    #[error("page {index} cannot be read from the saved disk: {reason}")]
+    Fetch {
+        /// The page.
+        index: PageIndex,
+        /// The reason, with the place.
+        reason: String,
+    },
     /// The memory of a store whose process has died cannot be used.
     #[error("the memory of the former process cannot be used: {0}")]
     Unrecoverable(String),
@@ -90,6 +99,9 @@ pub enum SaveError {
     /// Another save runs.
     #[error("the disk is being saved already")]
     Busy,
+    /// A restore is in progress, so that the store does not have all pages.
+    #[error("the disk is being restored")]
+    Restoring,
     /// There is no memory for the save.
     #[error("setting up the save: {0}")]
     SetUp(SourceError),

@@ -17,6 +17,9 @@ use std::time::Duration;
 const MAGIC: u64 = u64::from_le_bytes(*b"pagefold");
 /// Advances with every change of what is in the memory.
 const VERSION: u64 = 1;
+/// The version while a restore is in progress: then an empty slot has its contents in the saved disk. So a program that
+/// does not know this refuses the memory.
+const VERSION_RESTORING: u64 = 2;
 /// The parts before the directory, bytes: the header, the notes of changes, the bytes of an object that is overwritten.
 const HEADER_LEN: usize = FRAME_LEN;
 const INTENTS_LEN: usize = FRAME_LEN;
@@ -120,9 +123,9 @@ impl KeptMemory {
         // The header says how many frames there are.
         let mut kept = Self::map(memory, shape.directory_len, 0).map_err(|e| text(&e))?;
         match (kept.get(Field::Magic), kept.get(Field::Version)) {
-            (MAGIC, VERSION) => {}
+            (MAGIC, VERSION | VERSION_RESTORING) => {}
             (MAGIC, version) => {
-                return Err(format!("its layout is version {version}, and this is {VERSION}"));
+                return Err(format!("its layout is version {version}, and this is {VERSION_RESTORING}"));
             }
             _ => return Err("it does not begin with the header of a store".into()),
         }
@@ -257,6 +260,16 @@ impl KeptMemory {
             self.memory.set_len(start + len as u64)?;
         }
         Reservation::shared(&self.memory, start, len)
+    }
+
+    /// Whether a restore is in progress.
+    pub(crate) fn is_restoring(&self) -> bool {
+        self.get(Field::Version) == VERSION_RESTORING
+    }
+
+    /// Notes whether a restore is in progress.
+    pub(crate) fn set_restoring(&self, is_restoring: bool) {
+        self.set(Field::Version, if is_restoring { VERSION_RESTORING } else { VERSION });
     }
 
     /// When the clock of access times began, in the time of [`pagefold_sys::timer::monotonic`], and its ticks.

@@ -7,6 +7,7 @@ use super::writeback::WritebackStatus;
 use super::{LatencyReport, ServerReport};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 /// The report on one disk.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -28,6 +29,9 @@ pub struct Report {
     pub export_failure: Option<String>,
     /// Warnings for the administrator, in words.
     pub warnings: Vec<String>,
+    /// The restore that goes on while the disk is used; null: the disk has all its pages.
+    #[serde(default)]
+    pub restoring: Option<RestoringReport>,
     /// Size of the device.
     pub size_bytes: u64,
     /// Always true: the contents are lost when the disk is removed and when the machine restarts, written-back pages
@@ -72,6 +76,27 @@ pub struct Report {
     pub clients: Option<ClientsReport>,
     /// Every attribute that can be shown, as text.
     pub attributes: BTreeMap<String, String>,
+}
+
+/// A restore that goes on while the disk is used.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct RestoringReport {
+    /// The saved disk. It must not be changed before the restore has ended; its name may be removed.
+    #[serde(with = "crate::path")]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::path::PathForm"))]
+    pub path: PathBuf,
+    /// Pages of the saved disk that the server has fetched or passed over so far. After its death the next server begins
+    /// again from 0, without reading again what it has.
+    pub seen_pages: u64,
+    /// Pages in all files of the saved disk.
+    pub total_pages: u64,
+    /// Pages that could not be read when they were tried last. They are tried again every minute.
+    pub unreadable_pages: u64,
+    /// The reason of the first one, with its place; null: none.
+    pub first_unreadable: Option<String>,
+    /// Whether the memory limit is reached, so that the rest is not fetched but read from the saved disk each time.
+    pub waits_for_memory: bool,
 }
 
 /// Counters of NBD clients. `open` and `in_handshake` are current, the others since the server started.

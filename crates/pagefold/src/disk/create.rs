@@ -14,14 +14,18 @@ pub struct CreateArgs {
     /// a number is used once]
     #[arg(long, short = 'n', value_name = "NAME")]
     pub name: Option<String>,
-    /// Fill the disk with a file that `disk save` wrote; - is standard input. All of it is read before the disk is ready.
-    /// Without options for codecs, the disk gets those of the saved one, and pages stay as they are
+    /// Fill the disk with a file that `disk save` wrote; - is standard input. The disk is ready at once: pages are read from
+    /// FILE when they are needed, and all others in the background. FILE must stay as it is until then, as `disk show` says;
+    /// its name may be removed. A pipe is read first. Without options for codecs, the disk gets those of the saved one
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "uncompressed")]
     pub restore: Option<PathBuf>,
     /// As --restore, but make an empty disk if FILE is missing. The folder of FILE must exist
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with_all = ["restore", "uncompressed"])]
     #[arg(requires = "size")]
     pub restore_if_exists: Option<PathBuf>,
+    /// Read all of FILE before the disk is ready, and refuse a damaged one
+    #[arg(long)]
+    pub restore_now: bool,
     /// Succeed, and print the device, if the disk runs already. Its options stay. The running disk must be in the control
     /// group of this command, as in the units of `disk unit`; another one is an error
     #[arg(long, requires = "name", conflicts_with_all = ["foreground", "run"])]

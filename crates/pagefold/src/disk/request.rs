@@ -67,11 +67,17 @@ impl CreateRequest {
     /// Checks the arguments; reads the dictionary and the TLS files.
     pub fn from_args(args: &CreateArgs) -> Result<Self> {
         let name = args.name.as_deref().map(InstanceName::parse).transpose()?;
-        let restored = match (&args.restore, &args.restore_if_exists) {
+        let mut restored = match (&args.restore, &args.restore_if_exists) {
             (Some(path), _) => Some(restore::open(path, &args.options)?),
             (None, Some(path)) => restore::open_if_exists(path, &args.options)?,
             (None, None) => None,
         };
+        if args.restore_now {
+            if args.restore.is_none() && args.restore_if_exists.is_none() {
+                return Err(CliError::usage("--restore-now needs --restore or --restore-if-exists"));
+            }
+            restored.iter_mut().for_each(|opened| opened.config.is_lazy = false);
+        }
         let mode = match &args.run {
             Some(command) => Mode::Run(command.clone()),
             None if args.foreground => Mode::Foreground,

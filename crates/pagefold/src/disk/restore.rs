@@ -44,9 +44,11 @@ pub fn open(path: &Path, args: &DiskOptions) -> Result<OpenSaved> {
     };
     let mut file = opened.map_err(|e| path_failure(what(), &e))?;
     let head = read_head(&mut file, &what)?;
+    // Standard input may be at any place, and be read by others too.
+    let is_file = path != Path::new("-") && file.metadata().is_ok_and(|metadata| metadata.is_file());
     let parents = match head.parent() {
         None => Vec::new(),
-        Some(_) if path == Path::new("-") || !file.metadata().is_ok_and(|metadata| metadata.is_file()) => {
+        Some(_) if !is_file => {
             let name = "it is an incremental save, which needs the files beside it; name its file";
             return Err(CliError::usage(format!("{}: {name}", what())));
         }
@@ -62,6 +64,7 @@ pub fn open(path: &Path, args: &DiskOptions) -> Result<OpenSaved> {
         head: head.as_bytes().to_vec(),
         parents: parents.iter().map(|parent| parent.path.clone()).collect(),
         takes_codecs: !has_codecs,
+        is_lazy: is_file,
     };
     let begin = file.stream_position().ok();
     let parents = parents.into_iter().map(|parent| parent.file).collect();

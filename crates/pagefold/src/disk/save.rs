@@ -30,6 +30,8 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
+/// How often a restore is looked at.
+const RESTORE_INTERVAL: Duration = Duration::from_millis(200);
 /// How often a server that writes to a socket looks whether the save is to end.
 const SOCKET_TIMEOUT: Duration = Duration::from_millis(200);
 const COPY_LEN: usize = 128 << 10;
@@ -75,6 +77,7 @@ pub fn run(args: &SaveArgs) -> Result<()> {
         ));
     }
     rate(args)?;
+    wait_for_restore(args)?;
     let file_type = args.file.metadata().map(|metadata| metadata.file_type()).ok();
     let mut freezer = prepare(args)?;
     let report = match file_type {
@@ -105,6 +108,33 @@ pub fn run(args: &SaveArgs) -> Result<()> {
 /// The rate in bytes per second; 0: no limit.
 fn rate(args: &SaveArgs) -> Result<u64> {
     args.rate.as_deref().map_or(Ok(0), |text| values::bytes_per_s("--rate", text))
+}
+
+/// Waits until the restore of the disk has ended: a save needs all pages. Nothing is frozen meanwhile.
+fn wait_for_restore(args: &SaveArgs) -> Result<()> {
+    let mut is_noted = false;
+    loop {
+        let report = find::ask(&args.disk, |client| client.show())?;
+        let Some(restoring) = report.restoring else { return Ok(()) };
+        let from = restoring.path.display();
+        let refused = if let Some(first) = &restoring.first_unreadable {
+            let pages = numbers::counted(restoring.unreadable_pages, "page", "pages");
+            format!("{pages} of it cannot be read, the first: {first}; write or discard these")
+        } else if restoring.waits_for_memory {
+            format!("its memory is full; raise the limit: disk set {} mem_limit=SIZE", report.name)
+        } else {
+            if !std::mem::replace(&mut is_noted, true) {
+                let text = super::show::restored_part(&restoring);
+                output::note(&format!("waiting for the restore of the disk from '{from}': {text}"));
+            }
+            std::thread::sleep(RESTORE_INTERVAL);
+            continue;
+        };
+        return Err(CliError::new(
+            Exit::Busy,
+            format!("the disk is still being restored from '{from}', but {refused}"),
+        ));
+    }
 }
 
 /// Prepares the freeze, while this process has one thread.

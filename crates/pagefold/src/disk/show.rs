@@ -7,7 +7,9 @@ use clap::{Args, ValueHint};
 use pagefold_control::error::Result;
 use pagefold_control::export_kind::ExportKind;
 use pagefold_control::report::LatencyReport;
-use pagefold_control::report::disk::{ClientsReport, IoReport, Report, ShownDisk, WriteState};
+use pagefold_control::report::disk::{
+    ClientsReport, IoReport, Report, RestoringReport, ShownDisk, WriteState,
+};
 use pagefold_control::report::recompress::RecompressStatus;
 use pagefold_control::report::writeback::WritebackStatus;
 use pagefold_control::text;
@@ -71,6 +73,7 @@ fn render(r: &Report, colours: bool) -> String {
         page.row("warning", &warning);
     }
     page.row("contents", contents);
+    r.restoring.iter().for_each(|restoring| restoring_rows(&mut page, restoring));
     let through = r.transport.as_ref().map_or_else(String::new, |transport| format!(" through {transport}"));
     let server =
         format!("process {}, {} export{through}, up {}", r.server.pid, r.export, age(r.created_unix_s));
@@ -108,6 +111,26 @@ fn render(r: &Report, colours: bool) -> String {
         }
     }
     page.into_text()
+}
+
+/// The part of a restore that is done.
+pub fn restored_part(r: &RestoringReport) -> String {
+    let percent = r.seen_pages.saturating_mul(100) / r.total_pages.max(1);
+    format!("{percent} % of {}", numbers::counted(r.total_pages, "page", "pages"))
+}
+
+fn restoring_rows(page: &mut Page, r: &RestoringReport) {
+    let wait = match r.waits_for_memory {
+        true => "; the memory limit is reached: the rest is read from it each time",
+        false => "",
+    };
+    let from = r.path.display();
+    page.row("restoring", &format!("{}, from {from}, which must stay as it is{wait}", restored_part(r)));
+    if let Some(first) = &r.first_unreadable {
+        let pages = numbers::counted(r.unreadable_pages, "page", "pages");
+        let text = format!("{pages} cannot be read, the first: {first}");
+        page.row("unreadable", &page.paint(ERROR, &text));
+    }
 }
 
 fn recompressed(page: &mut Page, r: &RecompressStatus) {

@@ -61,6 +61,12 @@ fn create(args: &CreateArgs) -> Result<ExitCode> {
     // The server holds a duplicate of the lock.
     drop(new);
     notes::print(dir.name(), &request.config, &started.ready);
+    if let Some(restore) = request.config.restore.as_ref().filter(|restore| restore.is_lazy) {
+        let (name, path) = (dir.name(), restore.path.display());
+        output::note(&format!(
+            "leave '{path}' as it is until the disk has all its pages: 'disk show {name}' says so then"
+        ));
+    }
     // Printed before the start is confirmed: if the device cannot be reported, the disk must not stay.
     let linked = link_device(&dir, &started.ready);
     if let Err(failure) = linked.and_then(|()| print_device(&request, &dir, &started)) {

@@ -64,7 +64,12 @@ fn round_trip(s: &Sandbox, options: &str) {
     assert!(bytes < payload + payload / 50 + 20_000, "{bytes} bytes for {payload}");
     assert_eq!(saved(s, &file, "")["checked"], false);
     let codec = s.show("x")["codec"].clone();
-    for (name, words) in [("same", ""), ("other", "--codec zstd:1"), ("larger", "--size 64M --memory 64M")] {
+    for (name, words) in [
+        ("same", ""),
+        ("now", "--restore-now"),
+        ("other", "--codec zstd:1"),
+        ("larger", "--size 64M --memory 64M"),
+    ] {
         s.ok(&format!("disk create -q --export nbd --name {name} --restore {} {words}", file.display()));
         assert!(read_all(&mut nbd(s, name)) == data, "{options}, {words}");
         if words.is_empty() {
@@ -83,7 +88,7 @@ fn round_trip(s: &Sandbox, options: &str) {
     assert!(save.wait().unwrap().success());
     assert!(restore.status.success(), "{restore:?}");
     assert!(read_all(&mut nbd(s, "piped")) == data, "{options}");
-    s.ok("disk remove --force x same other larger piped");
+    s.ok("disk remove --force x same now other larger piped");
     assert!(s.left().is_empty());
 }
 
@@ -481,13 +486,17 @@ fn what_cannot_be_restored_is_refused_and_leaves_no_disk() {
     with(&|bytes| bytes.truncate(good.len() - 1));
     restore("").fails(6, &format!("incomplete: it ends at byte {}", good.len() - 1));
     s.run(&format!("disk saved {}", bad.display())).fails(6, "incomplete");
+    restore("--restore-now").fails(6, &format!("incomplete: it ends at byte {}", good.len() - 1));
     with(&|bytes| bytes[good.len() / 2] ^= 1);
-    restore("").fails(6, "damaged at byte");
+    restore("--restore-now").fails(6, "damaged at byte");
     s.run(&format!("disk saved --check {}", bad.display())).fails(6, "damaged at byte");
     with(&|_| {});
     restore("--size 4M").fails(2, "--size");
-    s.run(&format!("disk create --export nbd --name y --memory 64K --restore {}", bad.display()))
-        .fails(1, "raise --memory");
+    s.run(&format!(
+        "disk create --export nbd --name y --memory 64K --restore-now --restore {}",
+        bad.display()
+    ))
+    .fails(1, "raise --memory");
     assert_eq!(s.left(), ["x"]);
     assert!(!backing.exists());
     assert_eq!(restore("").code, 0);

@@ -183,8 +183,10 @@ fn an_incomplete_chain_is_refused_and_leaves_no_disk() {
     let refused = |code, what: &str| {
         let file = d.file.display();
         let backing = d.s.path("backing");
-        let words =
-            format!("disk create -q --export nbd --name y --restore {file} --backing {}", backing.display());
+        let words = format!(
+            "disk create -q --export nbd --name y --restore-now --restore {file} --backing {}",
+            backing.display()
+        );
         for words in [&words, &format!("disk saved --check {file}")] {
             let ran = d.s.run(words);
             assert!(ran.err.contains(&shown), "{}", ran.err);

@@ -19,6 +19,7 @@ mod disk_output;
 mod disk_pairs;
 mod disk_recompress;
 mod disk_restart;
+mod disk_restore;
 mod disk_run;
 mod disk_save;
 mod disk_save_incremental;

@@ -1,8 +1,10 @@
 //! [`DiskRecord`]: the state of a disk that is not in its memory, for the next server.
 //!
 //! Dictionaries are not in the JSON but in a file in memory, one after the other, so that keepers stay small. The descriptors
-//! are, in this order: the memory of the pages, that file if there is one, the backing if there is one.
+//! are, in this order: the memory of the pages, that file if there is one, the backing if there is one, and the files of a
+//! restore in progress.
 
+use super::saved_source::SavedFile;
 use super::{Disk, PRIORITY_COUNT, Reopen, RunningDisk, Setup, medium};
 use crate::keeper::malformed;
 use pagefold_control::config::{BackingConfig, CodecConfig, RecompressAfter};
@@ -34,6 +36,9 @@ pub struct DiskRecord {
     same_filled: bool,
     compressed_writeback: bool,
     backing: Option<MediumRecord>,
+    /// The files of a restore in progress, the newest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    restore: Vec<SavedFileRecord>,
     writeback: WritebackRecord,
     /// The settings that the disk has only with a size, and those of automatic writeback only with a backing.
     applied: Applied,
@@ -48,6 +53,15 @@ struct MediumRecord {
     rate_bytes_per_s: u64,
     daily_bytes: u64,
     delay_us: u64,
+}
+
+/// A [`SavedFile`] without its descriptor.
+#[derive(Debug, Serialize, Deserialize)]
+struct SavedFileRecord {
+    #[serde(with = "pagefold_control::path")]
+    path: PathBuf,
+    id: [u8; 16],
+    digest: [u8; 32],
 }
 
 /// The settings of writeback that a disk has without a size too.
@@ -82,6 +96,8 @@ pub struct KeptDisk {
     pub memory: SharedMemory,
     /// The settings that its store has besides.
     pub applied: Applied,
+    /// The files of a restore in progress, the newest first.
+    pub restore: Vec<SavedFile>,
 }
 
 impl DiskRecord {
@@ -100,6 +116,8 @@ impl DiskRecord {
                 .map_or(medium.daily_bytes, |writeback| writeback.policy().daily_bytes.load()),
             delay_us: medium.delay_us,
         });
+        let source = live.and_then(RunningDisk::restoring).and_then(|restoring| restoring.source());
+        let files = source.as_ref().map_or(&[][..], |source| source.files());
         let dictionaries = setup.codecs().each_ref().map(|codec| codec.dictionary.as_deref());
         let record = DiskRecord {
             created_unix_s: disk.created_unix_s(),
@@ -112,6 +130,7 @@ impl DiskRecord {
             same_filled: setup.same_filled,
             compressed_writeback: setup.layout == LayoutKind::Log,
             backing,
+            restore: files.iter().map(SavedFileRecord::of).collect(),
             writeback: WritebackRecord::of(writeback.map_or(&setup.writeback, |w| w.settings())),
             applied: live.map(Applied::of).unwrap_or_default(),
         };
@@ -122,7 +141,15 @@ impl DiskRecord {
         if let Some(medium) = medium {
             fds.push(medium.file.try_clone().map_err(|e| duplicating(&e))?.into());
         }
+        for saved in files {
+            fds.push(saved.file.try_clone().map_err(|e| duplicating(&e))?.into());
+        }
         Ok((record, fds))
+    }
+
+    /// Whether a restore is in progress.
+    pub fn has_restore(&self) -> bool {
+        !self.restore.is_empty()
     }
 
     /// The state, with the descriptors that [`DiskRecord::of`] has returned; takes these from `fds`. Touches no page.
@@ -142,6 +169,10 @@ impl DiskRecord {
             }
             None => None,
         };
+        let mut restore = Vec::new();
+        for SavedFileRecord { path, id, digest } in self.restore {
+            restore.push(SavedFile { path, file: next("saved disk")?.into(), id, digest });
+        }
         let mut setup = Setup::default().with_codecs(codecs);
         setup.recompress_after = self.recompress_after;
         setup.mem_limit_bytes = self.mem_limit_bytes;
@@ -154,6 +185,7 @@ impl DiskRecord {
             setup,
             memory,
             applied: self.applied,
+            restore,
         })
     }
 }
@@ -162,6 +194,12 @@ impl MediumRecord {
     fn config(self, compressed: bool) -> BackingConfig {
         let MediumRecord { path, created, rate_bytes_per_s, daily_bytes, delay_us } = self;
         BackingConfig { path, created, compressed, rate_bytes_per_s, daily_bytes, delay_us }
+    }
+}
+
+impl SavedFileRecord {
+    fn of(saved: &SavedFile) -> Self {
+        SavedFileRecord { path: saved.path.clone(), id: saved.id, digest: saved.digest }
     }
 }
 

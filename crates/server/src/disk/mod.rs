@@ -16,8 +16,11 @@ mod passes;
 pub mod recompress_report;
 mod refusal_tracker;
 mod restore;
+mod restoring;
+mod route;
 mod running;
 mod save;
+mod saved_source;
 mod sectors;
 mod selection;
 mod setup;
@@ -98,7 +101,7 @@ impl Disk {
     /// The disk that a former server of this configuration had. `kept` is its state, whose store, if there is one, is
     /// recovered.
     pub fn recovered(name: InstanceName, config: &DiskConfig, kept: KeptDisk) -> Result<Self> {
-        let KeptDisk { created_unix_s, size_bytes, setup, memory, applied } = kept;
+        let KeptDisk { created_unix_s, size_bytes, setup, memory, applied, restore } = kept;
         let disk = Disk::without_size(name, created_unix_s, config, setup, Some(memory.try_clone()?));
         match size_bytes {
             // The former server may have died in the middle of a reset.
@@ -107,7 +110,8 @@ impl Disk {
                 disk.empty_memory()?;
             }
             size_bytes => {
-                let running = RunningDisk::recovered(&disk.setup(), size_bytes, disk.options, memory)?;
+                let running =
+                    RunningDisk::recovered(&disk.setup(), size_bytes, disk.options, memory, restore)?;
                 applied.apply(&running);
                 disk.lock().set_running(Some(Arc::new(running)));
             }

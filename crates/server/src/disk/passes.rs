@@ -5,6 +5,7 @@
 //! on request runs at a time; another fails as busy, as in zram, because one that waited would occupy one of the
 //! limited client slots. (The passes of automatic writeback are short; in the store, a pass on request waits for them.)
 
+use super::restoring::RestoreThread;
 use super::{Disk, RunningDisk, recompress_report, save, writeback_report};
 use crate::errors;
 use pagefold_control::error::{CliError, Exit, Result};
@@ -49,10 +50,12 @@ pub struct Passes {
 struct Threads {
     writeback: Option<WritebackThread>,
     recompress: Option<RecompressThread>,
+    /// Ended after writeback: it may wait for that.
+    restore: Option<RestoreThread>,
 }
 
 impl Passes {
-    /// Starts automatic writeback, if the disk has a backing, and automatic recompression. The thread of the latter runs
+    /// Starts automatic writeback, if the disk has a backing, the restore in progress, and automatic recompression. The thread of the latter runs
     /// without rules too, because it advances the clock of access times.
     pub fn start_threads(&self, live: &RunningDisk) -> Result<()> {
         *lock(&self.ending) = Arc::default();
@@ -61,6 +64,11 @@ impl Passes {
             let thread = WritebackThread::start(live.store.clone());
             let thread = thread.map_err(|e| CliError::io("starting the thread that writes back", &e))?;
             threads.writeback = Some(thread);
+        }
+        if let Some(restoring) = live.restoring() {
+            let thread = RestoreThread::start(live.store.clone(), restoring);
+            threads.restore =
+                Some(thread.map_err(|e| CliError::io("starting the thread that restores", &e))?);
         }
         let rules = live.recompress_after.iter();
         let rules = rules.map(|rule| RecompressRule { age_s: rule.age_s, priority: rule.priority }).collect();

@@ -1,4 +1,7 @@
-//! Restoring a saved disk into a new one, before its device is there.
+//! Restoring a saved disk into a new one: before its device is there, or while it is used.
+//!
+//! A restore while the disk is used reads the ends of the files and their indexes' roots now, and leaves the pages to
+//! [`Restoring`]. The other way, which a pipe needs, reads all of them in order.
 //!
 //! The confined server parses the file. Pages whose codec the disk has too, with the same dictionary, are stored as they
 //! are; others are decompressed and written. A file that is incomplete or damaged fails the start of the server, and
@@ -7,15 +10,18 @@
 //! The files of a chain are read from the newest to the full save, so that each page is stored once, and the disk never needs
 //! more memory than its contents do.
 
-use super::{Disk, RunningDisk, Setup, codec};
+use super::restoring::Restoring;
+use super::route::{self, Route, config_of};
+use super::saved_source::SavedSource;
+use super::{Disk, RunningDisk, Setup};
 use crate::log;
-use pagefold_codec::{Codec, PerCpuStream};
-use pagefold_control::config::{CodecConfig, DiskConfig};
+use pagefold_codec::PerCpuStream;
+use pagefold_control::config::{DiskConfig, RestoreConfig};
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::text::counted;
 use pagefold_page::size::Human;
 use pagefold_page::{PAGE_SIZE, Page, PageIndex};
-use pagefold_saved::{CodecRecord, Header, PageForm, Parent, Reader, SavedError, Totals};
+use pagefold_saved::{CodecRecord, Header, Lookup, PageForm, Parent, Reader, SavedError, Totals};
 use pagefold_store::{SavedContents, Store, StoreError, WritebackThread};
 use pagefold_sys::lazybits::LazyBits;
 use pagefold_sys::ready;
@@ -23,12 +29,20 @@ use std::fs::File;
 use std::io::{self, Chain, Cursor, ErrorKind, Read};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// A saved disk whose header was read.
 pub struct Restore<'a> {
     config: DiskConfig,
-    /// The files of its chain, the newest first.
-    files: Vec<SavedFile<'a>>,
+    files: Files<'a>,
+}
+
+/// The files of its chain, the newest first.
+enum Files<'a> {
+    /// All are read before the disk is ready.
+    InOrder(Vec<SavedFile<'a>>),
+    /// Pages are read while the disk is used.
+    ByIndex(Vec<(PathBuf, File)>, Vec<Lookup>),
 }
 
 /// A file of a chain.
@@ -64,14 +78,6 @@ impl Read for Input<'_> {
     }
 }
 
-/// The way in which pages of a codec of the saved disk are stored.
-enum Route {
-    /// As they are, as pages of this priority.
-    AsTheyAre(u8),
-    /// Decompressed by this stream.
-    Decompressed(Box<PerCpuStream>),
-}
-
 impl<'a> Restore<'a> {
     /// Reads the header of the saved disk in the configuration, if there is one, and of the files of its chain in `parents`.
     /// The restore fails when `command` is at its end, or `signals` is readable.
@@ -89,20 +95,44 @@ impl<'a> Restore<'a> {
             let reader = Reader::open(input).map_err(|e| failure(&path, &e))?;
             Ok(SavedFile { path, reader })
         };
-        let newest = open(restored.path, restored.head, file)?;
         let mut config = config.clone();
-        if restored.takes_codecs {
-            take_codecs(&mut config, &newest.reader.header().codecs);
+        if restored.is_lazy {
+            return Self::by_index(config, restored, file, parents).map(Some);
         }
-        let len_bytes = newest.reader.header().len_bytes;
-        if len_bytes > config.size_bytes {
-            return Err(too_small(&newest.path, len_bytes));
-        }
+        let newest = open(restored.path, restored.head, file)?;
+        let header = newest.reader.header();
+        fit(&mut config, header, restored.takes_codecs, &newest.path)?;
         let mut files = vec![newest];
         for (path, file) in restored.parents.into_iter().zip(parents) {
             files.push(open(path, Vec::new(), file)?);
         }
-        Ok(Some(Restore { config, files }))
+        Ok(Some(Restore { config, files: Files::InOrder(files) }))
+    }
+
+    /// Reads the ends of the files.
+    fn by_index(
+        mut config: DiskConfig,
+        restored: RestoreConfig,
+        file: File,
+        parents: Vec<File>,
+    ) -> Result<Self> {
+        let paths = std::iter::once(restored.path).chain(restored.parents);
+        let files: Vec<_> = paths.zip(std::iter::once(file).chain(parents)).collect();
+        let open = |(path, file): &(PathBuf, File)| Lookup::open(file).map_err(|e| failure(path, &e));
+        let lookups = files.iter().map(open).collect::<Result<Vec<_>>>()?;
+        let newest = lookups[0].header().clone();
+        fit(&mut config, &newest, restored.takes_codecs, &files[0].0)?;
+        let mut expected = newest.parent;
+        for ((path, _), lookup) in files.iter().zip(&lookups).skip(1) {
+            let (header, totals) = (lookup.header(), lookup.totals());
+            let is = |parent: &Parent| parent.is(header.id, header.depth(), totals.digest);
+            if !expected.as_ref().is_some_and(is) || header.len_bytes != newest.len_bytes {
+                return Err(not_the_parent(path));
+            }
+            expected = header.parent.clone();
+        }
+        missing_parent(expected)?;
+        Ok(Restore { config, files: Files::ByIndex(files, lookups) })
     }
 
     /// The configuration of the disk, with the codecs of the saved one if it gets these.
@@ -110,52 +140,79 @@ impl<'a> Restore<'a> {
         &self.config
     }
 
-    /// Reads all pages into the new disk: of each page the contents in the newest file that has it.
+    /// Restores the saved disk into the new one, or begins to: of each page the contents in the newest file that has it.
     pub fn run(self, disk: &Disk) -> Result<()> {
         let live = disk.running_or_error()?;
-        // At the memory limit, pages go to the backing.
-        let thread = live.store.writeback().map(|_| WritebackThread::start(live.store.clone()));
-        let _thread =
-            thread.transpose().map_err(|e| CliError::io("starting the thread that writes back", &e))?;
-        let mut pages = Pages::new(&live, self.files[0].reader.header())?;
-        let mut expected: Option<Parent> = None;
-        for (at, file) in self.files.into_iter().enumerate() {
-            let path = file.path.clone();
-            let header = file.reader.header().clone();
-            let totals = file.run(&disk.setup(), &mut pages)?;
-            let is_expected = match &expected {
-                None => at == 0,
-                Some(parent) => {
-                    parent.is(header.id, header.depth(), totals.digest) && header.len_bytes == pages.len_bytes
-                }
-            };
-            if !is_expected {
-                return Err(not_the_parent(&path));
+        match self.files {
+            Files::InOrder(files) => read_all(files, disk, &live),
+            Files::ByIndex(files, lookups) => {
+                let lost: u64 = lookups.iter().map(|lookup| lookup.totals().lost_pages).sum();
+                let source = SavedSource::new(files, lookups, &disk.setup());
+                let source = source.map_err(|e| CliError::new(Exit::Damaged, format!("restoring: {e}")))?;
+                live.begin_restore(Arc::new(Restoring::new(Arc::new(source))));
+                warn_of_lost(lost);
+                Ok(())
             }
-            expected = header.parent;
         }
-        if let Some(parent) = expected {
-            let name = parent.name.display();
-            return Err(CliError::failed(format!("the parent '{name}' was not passed to the server")));
+    }
+}
+
+/// Reads all pages of the files of a chain into a new disk.
+fn read_all(files: Vec<SavedFile<'_>>, disk: &Disk, live: &RunningDisk) -> Result<()> {
+    // At the memory limit, pages go to the backing.
+    let thread = live.store.writeback().map(|_| WritebackThread::start(live.store.clone()));
+    let _thread = thread.transpose().map_err(|e| CliError::io("starting the thread that writes back", &e))?;
+    let mut pages = Pages::new(live, files[0].reader.header())?;
+    let mut expected: Option<Parent> = None;
+    for (at, file) in files.into_iter().enumerate() {
+        let path = file.path.clone();
+        let header = file.reader.header().clone();
+        let totals = file.run(&disk.setup(), &mut pages)?;
+        let is_expected = match &expected {
+            None => at == 0,
+            Some(parent) => {
+                parent.is(header.id, header.depth(), totals.digest) && header.len_bytes == pages.len_bytes
+            }
+        };
+        if !is_expected {
+            return Err(not_the_parent(&path));
         }
-        log::info(format_args!("restored {}", counted(pages.stored, "page", "pages")));
-        if pages.lost > 0 {
-            let lost = counted(pages.lost, "page", "pages");
-            log::warning(format_args!("{lost} were lost before they were saved: reading them is an error"));
-        }
-        Ok(())
+        expected = header.parent;
+    }
+    missing_parent(expected)?;
+    log::info(format_args!("restored {}", counted(pages.stored, "page", "pages")));
+    warn_of_lost(pages.lost);
+    Ok(())
+}
+
+/// Gives a disk the codecs of the saved one, if it gets these, and refuses one that is too small for it.
+fn fit(config: &mut DiskConfig, saved: &Header, takes_codecs: bool, path: &Path) -> Result<()> {
+    if takes_codecs {
+        take_codecs(config, &saved.codecs);
+    }
+    match saved.len_bytes > config.size_bytes {
+        true => Err(too_small(path, saved.len_bytes)),
+        false => Ok(()),
+    }
+}
+
+/// Fails if the last file of a chain has a parent.
+fn missing_parent(expected: Option<Parent>) -> Result<()> {
+    let Some(parent) = expected else { return Ok(()) };
+    let name = parent.name.display();
+    Err(CliError::failed(format!("the parent '{name}' was not passed to the server")))
+}
+
+fn warn_of_lost(pages: u64) {
+    if pages > 0 {
+        let lost = counted(pages, "page", "pages");
+        log::warning(format_args!("{lost} were lost before they were saved: reading them is an error"));
     }
 }
 
 /// Gives a disk the codecs of a saved one.
 fn take_codecs(config: &mut DiskConfig, codecs: &[CodecRecord]) {
-    let of = |record: &CodecRecord| CodecConfig {
-        name: record.name.clone(),
-        level: record.level,
-        dictionary: record.dictionary.clone(),
-        window_bits: record.window_bits,
-    };
-    let mut codecs = codecs.iter().map(of);
+    let mut codecs = codecs.iter().map(config_of);
     if let Some(primary) = codecs.next() {
         config.codec = primary;
         config.further_codecs = codecs.take(pagefold_store::FURTHER_CODECS_MAX).collect();
@@ -212,40 +269,11 @@ impl SavedFile<'_> {
     }
 
     fn routes(&self, setup: &Setup) -> Result<Vec<Route>> {
-        let own = super::save::codecs(setup);
-        let route = |record: &CodecRecord| match own.iter().position(|own| reads(own, record)) {
-            Some(priority) => Ok(Route::AsTheyAre(priority as u8)),
-            None => {
-                let config = CodecConfig {
-                    name: record.name.clone(),
-                    level: record.level,
-                    dictionary: record.dictionary.clone(),
-                    window_bits: record.window_bits,
-                };
-                let stream = Codec::new(&codec::spec(&codec::applicable(&config)))
-                    .and_then(|codec| PerCpuStream::new(&codec));
-                let stream = stream.map_err(|e| {
-                    let path = self.path.display();
-                    CliError::new(Exit::Damaged, format!("restoring '{path}': its codec cannot be used: {e}"))
-                })?;
-                Ok(Route::Decompressed(Box::new(stream)))
-            }
-        };
-        // No page has a codec without a name, unless the file is forged; then it is one of the disk's first codec.
-        let named = |record: &CodecRecord| match record.name.is_empty() {
-            true => Ok(Route::AsTheyAre(0)),
-            false => route(record),
-        };
-        self.reader.header().codecs.iter().map(named).collect()
+        route::routes(setup, &self.reader.header().codecs).map_err(|e| {
+            let path = self.path.display();
+            CliError::new(Exit::Damaged, format!("restoring '{path}': its codec cannot be used: {e}"))
+        })
     }
-}
-
-/// Whether a codec of the disk reads bytes that the codec of a saved disk has made: the level does not count.
-fn reads(own: &CodecRecord, saved: &CodecRecord) -> bool {
-    !saved.name.is_empty()
-        && own.name == saved.name
-        && own.dictionary == saved.dictionary
-        && own.window_bits == saved.window_bits
 }
 
 /// The reason why a page was not stored.

@@ -1,6 +1,8 @@
 //! A disk with a size: its store, behind a tracker of refused writes and a meter.
 
 use super::refusal_tracker::RefusalTracker;
+use super::restoring::Restoring;
+use super::saved_source::{SavedFile, SavedSource};
 use super::{Medium, Setup, store};
 use pagefold_block::{BlockDevice, Metered, RamDevice};
 use pagefold_control::config::RecompressAfter;
@@ -8,7 +10,7 @@ use pagefold_control::error::{CliError, Result};
 use pagefold_page::size::Human;
 use pagefold_store::Store;
 use pagefold_sys::sharedmem::SharedMemory;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The largest size of a disk, bytes.
 pub const SIZE_MAX_BYTES: u64 = 64 << 40;
@@ -36,6 +38,8 @@ pub struct RunningDisk {
     pub refusals: Arc<RefusalTracker>,
     /// The meter of requests.
     pub meter: Arc<Metered>,
+    /// The restore with which it began.
+    restoring: Mutex<Option<Arc<Restoring>>>,
 }
 
 impl RunningDisk {
@@ -54,15 +58,23 @@ impl RunningDisk {
         Ok(Self::over(store, setup, options))
     }
 
-    /// The store of a server that has died. Its contents are in `memory` and on the medium.
+    /// The store of a server that has died. Its contents are in `memory`, on the medium and, if that server was restoring
+    /// the disk, in the files `restore`.
     pub fn recovered(
         setup: &Setup,
         size_bytes: u64,
         options: RunningOptions,
         memory: SharedMemory,
+        restore: Vec<SavedFile>,
     ) -> Result<Self> {
         let store = store::recovered(setup, size_bytes, options.has_reserve, memory)?;
-        Ok(Self::over(store, setup, options))
+        let running = Self::over(store, setup, options);
+        // Otherwise the restore had ended, and the files are not needed.
+        if running.store.is_restoring() {
+            let source = Arc::new(SavedSource::again(restore, setup));
+            running.begin_restore(Arc::new(Restoring::new(source)));
+        }
+        Ok(running)
     }
 
     fn over(store: Arc<Store>, setup: &Setup, options: RunningOptions) -> Self {
@@ -78,7 +90,22 @@ impl RunningDisk {
             recompress_after: setup.recompress_after.clone(),
             refusals,
             meter: Arc::new(Metered::new(served)),
+            restoring: Mutex::default(),
         }
+    }
+
+    /// Lets the store have the pages of a saved disk, before it is used.
+    pub fn begin_restore(&self, restoring: Arc<Restoring>) {
+        if let Some(source) = restoring.source() {
+            self.store.begin_restore(source);
+            *self.restoring.lock().unwrap_or_else(PoisonError::into_inner) = Some(restoring);
+        }
+    }
+
+    /// The restore in progress, if there is one.
+    pub fn restoring(&self) -> Option<Arc<Restoring>> {
+        let restoring = self.restoring.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        restoring.filter(|restoring| restoring.source().is_some())
     }
 
     /// The device that the export serves.

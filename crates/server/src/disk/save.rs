@@ -205,6 +205,9 @@ pub fn figures(header: &Header, totals: &Totals) -> SavedFigures {
 fn failed(e: SaveError) -> CliError {
     match e {
         SaveError::Target(e) => failed_write(e),
+        SaveError::Restoring => {
+            CliError::new(Exit::Busy, format!("{e} (EBUSY); try again when it has all pages"))
+        }
         SaveError::Busy => CliError::new(Exit::Busy, format!("{e}; try again later")),
         SaveError::SetUp(_) => CliError::new(Exit::Unavailable, e.to_string()),
         SaveError::Page(_) => CliError::failed(format!("{e}; nothing was saved, and the disk is as it was")),

@@ -83,7 +83,7 @@ pub fn recovered(
 ) -> Result<Arc<Store>> {
     let backing = setup.medium.as_ref().map(Medium::backing_alone).transpose()?;
     let recovered = Store::recover(config(setup, size_bytes, has_reserve), memory, backing);
-    let (store, Recovered { pages, lost_pages }) = recovered.map_err(failed)?;
+    let (store, Recovered { pages, lost_pages, .. }) = recovered.map_err(failed)?;
     log::info(format_args!("recovered {}", counted(pages, "page", "pages")));
     if lost_pages > 0 {
         let lost = counted(lost_pages, "page is", "pages are");

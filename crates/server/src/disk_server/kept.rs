@@ -12,6 +12,7 @@ use pagefold_control::instance::state::ExportState;
 use serde::{Deserialize, Serialize};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::atomic::Ordering;
 
 /// The part of a disk in the record of a handover.
 #[derive(Debug, Serialize, Deserialize)]
@@ -40,6 +41,7 @@ impl Keeping {
     /// The state of `server`, whose disk has or gets the parts `live`.
     pub(super) fn pack(&self, server: &Server, live: Option<&RunningDisk>) -> Result<State> {
         let (disk, fds) = DiskRecord::of(&server.disk, live)?;
+        server.has_restore.store(disk.has_restore(), Ordering::Relaxed);
         let Kept { state, mount, listener } = server.export.kept();
         let record = Record {
             disk,

@@ -68,6 +68,8 @@ use std::time::Duration;
 
 /// How often the rest of a limit of writeback is handed over.
 const LIMIT_INTERVAL: Duration = Duration::from_secs(5);
+/// How often a server looks whether a restore has ended whose files its keeper has.
+const RESTORE_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a server waits before it tries again to start a keeper.
 const KEEPER_PAUSE: Duration = Duration::from_secs(1);
 
@@ -285,13 +287,17 @@ fn wait_for_end(server: &Server, signals: &Termination, wake_receiver: &UnixStre
         let broker_end = broker.map_or(wake_receiver.as_fd(), |broker| broker.as_fd());
         let fds = [signals.as_fd(), wake_receiver.as_fd(), command, export, keeper, broker_end];
         let limit = server.writeback_limit().map(|_| LIMIT_INTERVAL);
-        let interval = export_end.interval().into_iter().chain(limit).min();
+        let restore = server.has_restore.load(Ordering::Relaxed).then_some(RESTORE_INTERVAL);
+        let interval = export_end.interval().into_iter().chain(limit).chain(restore).min();
         let [_, removed, exited, _, keeper_ended, broker_ended] = ready::wait(fds, interval)?;
         if removed {
             return Ok(());
         }
         if let Err(e) = server.hand_over_limit() {
             log::warning(format_args!("{e}; the next server may write back more pages than the limit says"));
+        }
+        if let Err(e) = server.hand_over_restored() {
+            log::warning(format_args!("{e}; the keeper holds the files of the saved disk open"));
         }
         if server.keeping.is_some()
             && let Some(end) = server.export.end().filter(|end| end.is_failure)

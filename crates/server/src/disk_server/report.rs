@@ -57,6 +57,7 @@ pub fn report(server: &Server) -> Report {
         },
         export_failure: failure,
         warnings: server.all_warnings(),
+        restoring: live.and_then(|live| live.restoring()?.report(&live.store)),
         size_bytes: disk.size_bytes(),
         volatile: true,
         created_unix_s: disk.created_unix_s(),

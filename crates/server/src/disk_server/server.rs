@@ -44,6 +44,8 @@ pub(super) struct Server {
     pub(super) not_kept: Option<String>,
     /// The limit of pages to write back that was handed over last.
     pub(super) limit_handed_over: AtomicU64,
+    /// Whether the files of a restore were handed over last.
+    pub(super) has_restore: AtomicBool,
     /// The socket to a command in the foreground.
     pub(super) command: Mutex<Option<UnixStream>>,
 }
@@ -92,6 +94,7 @@ impl Server {
             keeping,
             not_kept,
             limit_handed_over: AtomicU64::new(u64::MAX),
+            has_restore: AtomicBool::new(false),
             command: Mutex::new(command),
         }
     }
@@ -155,6 +158,15 @@ impl Server {
         match self.limit_handed_over.swap(limit, Ordering::Relaxed) == limit {
             true => Ok(()),
             false => self.hand_over(),
+        }
+    }
+
+    /// Hands the state over if the restore has ended whose files were handed over, so that the keeper closes them.
+    pub(super) fn hand_over_restored(&self) -> Result<()> {
+        let is_restoring = || self.disk.running().is_some_and(|live| live.restoring().is_some());
+        match self.has_restore.load(Ordering::Relaxed) && !is_restoring() {
+            true => self.hand_over(),
+            false => Ok(()),
         }
     }
 

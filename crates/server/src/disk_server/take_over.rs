@@ -17,6 +17,7 @@ use pagefold_control::error::{CliError, Result};
 use pagefold_control::instance::InstanceDir;
 use std::os::fd::AsFd;
 use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
 
 /// Waits until this server may take the disk over, and serves it.
 pub(super) fn take_over(
@@ -85,6 +86,8 @@ fn serve(
     if let Some(keeper) = keeper {
         keeper.note_taken_over(packed);
     }
+    // The keeper has the files, also if the restore has ended.
+    let has_restore = AtomicBool::new(!disk.restore.is_empty());
     let disk = Disk::recovered(dir.name().clone(), config, disk)?;
     let control = ControlSocket::taken_over(control)?;
     let keeping = Keeping::new(lock.as_fd(), folder.as_fd(), control.as_fd())?;
@@ -98,7 +101,7 @@ fn serve(
     let broker = Some(broker);
     let parts = Parts { disk, export, broker, confinement, swap_warning, warnings, has_created };
     let server = Server::new(dir, parts, Some(keeping), None, command, wake_sender);
-    let server = Server { guard: Mutex::new(Some(ExitOnFailure)), passes, ..server };
+    let server = Server { guard: Mutex::new(Some(ExitOnFailure)), passes, has_restore, ..server };
     if let Err(e) = server.export.complete_resize() {
         // Perhaps somebody has detached the loop device.
         log::warning(format_args!("{e}"));

@@ -18,32 +18,59 @@ use pagefold_pool::{BackedFrames, FRAME_LEN, Frames, Purpose, PutError};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+/// The behaviour of a thread at the memory limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// It waits for writeback, or compacts the pool.
+    Waited,
+    /// It takes memory only below the limit.
+    Free,
+}
+
 /// The pause before holes are closed whose objects other threads were using.
 const HINDERED_PAUSE: Duration = Duration::from_micros(50);
 
 impl Store {
     /// Returns the slot of a page, and allocates its chunk of the table if necessary.
     pub(crate) fn slot(&self, index: PageIndex) -> Result<&Slot, StoreError> {
+        self.slot_in(index, Room::Waited)
+    }
+
+    /// The same, with another behaviour at the memory limit.
+    #[inline]
+    pub(crate) fn slot_in(&self, index: PageIndex, room: Room) -> Result<&Slot, StoreError> {
         match self.pages.table.get(index) {
             Some(slot) => Ok(slot),
-            None => self.new_slot(index),
+            None => self.new_slot(index, room),
         }
     }
 
     #[cold]
-    fn new_slot(&self, index: PageIndex) -> Result<&Slot, StoreError> {
+    fn new_slot(&self, index: PageIndex, room: Room) -> Result<&Slot, StoreError> {
         let source = self.pages.pool.source();
         let mut backed = BackedFrames::new(source, Purpose::Slots);
         loop {
             match self.pages.table.ensure(index, source, backed.frames()) {
                 Ok(slot) => return Ok(slot),
-                Err(error) => self.take_frames(index, &mut backed, error)?,
+                Err(error) => self.take_frames(index, &mut backed, error, room)?,
             }
         }
     }
 
     /// Turns `page` into slot contents. Its object, if any, is in the pool but in no slot yet.
     pub(crate) fn fold(&self, cpu: usize, index: PageIndex, page: &Page) -> Result<Content, StoreError> {
+        self.fold_in(cpu, index, page, Room::Waited)
+    }
+
+    /// The same, with another behaviour at the memory limit.
+    #[inline]
+    pub(crate) fn fold_in(
+        &self,
+        cpu: usize,
+        index: PageIndex,
+        page: &Page,
+        room: Room,
+    ) -> Result<Content, StoreError> {
         if self.same_filled.load(Relaxed)
             && let Some(fill_word) = same_filled(page)
         {
@@ -51,7 +78,7 @@ impl Store {
         }
         match self.try_fold(cpu, index, page, &mut Frames::none())? {
             Ok(content) => Ok(content),
-            Err(error) => self.fold_slowly(cpu, index, page, error),
+            Err(error) => self.fold_slowly(cpu, index, page, error, room),
         }
     }
 
@@ -63,11 +90,12 @@ impl Store {
         index: PageIndex,
         page: &Page,
         mut error: PutError,
+        room: Room,
     ) -> Result<Content, StoreError> {
         let mut backed = BackedFrames::new(self.pages.pool.source(), Purpose::Objects);
         loop {
             // The stream is released by now, so other threads compress while this one waits for memory.
-            self.take_frames(index, &mut backed, error)?;
+            self.take_frames(index, &mut backed, error, room)?;
             self.pages.counters.add(cpu, Counter::SlowWrites, 1);
             match self.try_fold(cpu, index, page, backed.frames())? {
                 Ok(content) => return Ok(content),
@@ -89,12 +117,13 @@ impl Store {
         stored.map_err(|source| StoreError::Compress { index, source })
     }
 
-    /// Takes the frames that a failed attempt needed into `backed`. At the memory limit it waits for writeback.
+    /// Takes the frames that a failed attempt needed into `backed`.
     pub(crate) fn take_frames(
         &self,
         index: PageIndex,
         backed: &mut BackedFrames,
         error: PutError,
+        room: Room,
     ) -> Result<(), StoreError> {
         let (frames, refused) = match error {
             PutError::NotReady { frames } => (frames, None),
@@ -103,7 +132,7 @@ impl Store {
         let charged = match refused {
             Some(source) if !source.is_limit() => Err(source),
             _ => backed.charge(frames).or_else(|refused| {
-                match refused.is_limit() && self.make_room(backed, frames) {
+                match refused.is_limit() && room == Room::Waited && self.make_room(backed, frames) {
                     true => Ok(()),
                     false => Err(refused),
                 }

@@ -40,16 +40,24 @@ impl Store {
         Ok(())
     }
 
-    /// Returns whether the range has a page that is written back, so that a read waits for the medium.
+    /// Returns whether the range has a page that is written back, or still in a saved disk, so that a read waits for the
+    /// medium.
     ///
     /// Takes no lock: the pages may change at once. It examines each page of the range.
     pub fn waits_for_medium(&self, offset: u64, len_bytes: u64) -> bool {
-        if self.writeback.is_none() || len_bytes == 0 || self.check_range(offset, len_bytes).is_err() {
+        let is_restoring = self.is_restoring();
+        let is_in_memory = self.writeback.is_none() && !is_restoring;
+        if is_in_memory || len_bytes == 0 || self.check_range(offset, len_bytes).is_err() {
             return false;
         }
         let pages = PageIndex::containing(offset).0..=PageIndex::containing(offset + len_bytes - 1).0;
-        let is_written_back = |slot: &Slot| slot.snapshot().is_written_back();
-        pages.into_iter().any(|index| self.pages.table.get(PageIndex(index)).is_some_and(is_written_back))
+        let is_elsewhere = |slot: &Slot| {
+            let seen = slot.snapshot();
+            seen.is_written_back() || is_restoring && seen.is_empty()
+        };
+        pages
+            .into_iter()
+            .any(|index| self.pages.table.get(PageIndex(index)).map_or(is_restoring, is_elsewhere))
     }
 
     /// Returns whether a write of so many bytes would wait for writeback to free memory: it may need more than there is
@@ -98,7 +106,8 @@ impl Store {
         Ok(())
     }
 
-    /// Empties the whole pages in the range; parts of pages at its ends stay as they are.
+    /// Empties the whole pages in the range; parts of pages at its ends stay as they are. Fails only during a restore, if there
+    /// is no memory for slots.
     pub fn discard(&self, offset: u64, len_bytes: u64) -> Result<(), StoreError> {
         self.check_range(offset, len_bytes)?;
         let first = offset.div_ceil(PAGE_SIZE as u64);
@@ -107,8 +116,7 @@ impl Store {
             true => self.pages.table.page_count().0,
             false => (offset + len_bytes) / PAGE_SIZE as u64,
         };
-        self.clear(first, end);
-        Ok(())
+        self.clear(first, end)
     }
 
     /// Makes the range read as zeroes: empties whole pages and overwrites parts of pages.
@@ -136,6 +144,10 @@ impl Store {
         self.check_range(offset, len_bytes)?;
         if len_bytes == 0 {
             return Ok((0, true));
+        }
+        if self.is_restoring() {
+            // An empty slot does not say that the page reads as zeroes.
+            return Ok((len_bytes, false));
         }
         let first = PageIndex::containing(offset);
         let is_empty = |index| self.pages.table.get(index).is_none_or(|slot| slot.is_empty());
@@ -168,11 +180,21 @@ impl Store {
     }
 
     fn read_span(&self, span: &Span, reader: &mut Reader, out: &mut [u8]) -> Result<(), StoreError> {
-        let Some(slot) = self.pages.table.get(span.index).filter(|slot| !slot.is_empty()) else {
-            out.fill(0);
-            return Ok(());
-        };
         reader.cpu = cpu::current();
+        let slot = loop {
+            match self.pages.table.get(span.index).filter(|slot| !slot.is_empty()) {
+                Some(slot) => break slot,
+                None if self.is_restoring() => {
+                    if self.read_unfetched(span, reader.cpu, out)? {
+                        return Ok(());
+                    }
+                }
+                None => {
+                    out.fill(0);
+                    return Ok(());
+                }
+            }
+        };
         if let Ok(page) = <&mut Page>::try_from(&mut *out) {
             self.read_page(reader, span.index, slot, page)?;
             return Ok(());
@@ -181,6 +203,15 @@ impl Store {
         self.read_page(reader, span.index, slot, &mut page)?;
         out.copy_from_slice(&page[span.start..span.start + span.len]);
         Ok(())
+    }
+
+    /// Reads a page that is still in a saved disk. Returns false if the restore has ended meanwhile.
+    #[cold]
+    fn read_unfetched(&self, span: &Span, cpu: usize, out: &mut [u8]) -> Result<bool, StoreError> {
+        let mut page = [0; PAGE_SIZE];
+        let is_read = self.fetch_page(cpu, span.index, &mut page)?;
+        out.copy_from_slice(&page[span.start..span.start + span.len]);
+        Ok(is_read)
     }
 
     fn write_page(&self, index: PageIndex, page: &Page) -> Result<(), StoreError> {
@@ -222,24 +253,32 @@ impl Store {
     fn zero_part(&self, span: &Span) -> Result<(), StoreError> {
         match self.pages.table.get(span.index) {
             Some(slot) if !slot.is_empty() => self.modify(span, |bytes| bytes.fill(0)),
+            _ if self.is_restoring() => self.modify(span, |bytes| bytes.fill(0)),
             _ => Ok(()),
         }
     }
 
     /// Empties the slots of pages `first..end`, skipping chunks that were never allocated.
-    fn clear(&self, first: u64, end: u64) {
+    fn clear(&self, first: u64, end: u64) -> Result<(), StoreError> {
         let cpu = cpu::current();
+        // Before the loop: pages that it finds empty may be fetched behind it, and the restore may end.
+        let source = self.source_to_discard(PageIndex(first))?;
         self.pages.counters.add(cpu, Counter::NotifyFree, end.saturating_sub(first) as i64);
         let mut index = PageIndex(first);
         loop {
             index = self.pages.table.next_allocated(index, end);
             if index.0 >= end {
-                return;
+                break;
             }
             if let Some(slot) = self.pages.table.get(index).filter(|slot| !slot.is_empty()) {
-                self.publish(cpu, index, slot, Content::Empty);
+                self.empty_page(cpu, index, slot);
             }
             index = PageIndex(index.0 + 1);
+        }
+        // Last, because it may need the memory that is free then.
+        match source {
+            Some(source) => self.discard_unfetched(&*source, cpu, PageIndex(first)..PageIndex(end)),
+            None => Ok(()),
         }
     }
 }

@@ -5,6 +5,7 @@
 //! object names that slot. It changes nothing that a second recovery needs, so this process may die meanwhile too.
 
 use crate::engine::config::StoreConfig;
+use crate::engine::fetch::Unfetched;
 use crate::engine::store::Store;
 use crate::error::StoreError;
 use crate::kept::{KeptMemory, Shape};
@@ -31,6 +32,9 @@ pub struct Recovered {
     /// Pages whose contents are lost, because what describes them is inconsistent. Reading them is an error until they are
     /// written again.
     pub lost_pages: u64,
+    /// The process died during a restore. Before the store is used, [`Store::begin_restore`] has to follow with the same
+    /// source; until then, pages that were not fetched cannot be read.
+    pub is_restoring: bool,
 }
 
 /// The parts of a store in the memory of a process that has died.
@@ -80,6 +84,7 @@ impl Store {
         found.claim_slots(&mut recovery)?;
         found.complete()?;
         let Found { kept, arena, table, unfinished } = found;
+        let is_restoring = kept.is_restoring();
         let has_backing = kept.layout().is_some();
         let (start, ticks) = kept.clock();
         let clock = Clock::resumed(start.min(timer::monotonic()), ticks);
@@ -94,7 +99,7 @@ impl Store {
                 ));
             }
         };
-        let recovered = recover_slots(&pages, &mut recovery, writeback.as_ref());
+        let mut recovered = recover_slots(&pages, &mut recovery, writeback.as_ref());
         pages.pool = recovery.finish().map_err(StoreError::SetUp)?;
         write_redo(&pages, &unfinished);
         pages.intents.clear();
@@ -102,6 +107,8 @@ impl Store {
         let mut store = Store::of(&config, pages);
         store.access_times |= writeback.is_some();
         store.writeback = writeback;
+        store.unfetched = Unfetched::recovered(is_restoring);
+        recovered.is_restoring = is_restoring;
         store.pages.tick();
         store.start_reserve(arena, &config)?;
         Ok((store, recovered))

@@ -12,6 +12,7 @@
 //! | `slot_state` | the state of each slot, as zram's `block_state` shows it |
 //! | `passes` | writeback and recompression on request |
 //! | `save`, `capture` | the contents at one moment, for a save: the save's side and that of writers; `restore` puts them back |
+//! | `fetch` | a restore that goes on while the store is used: pages that are still in the saved disk |
 //! | `changes` | the pages that have changed since the last save, for an incremental one |
 //! | `kept` | a store in memory that outlives its process, and its recovery |
 //! | `thread`, `recompress` | the threads of automatic writeback and of automatic recompression |
@@ -25,6 +26,7 @@
 mod capture;
 mod changes;
 mod config;
+mod fetch;
 mod fold;
 mod io;
 mod kept;
@@ -44,6 +46,7 @@ mod thread;
 pub use crate::error::{SaveError, StoreError};
 pub use changes::SaveDigest;
 pub use config::{MemLimit, StoreConfig};
+pub use fetch::{FetchedContents, PageSource, TakeFetched};
 pub use kept::Recovered;
 pub use load::{LoadError, Loaded, Loader};
 pub use recompress::{AutoRecompress, RecompressRule, RecompressThread};

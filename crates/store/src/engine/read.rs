@@ -56,6 +56,12 @@ impl Store {
                         return Ok(generation);
                     }
                 }
+                (Content::Empty, _) if self.is_restoring() => {
+                    drop(guard);
+                    if self.fetch_page(reader.cpu, index, page)? {
+                        return Ok(generation);
+                    }
+                }
                 _ => {
                     self.read_in_memory(reader.cpu, index, guard, page)?;
                     return Ok(generation);

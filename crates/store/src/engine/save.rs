@@ -68,7 +68,7 @@ impl SaveWatch {
 }
 
 impl Store {
-    /// Begins a save of the contents at this moment. Fails if one runs.
+    /// Begins a save of the contents at this moment. Fails if one runs, or if a restore is in progress.
     ///
     /// While it exists, writes copy what they replace, and may wait for [`Save::step`]. A store whose pages are loaded in
     /// signal handlers must not be saved.
@@ -84,6 +84,9 @@ impl Store {
     }
 
     fn begin(&self, tracked: Option<Option<SaveDigest>>) -> Result<Save<'_>, SaveError> {
+        if self.is_restoring() {
+            return Err(SaveError::Restoring);
+        }
         let page_count = self.pages.table.page_count().0;
         let (capture, moment) = self.saving.begin(page_count, self.has_reserve(), tracked)?;
         let moment = moment.map(|moment| (moment, None));

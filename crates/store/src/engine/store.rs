@@ -2,6 +2,7 @@
 
 use crate::engine::capture::Saving;
 use crate::engine::config::{MemLimit, StoreConfig};
+use crate::engine::fetch::Unfetched;
 use crate::engine::stats::{IoStat, MemoryStats, MmStat, RecompressStats, Stats};
 use crate::error::StoreError;
 use crate::pages::{Codecs, Counter, Counters, Pages};
@@ -27,6 +28,7 @@ pub struct Store {
     /// Pressure above which automatic recompression waits, per cent; 0: it never waits.
     recompress_busy_percent: AtomicU32,
     pub(crate) saving: Saving,
+    pub(crate) unfetched: Unfetched,
     pub(crate) pages: Pages,
     pub(crate) writeback: Option<Writeback>,
     reserve: Option<Reserve>,
@@ -84,6 +86,7 @@ impl Store {
             access_times: config.access_times,
             recompress_busy_percent: AtomicU32::new(BUSY_PERCENT),
             saving: Saving::default(),
+            unfetched: Unfetched::default(),
             pages,
             writeback: None,
             reserve: None,

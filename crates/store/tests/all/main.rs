@@ -1,6 +1,7 @@
 //! The tests of the store that need no separate process, in one program, which links faster than many.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+mod fetch;
 mod kept;
 mod load;
 mod load_stress;

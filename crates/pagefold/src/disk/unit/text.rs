@@ -102,6 +102,8 @@ impl Plan {
         let restore = file.map(|file| format!("--restore-if-exists={file}"));
         let mut words = vec!["create", "--unless-running", &named];
         words.extend(restore.as_deref());
+        // A damaged file must be refused here, and the file system of a whole one can be unmounted.
+        words.extend(restore.is_some().then_some("--restore-now"));
         words.extend(self.options.iter().map(String::as_str));
         let mut text = format!("ExecStart={}\n", self.command(&words));
         if let Some(mount) = &self.mount {
