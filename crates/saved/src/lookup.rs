@@ -86,12 +86,15 @@ impl Lookup {
         let end = trailer.totals.len_bytes - TRAILER_LEN as u64;
         let damaged = |what| SavedError::Damaged { offset: root_offset, what };
         let (kind, count, root) = read_frame(file, root_offset, end)?;
-        if kind != FrameKind::Root || root.len() != count.saturating_mul(RUN_LEN) || count > LEAVES_MAX {
+        let is_possible = root.len() == count.saturating_mul(RUN_LEN) && count as u64 <= header.page_count();
+        if kind != FrameKind::Root || !is_possible || count > LEAVES_MAX {
             return Err(damaged("the root of the index is impossible"));
         }
         let leaves: Vec<_> =
             root.chunks_exact(RUN_LEN).map(|leaf| (u64_at(leaf, 0), u64_at(leaf, 8))).collect();
-        if !leaves.is_sorted_by(|a, b| a.0 < b.0) {
+        // So a root that claims more leaves than the disk has pages takes no memory.
+        let pages = header.page_count();
+        if !leaves.is_sorted_by(|a, b| a.0 < b.0) || leaves.last().is_some_and(|leaf| leaf.0 >= pages) {
             return Err(damaged("the leaves of the index are not in order"));
         }
         Ok(Lookup { header, totals: trailer.totals, root_offset, leaves })
