@@ -41,7 +41,7 @@ pub struct SavedFile {
 /// The files of a chain, the newest first.
 pub struct SavedSource {
     files: Vec<SavedFile>,
-    /// What was read of them, or why they cannot be used.
+    /// Their indexes, or the reason why they cannot be used.
     opened: Result<Vec<OpenedFile>, String>,
     leaves: Mutex<Cache<(usize, usize), Leaf>>,
     blocks: Mutex<Cache<(usize, u64), BlockBytes>>,
