@@ -41,7 +41,7 @@ pub struct SavedFile {
 /// The files of a chain, the newest first.
 pub struct SavedSource {
     files: Vec<SavedFile>,
-    /// What was read of them, or why they cannot be used.
+    /// Their indexes, or the reason why they cannot be used.
     opened: Result<Vec<OpenedFile>, String>,
     leaves: Mutex<Cache<(usize, usize), Leaf>>,
     blocks: Mutex<Cache<(usize, u64), BlockBytes>>,
@@ -337,6 +337,9 @@ mod tests {
 
     const PAGES: u64 = 20_000;
 
+    /// Files with their paths.
+    type Files = Vec<(PathBuf, File)>;
+
     /// A file with these pages, each of which repeats its word.
     fn saved(pages: impl Iterator<Item = (u64, u64)>, parent: Option<&Lookup>) -> (File, Lookup) {
         let parent = parent.map(|parent| Parent {
@@ -356,7 +359,7 @@ mod tests {
     }
 
     /// A chain of three files, and the words of all pages in it.
-    fn chain() -> (Vec<(PathBuf, File)>, Vec<Lookup>, BTreeMap<u64, u64>) {
+    fn chain() -> (Files, Vec<Lookup>, BTreeMap<u64, u64>) {
         let (mut files, mut lookups, mut truth) = (Vec::new(), Vec::<Lookup>::new(), BTreeMap::new());
         for (round, step) in [3, 7, 11].into_iter().enumerate() {
             // Also zeroes, and in an order that is not that of the disk.

@@ -70,7 +70,10 @@ impl Subject {
     /// Checks that nothing is lost, and that the counters agree with the pages, whose contents are `contents`.
     pub fn check_counters(&self, contents: &Contents) {
         let states = states(&self.store);
-        assert_eq!(self.recovered, Recovered { pages: states.len() as u64, lost_pages: 0 });
+        assert_eq!(
+            self.recovered,
+            Recovered { pages: states.len() as u64, lost_pages: 0, is_restoring: false }
+        );
         let count = |is: fn(&SlotState) -> bool| states.iter().filter(|state| is(state)).count() as u64;
         let same_filled = count(|state| state.is_same_filled);
         let written_back = count(|state| state.is_written_back);
