@@ -6,6 +6,7 @@ use crate::upload::{self, Uploaded, Verdict};
 use object_store::list::PaginatedListOptions;
 use object_store::path::Path;
 use object_store::{ObjectStoreExt, PutMode, PutOptions, PutPayload, UpdateVersion};
+use pagefold_remote::logins;
 use pagefold_remote::stores::{ObjectName, StoreSettings};
 use std::io::Read;
 use std::time::Duration;
@@ -52,6 +53,29 @@ pub struct Listed {
     pub len_bytes: u64,
     /// When it was written last, seconds since 1970.
     pub modified_unix_s: i64,
+}
+
+/// The time limit of [`Target::open`]: a part of 8 MiB passes a link of half a megabit in it.
+const TIMEOUT: Duration = Duration::from_secs(180);
+
+/// An object that is to be written.
+pub struct Target {
+    /// Its bucket.
+    pub bucket: Bucket,
+    /// Its key.
+    pub key: String,
+}
+
+impl Target {
+    /// The target with this name, `s3://bucket/key`, `gs://bucket/object` or `az://container/blob`, with the login that the
+    /// environment of this process has for it. May run the program that a profile names for logins.
+    pub fn open(name: &str) -> Result<Self, BucketError> {
+        let set_up = |what: String| BucketError::SetUp { what };
+        let name = ObjectName::parse(name).map_err(|e| set_up(e.to_string()))?;
+        let settings = logins::settings(&name).map_err(|e| set_up(e.to_string()))?;
+        path(name.key())?;
+        Ok(Target { bucket: Bucket::open(&name, &settings, TIMEOUT)?, key: name.key().to_string() })
+    }
 }
 
 impl Bucket {

@@ -136,7 +136,7 @@ impl<T: TryFrom<Wrapped, Error = String> + Send + Sync + 'static> CredentialProv
 /// Credentials that are to become those of a store.
 struct Wrapped(Credentials);
 
-/// What users read if a store's credentials are of no use to its library. A machine without a role has none.
+/// The message for a user without credentials. A machine without a role has none.
 const NONE: &str =
     "no credentials were found, and a bucket is written by its users only; docs/image.md names the variables";
 

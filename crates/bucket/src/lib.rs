@@ -27,6 +27,6 @@ mod connect;
 mod error;
 mod upload;
 
-pub use bucket::{Bucket, Condition, Listed, SmallObject, Version};
+pub use bucket::{Bucket, Condition, Listed, SmallObject, Target, Version};
 pub use error::BucketError;
 pub use upload::{Go, Uploaded, Verdict, verdict};

@@ -23,7 +23,7 @@ const PARTS_IN_FLIGHT: usize = 4;
 /// The time that a store has to abort an upload.
 const ABORT_LIMIT: Duration = Duration::from_secs(15);
 
-/// What was uploaded.
+/// An upload that is complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Uploaded {
     /// Bytes of the object.
@@ -33,7 +33,7 @@ pub struct Uploaded {
 /// The right to complete an upload. Dropped before the upload has ended, it aborts the upload.
 pub struct Go(watch::Sender<Option<u64>>);
 
-/// What an upload waits for.
+/// The end of an upload that waits for [`Go`].
 pub struct Verdict(watch::Receiver<Option<u64>>);
 
 /// A pair for one upload.

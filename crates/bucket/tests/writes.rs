@@ -8,6 +8,7 @@ mod server;
 
 use pagefold_bucket::{Bucket, BucketError, Condition, verdict};
 use pagefold_remote::Secret;
+use pagefold_remote::gcs::{GcsCredentials, GcsSettings};
 use pagefold_remote::s3::{KeySource, Keys, S3Settings};
 use pagefold_remote::stores::{ObjectName, StoreSettings};
 use s3_writes::{WriteFault, Writes};
@@ -73,7 +74,7 @@ fn streams_of_all_lengths_arrive() {
         assert!(store.writes.get("/disks/folder/a%20b%2Bc.saved").unwrap() == bytes, "{len}");
         assert_eq!(store.writes.uploads(), 0);
     }
-    // What is sent is signed with the whole of the part.
+    // All requests are signed.
     let log = store.server.take_log();
     assert!(log.iter().all(|request| request.headers["authorization"].contains("Credential=KEY/")));
 }
@@ -185,6 +186,32 @@ fn a_conditional_write_sees_other_writers() {
     });
     bucket.put_if("m", b"five", &Condition::Is(four.version)).unwrap();
     assert!(matches!(bucket.get("m", 3), Err(BucketError::Failed { .. })));
+}
+
+/// Google's storage takes the same requests, with other conditions.
+#[test]
+fn google_takes_streams_and_conditions() {
+    let server = Server::start();
+    let writes = Writes::on(&server);
+    let credentials = GcsCredentials::Nothing;
+    let gcs = GcsSettings { endpoint: server.url(""), payer: None, credentials };
+    let settings = StoreSettings { gcs: Some(gcs), ..StoreSettings::default() };
+    let name = ObjectName::parse("gs://disks/a").unwrap();
+    let bucket = Bucket::open(&name, &settings, Duration::from_secs(20)).unwrap();
+    let store = Store { server, writes, bucket };
+    for len in [10, PART + 1] {
+        assert_eq!(upload(&store, "d/k.1", &noise(len)), Ok(len as u64));
+        assert!(store.bucket.get("d/k.1", 1 << 30).unwrap().unwrap().bytes == noise(len));
+    }
+    let bucket = &store.bucket;
+    bucket.put_if("d/k", b"one", &Condition::Absent).unwrap();
+    assert_eq!(bucket.put_if("d/k", b"two", &Condition::Absent), Err(BucketError::Changed));
+    let one = bucket.get("d/k", 100).unwrap().unwrap();
+    bucket.put_if("d/k", b"two", &Condition::Is(one.version.clone())).unwrap();
+    assert_eq!(bucket.put_if("d/k", b"three", &Condition::Is(one.version)), Err(BucketError::Changed));
+    assert_eq!(bucket.list("d/k.").unwrap().len(), 1);
+    bucket.delete("d/k.1").unwrap();
+    assert!(bucket.list("d/k.").unwrap().is_empty());
 }
 
 #[test]

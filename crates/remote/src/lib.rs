@@ -56,8 +56,8 @@
 //! `access.rs` is how the client asks a store where to send a request and with which headers, and what a refusal means.
 //! [`s3`] and [`azure`] sign, [`gcs`] and [`oci`] show tokens; all keep what expires in `renewed.rs`, and ask other services
 //! by `small.rs`: `oauth.rs` those of Azure and Google for tokens. `object_name.rs` has the names of objects in buckets.
-//! [`stores`] are their settings, read once from the user's [`environment`]. Who writes to a bucket by another library takes
-//! its credentials from [`logins`], and sends its requests by [`transport`].
+//! [`stores`] are their settings, read once from the user's [`environment`]. A writer by another library takes its
+//! credentials from [`logins`], and sends its requests by [`transport`].
 
 // Printing panics when it cannot write. Only the binary prints, in one file.
 #![deny(clippy::print_stdout, clippy::print_stderr)]

@@ -1,7 +1,7 @@
-//! What requests to a bucket show, for those who write to it: the credentials with which this crate reads.
+//! The credentials with which this crate reads from a bucket, for a library that writes to it.
 //!
-//! [`Login`] has the sources and the renewal of the reading side, so that whoever can read can write, as far as the store
-//! lets them. The library of the writer signs.
+//! [`Login`] has the sources and the renewal of the reading side, so that a user who can read can write, as far as the store
+//! allows it. The library of the writer signs.
 
 use crate::answer::AttemptError;
 use crate::azure::AzureAccess;

@@ -20,13 +20,13 @@ const MAX_ANSWER_BYTES: u64 = 8 << 20;
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct TransportError {
-    /// What may have happened to the request.
+    /// Whether the server may have received the request.
     pub kind: TransportFailure,
     /// The reason, for users.
     pub error: RemoteError,
 }
 
-/// What may have happened to a request without an answer.
+/// Whether a server may have received a request that it did not answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TransportFailure {
     /// There was no connection: the server did not receive it.

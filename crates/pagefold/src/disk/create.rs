@@ -14,7 +14,8 @@ pub struct CreateArgs {
     /// a number is used once]
     #[arg(long, short = 'n', value_name = "NAME")]
     pub name: Option<String>,
-    /// Fill the disk with a file that `disk save` wrote; - is standard input. All of it is read before the disk is ready.
+    /// Fill the disk with a file that `disk save` wrote; - is standard input. Or with what it saved to s3://BUCKET/KEY, gs:// or
+    /// az://, or a file at https://. All of it is read before the disk is ready.
     /// Without options for codecs, the disk gets those of the saved one, and pages stay as they are
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "uncompressed")]
     pub restore: Option<PathBuf>,

@@ -1,4 +1,5 @@
-//! A small S3 that can be written: objects, uploads in parts, conditions and lists, on the small server.
+//! A small S3 that can be written: objects, uploads in parts, conditions and lists, on the small server. It has the conditions of
+//! Google's storage too.
 //!
 //! A test chooses a fault for each request, before or after its effect: an answer that is lost has had its effect.
 
@@ -97,7 +98,7 @@ impl State {
         self.next += 1;
         let etag = format!("\"e{}\"", self.next);
         self.objects.insert(path.into(), (bytes, etag.clone(), self.time.clone()));
-        format!("ETag: {etag}\r\n")
+        format!("ETag: {etag}\r\nx-goog-generation: {}\r\n", self.next)
     }
 
     fn answer(&mut self, request: &Request) -> Fault {
@@ -159,7 +160,10 @@ impl State {
         if request.headers.get("if-match").is_some_and(|wanted| wanted != etag) {
             return refusal(412, "PreconditionFailed");
         }
-        let etag = format!("ETag: {etag}\r\nLast-Modified: Fri, 02 Jan 2026 03:04:05 GMT\r\n");
+        let generation = generation(etag);
+        let etag = format!(
+            "ETag: {etag}\r\nx-goog-generation: {generation}\r\nLast-Modified: Fri, 02 Jan 2026 03:04:05 GMT\r\n"
+        );
         match request.range() {
             None => Fault::Answer(200, etag, bytes.clone()),
             Some((first, _)) if first >= bytes.len() as u64 => refusal(416, "InvalidRange"),
@@ -174,6 +178,12 @@ impl State {
     fn is_allowed(&self, path: &str, request: &Request) -> Result<(), Fault> {
         let there = self.objects.get(path).map(|(_, etag, _)| etag);
         let header = |name: &str| request.headers.get(name);
+        if let Some(wanted) = header("x-goog-if-generation-match") {
+            return match there.map_or("0", |etag| generation(etag)) == wanted {
+                true => Ok(()),
+                false => Err(refusal(412, "PreconditionFailed")),
+            };
+        }
         match (header("if-none-match"), header("if-match"), there) {
             (Some(_), _, Some(_)) => Err(refusal(412, "PreconditionFailed")),
             (_, Some(_), None) => Err(refusal(404, "NoSuchKey")),
@@ -184,11 +194,13 @@ impl State {
 
     /// Two objects on a page.
     fn list(&self, bucket: &str, query: &BTreeMap<&str, &str>) -> Fault {
-        let prefix = query["prefix"].replace("%2F", "/");
+        let prefix = query["prefix"].replace("%2F", "/").replace("%20", " ").replace('+', " ");
         let bucket = format!("{}/", bucket.trim_end_matches('/'));
         let after: usize = query.get("continuation-token").map_or(0, |token| token.parse().unwrap());
-        let keys =
-            self.objects.iter().filter_map(|(path, object)| Some((path.strip_prefix(&bucket)?, object)));
+        let keys = self
+            .objects
+            .iter()
+            .filter_map(|(path, object)| Some((path.strip_prefix(&bucket)?.replace("%20", " "), object)));
         let all: Vec<_> = keys.filter(|(key, _)| key.starts_with(&prefix)).collect();
         let contents: String = all[after.min(all.len())..]
             .iter()
@@ -208,6 +220,11 @@ impl State {
         let body = format!("<ListBucketResult>{contents}{next}</ListBucketResult>");
         Fault::Answer(200, String::new(), body.into_bytes())
     }
+}
+
+/// Google's number of a version.
+fn generation(etag: &str) -> &str {
+    etag.trim_matches('"').trim_start_matches('e')
 }
 
 fn refusal(status: u16, code: &str) -> Fault {
