@@ -160,10 +160,13 @@ impl RemoteError {
 
     /// The refusal of a store, with the code of its protocol, and what can be done.
     pub(crate) fn refusal(status: u16, code: Option<&str>, advice: &str) -> Self {
-        let code = code.map(|code| format!(" ({code})")).unwrap_or_default();
-        let what = format!("the store answers with status {status}{code}; {advice}");
+        let shown = code.map(|code| format!(" ({code})")).unwrap_or_default();
+        let what = format!("the store answers with status {status}{shown}; {advice}");
         match status {
-            404 => RemoteError::Missing { what },
+            // That an object is missing is a fact about a bucket that is there.
+            404 if !matches!(code, Some("NoSuchBucket" | "ContainerNotFound")) => {
+                RemoteError::Missing { what }
+            }
             _ => RemoteError::Denied { status, what },
         }
     }

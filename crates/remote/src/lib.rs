@@ -56,7 +56,8 @@
 //! `access.rs` is how the client asks a store where to send a request and with which headers, and what a refusal means.
 //! [`s3`] and [`azure`] sign, [`gcs`] and [`oci`] show tokens; all keep what expires in `renewed.rs`, and ask other services
 //! by `small.rs`: `oauth.rs` those of Azure and Google for tokens. `object_name.rs` has the names of objects in buckets.
-//! [`stores`] are their settings, read once from the user's [`environment`].
+//! [`stores`] are their settings, read once from the user's [`environment`]. A writer by another library takes its
+//! credentials from [`logins`], and sends its requests by [`transport`].
 
 // Printing panics when it cannot write. Only the binary prints, in one file.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
@@ -77,6 +78,7 @@ mod first_hashes;
 pub mod gcs;
 pub mod headers;
 mod link;
+pub mod logins;
 mod oauth;
 mod object;
 mod object_name;
@@ -92,6 +94,7 @@ mod source;
 mod spool;
 pub mod stores;
 mod time;
+pub mod transport;
 mod url;
 pub mod whole;
 mod xml;

@@ -123,6 +123,27 @@ impl ObjectName {
         }
     }
 
+    /// The store.
+    pub fn store(&self) -> Store {
+        self.store
+    }
+
+    /// The bucket or container.
+    pub fn bucket(&self) -> &str {
+        &self.bucket
+    }
+
+    /// The key, as it was typed.
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// Another object of the bucket; the key has the limits of [`parse`](Self::parse).
+    pub fn with_key(&self, key: &str) -> Result<Self, ObjectNameError> {
+        let (scheme, bucket) = (self.store.scheme(), &self.bucket);
+        Self::parse(&format!("{scheme}://{bucket}/{key}"))
+    }
+
     /// The key as the path of a URL and as signatures need it.
     pub(crate) fn encoded_key(&self) -> String {
         encoded_path(&self.key)

@@ -103,3 +103,25 @@ pub struct SavedCodec {
     /// Length of its dictionary, 0 for none.
     pub dictionary_bytes: u64,
 }
+
+/// The report on objects of a bucket that were removed: the JSON of `disk saved --clean`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct CleanReport {
+    /// The objects that were removed.
+    pub removed: Vec<CleanedObject>,
+    /// Objects that the manifest does not name either, and that are too young.
+    pub younger: u64,
+}
+
+/// An object of a bucket that was removed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct CleanedObject {
+    /// Its key.
+    pub key: String,
+    /// Its length.
+    pub bytes: u64,
+    /// When it was written, seconds since 1970.
+    pub modified_unix_s: i64,
+}

@@ -7,7 +7,7 @@ use super::image::{
 };
 use super::mount::{MountList, MountStats};
 use super::recompress::RecompressPassReport;
-use super::saved::{SaveReport, SavedDisk};
+use super::saved::{CleanReport, SaveReport, SavedDisk};
 use super::writeback::PassReport;
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
@@ -23,6 +23,7 @@ pub fn all() -> Vec<(&'static str, Value)> {
         ("disk-recompress", schema::<RecompressPassReport>()),
         ("disk-save", schema::<SaveReport>()),
         ("disk-saved", schema::<SavedDisk>()),
+        ("disk-saved-clean", schema::<CleanReport>()),
         ("image-ls", schema::<Entries>()),
         ("image-show", schema::<ImageReport>()),
         ("image-show-path", schema::<FileReport>()),

@@ -16,7 +16,8 @@ pub struct CreateArgs {
     pub name: Option<String>,
     /// Fill the disk with a file that `disk save` wrote; - is standard input. The disk is ready at once: pages are read from
     /// FILE when they are needed, and all others in the background. FILE must stay as it is until then, as `disk show` says;
-    /// its name may be removed. A pipe is read first. Without options for codecs, the disk gets those of the saved one
+    /// its name may be removed. A pipe, s3://BUCKET/KEY, gs://, az:// and https:// are read first. Without options for codecs,
+    /// the disk gets those of the saved one
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "uncompressed")]
     pub restore: Option<PathBuf>,
     /// As --restore, but make an empty disk if FILE is missing. The folder of FILE must exist

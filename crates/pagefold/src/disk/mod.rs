@@ -3,6 +3,7 @@
 //! | module | contents |
 //! |---|---|
 //! | `create` (arguments) and `start`, `list`, `show`, `block_state`, `set`, `writeback`, `recompress`, `save`, `saved`, `restart`, `remove`, `unit` | the commands, each with its arguments |
+//! | `bucket` | saved disks in buckets and on servers |
 //! | `incremental`, `chain` | `save --incremental`, and the files that an incremental save needs |
 //! | `classes` | the table of size classes of `show` |
 //! | `page_ranges` | ranges of pages in options |
@@ -17,6 +18,7 @@
 
 mod backing;
 mod block_state;
+mod bucket;
 mod chain;
 mod classes;
 pub mod command;
@@ -100,7 +102,7 @@ pub enum DiskCommand {
     /// The codecs are chosen with `disk create --recompress-codec` or `--recompress-after`; the latter does the same
     /// automatically.
     Recompress(recompress::RecompressArgs),
-    /// Save the contents of a disk to a file, while it is used
+    /// Save the contents of a disk to a file or a bucket, while it is used
     ///
     /// The file has the contents at one moment, as after a power failure at that moment: writes that have returned before
     /// are in it. Before, the command lets the kernel write what it caches of a loop device and of file systems mounted from
@@ -113,6 +115,9 @@ pub enum DiskCommand {
     /// The file appears when it is complete and on the medium; until then an older one stays. Ctrl-C, a full medium or
     /// another failure leaves no file, and the disk is used on. If the target takes no data for 30 seconds while writes to
     /// the disk wait for the save, the save fails.
+    ///
+    /// In a bucket, KEY is replaced when everything is there; the pages are in objects KEY.ID beside it. The logins are those with
+    /// which images are read.
     ///
     /// `disk create --restore` makes a disk of the file, and `disk saved` shows it. The contents are not encrypted.
     Save(save::SaveArgs),

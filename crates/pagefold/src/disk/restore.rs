@@ -3,6 +3,7 @@
 //! The command reads the first bytes only, of a fixed form, because it needs the size; the confined server parses the
 //! rest.
 
+use super::bucket;
 use super::chain;
 use super::create::DiskOptions;
 use crate::image::open::path_failure;
@@ -12,7 +13,7 @@ use pagefold_saved::{Head, SavedError};
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::os::fd::AsFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The file of a saved disk, which the server reads from where the command has stopped.
 #[derive(Debug)]
@@ -21,6 +22,8 @@ pub struct SavedInput {
     pub file: File,
     /// The files that it needs, if it is an incremental save: its parent first.
     pub parents: Vec<File>,
+    /// The threads that write to these pipes, if the saved disk is on a server.
+    pub fetching: Option<bucket::Fetching>,
     /// That place; `None` in a pipe, which can be read once only.
     begin: Option<u64>,
 }
@@ -37,6 +40,9 @@ pub struct OpenSaved {
 
 /// Opens a saved disk for a disk with these options; - is standard input.
 pub fn open(path: &Path, args: &DiskOptions) -> Result<OpenSaved> {
+    if let Some(location) = bucket::location(path) {
+        return bucket::open(&location, args);
+    }
     let what = || format!("--restore: reading '{}'", path.display());
     let opened = match path == Path::new("-") {
         true => std::io::stdin().as_fd().try_clone_to_owned().map(File::from),
@@ -54,27 +60,36 @@ pub fn open(path: &Path, args: &DiskOptions) -> Result<OpenSaved> {
         }
         Some(parent) => chain::parents(path, head.len_bytes(), parent)?,
     };
+    let paths = parents.iter().map(|parent| parent.path.clone()).collect();
+    let config = RestoreConfig { is_lazy: is_file, ..config(path, &head, paths, args) };
+    let begin = file.stream_position().ok();
+    let parents = parents.into_iter().map(|parent| parent.file).collect();
+    let input = SavedInput { begin, ..SavedInput::of_pipe(file, parents) };
+    Ok(OpenSaved { input, config, size_bytes: head.len_bytes() })
+}
+
+/// The part of the configuration for a saved disk with these first bytes and parents, which is read before the disk is ready.
+pub fn config(path: &Path, head: &Head, parents: Vec<PathBuf>, args: &DiskOptions) -> RestoreConfig {
     let has_codecs = args.codec.is_some()
         || args.level.is_some()
         || args.dictionary.is_some()
         || !args.recompress_codec.is_empty()
         || !args.recompress_after.is_empty();
-    let config = RestoreConfig {
+    RestoreConfig {
         path: path.to_path_buf(),
         head: head.as_bytes().to_vec(),
-        parents: parents.iter().map(|parent| parent.path.clone()).collect(),
+        parents,
         takes_codecs: !has_codecs,
-        is_lazy: is_file,
-    };
-    let begin = file.stream_position().ok();
-    let parents = parents.into_iter().map(|parent| parent.file).collect();
-    let input = SavedInput { file, parents, begin };
-    Ok(OpenSaved { input, config, size_bytes: head.len_bytes() })
+        is_lazy: false,
+    }
 }
 
 /// As [`open`]; `None` if the file is missing. A missing folder is an error: perhaps its file system is not mounted. So is
 /// a save beside a missing file, which only ends the name of one: a new disk would take its place.
 pub fn open_if_exists(path: &Path, args: &DiskOptions) -> Result<Option<OpenSaved>> {
+    if let Some(location) = bucket::location(path) {
+        return bucket::open_if_exists(&location, args);
+    }
     let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
     let is_missing = path.symlink_metadata().is_err_and(|e| e.kind() == ErrorKind::NotFound);
     let Some(name) = path.file_name().filter(|_| is_missing && folder.is_dir()) else {
@@ -113,6 +128,11 @@ fn read_head(file: &mut File, what: &dyn Fn() -> String) -> Result<Head> {
 }
 
 impl SavedInput {
+    /// A saved disk that can be read once, from where it is now.
+    pub fn of_pipe(file: File, parents: Vec<File>) -> Self {
+        SavedInput { file, parents, fetching: None, begin: None }
+    }
+
     /// Goes back to where the server began, for another attempt. Returns whether it could: a pipe has one attempt only.
     pub fn rewind(&self) -> Result<bool> {
         let Some(begin) = self.begin else { return Ok(false) };
@@ -135,7 +155,7 @@ mod tests {
     fn a_file_is_read_again_from_its_place_and_a_pipe_is_not() {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(b"before, and then").unwrap();
-        let input = SavedInput { file, parents: Vec::new(), begin: Some(8) };
+        let input = SavedInput { begin: Some(8), ..SavedInput::of_pipe(file, Vec::new()) };
         for _ in 0..2 {
             assert!(input.rewind().unwrap());
             let mut read = String::new();
@@ -145,6 +165,6 @@ mod tests {
         let (reader, _writer) = std::io::pipe().unwrap();
         let mut file = File::from(std::os::fd::OwnedFd::from(reader));
         let begin = file.stream_position().ok();
-        assert!(!SavedInput { file, parents: Vec::new(), begin }.rewind().unwrap());
+        assert!(!SavedInput { begin, ..SavedInput::of_pipe(file, Vec::new()) }.rewind().unwrap());
     }
 }

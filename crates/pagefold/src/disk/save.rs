@@ -4,6 +4,7 @@
 //! and to a pipe, the server writes to a socket, and this process copies: so the server holds no descriptor of the user's, waits for none
 //! that blocks, and notices the end of this process at once.
 
+use super::bucket;
 use super::chain;
 use super::find::{self, Found};
 use super::freeze::Freezer;
@@ -33,7 +34,7 @@ use std::time::Duration;
 /// How often a restore is looked at.
 const RESTORE_INTERVAL: Duration = Duration::from_millis(200);
 /// How often a server that writes to a socket looks whether the save is to end.
-const SOCKET_TIMEOUT: Duration = Duration::from_millis(200);
+pub const SOCKET_TIMEOUT: Duration = Duration::from_millis(200);
 const COPY_LEN: usize = 128 << 10;
 
 /// The arguments of `disk save`.
@@ -42,8 +43,9 @@ pub struct SaveArgs {
     /// Name, device or mount point of the disk
     #[arg(value_name = "DISK", value_hint = ValueHint::AnyPath)]
     pub disk: String,
-    /// File to write; - is standard output
-    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    /// File to write, or an object in a bucket: s3://BUCKET/KEY, gs://BUCKET/OBJECT or az://CONTAINER/BLOB; - is standard
+    /// output
+    #[arg(value_name = "TARGET", value_hint = ValueHint::FilePath)]
     pub file: PathBuf,
     /// Write only what has changed since the last save to FILE, if the disk knows it. FILE is always the newest save; the
     /// ones before it, which it needs, stay beside it as FILE.ID. The first save, one after the server was replaced, and
@@ -77,15 +79,20 @@ pub fn run(args: &SaveArgs) -> Result<()> {
         ));
     }
     rate(args)?;
+    let bucket = bucket::location(&args.file);
+    if let Some(location) = &bucket {
+        bucket::name_of_target(location)?;
+    }
     wait_for_restore(args)?;
     let file_type = args.file.metadata().map(|metadata| metadata.file_type()).ok();
     let mut freezer = prepare(args)?;
-    let report = match file_type {
+    let report = match (&bucket, file_type) {
+        (Some(location), _) => bucket::to_bucket(args, &mut freezer, location)?,
         _ if is_output => to_output(args, &mut freezer)?,
-        Some(file_type) if args.incremental && !file_type.is_file() && !file_type.is_dir() => {
+        (None, Some(file_type)) if args.incremental && !file_type.is_file() && !file_type.is_dir() => {
             return Err(CliError::usage("--incremental needs a file, beside which the saves before it stay"));
         }
-        Some(file_type) if !file_type.is_file() && !file_type.is_dir() => {
+        (None, Some(file_type)) if !file_type.is_file() && !file_type.is_dir() => {
             let stream = open_stream(&args.file, file_type)?;
             to_stream(args, &mut freezer, stream, &format!("'{}'", args.file.display()))?
         }

@@ -1,10 +1,11 @@
 //! `disk saved`.
 
+use super::bucket;
 use super::chain::{self, ChainFile};
-use crate::cli::{numbers, output};
+use crate::cli::{numbers, output, values};
 use crate::image::open::{confine, path_failure};
 use clap::{Args, ValueHint};
-use pagefold_control::error::Result;
+use pagefold_control::error::{CliError, Result};
 use pagefold_control::report::saved::{SavedCodec, SavedDisk};
 use pagefold_control::text;
 use pagefold_page::PAGE_SIZE;
@@ -19,13 +20,19 @@ use std::path::{Path, PathBuf};
 /// The arguments of `disk saved`.
 #[derive(Debug, Args)]
 pub struct SavedArgs {
-    /// File that `disk save` has written
+    /// File or object that `disk save` has written: as FILE, s3://, gs://, az:// or https://
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub file: PathBuf,
     /// Read all of it, and verify the checksums, the index and the digest. The files that an incremental save needs are
     /// read and verified too
     #[arg(long)]
     pub check: bool,
+    /// Remove the objects that interrupted saves have left in a bucket: those named KEY.ID that the manifest KEY does not name
+    #[arg(long, conflicts_with = "check")]
+    pub clean: bool,
+    /// Least age of an object that --clean removes. A save that takes longer would lose its object
+    #[arg(long, value_name = "TIME", default_value = "1d", requires = "clean")]
+    pub older_than: String,
     /// Print JSON with exact numbers
     #[arg(long)]
     pub json: bool,
@@ -33,6 +40,14 @@ pub struct SavedArgs {
 
 /// Prints the properties of a saved disk. The process is confined before it parses the file.
 pub fn run(args: &SavedArgs) -> Result<()> {
+    match (bucket::location(&args.file), args.clean) {
+        (Some(location), true) => {
+            return bucket::clean(&location, values::seconds("--older-than", &args.older_than)?, args.json);
+        }
+        (Some(location), false) => return bucket::show(&location, args.check, args.json),
+        (None, true) => return Err(CliError::usage("--clean is for buckets: s3://, gs:// or az://")),
+        (None, false) => {}
+    }
     let what = || format!("reading '{}'", args.file.display());
     let file = File::open(&args.file).map_err(|e| path_failure(what(), &e))?;
     let parents = if args.check { parents(&args.file, &file)? } else { Vec::new() };
@@ -42,8 +57,13 @@ pub fn run(args: &SavedArgs) -> Result<()> {
     for ChainFile { path, file, .. } in &parents {
         check(file).map_err(|e| chain::failure(path, &e))?;
     }
-    let saved = report(&outline, args.check);
-    if args.json {
+    print(&outline, args.check, args.json)
+}
+
+/// Prints what was read.
+pub fn print(outline: &Outline, checked: bool, json: bool) -> Result<()> {
+    let saved = report(outline, checked);
+    if json {
         return output::json(&saved);
     }
     lines(&saved).iter().try_for_each(|line| output::line(line))
@@ -60,7 +80,8 @@ fn parents(path: &Path, mut file: &File) -> Result<Vec<ChainFile>> {
     head.parent().map_or(Ok(Vec::new()), |parent| chain::parents(path, head.len_bytes(), parent))
 }
 
-fn check(file: &File) -> Result<Outline, SavedError> {
+/// Reads and verifies all of a saved disk.
+pub fn check(file: impl Read) -> Result<Outline, SavedError> {
     let reader = Reader::with_digest(file)?;
     let header = reader.header().clone();
     Ok(Outline { header, totals: reader.finish()? })

@@ -3,6 +3,7 @@
 //! If any step fails or a signal comes, the command undoes the steps before it.
 
 use super::backing::{self, OpenBacking};
+use super::bucket::Fetching;
 use super::create::CreateArgs;
 use super::request::{CreateRequest, Mode};
 use super::restore::SavedInput;
@@ -53,6 +54,9 @@ fn create(args: &CreateArgs) -> Result<ExitCode> {
     let started = match opened.and_then(|file| start(&runtime, &new, &request, file, &signals)) {
         Ok(started) => started,
         Err(failure) => {
+            // A server that finds the end of a saved disk too early does not know why.
+            let fetching = request.restore.as_ref().and_then(|input| input.fetching.as_ref());
+            let failure = fetching.and_then(Fetching::failure).unwrap_or(failure);
             drop(new);
             clean_up(&runtime, &dir);
             return Err(failure);

@@ -6,6 +6,8 @@ mod confinement;
 mod confinement_libc;
 mod disk_backing;
 mod disk_block_state;
+#[cfg(feature = "buckets")]
+mod disk_bucket;
 mod disk_confinement;
 mod disk_databases;
 mod disk_freeze;

@@ -15,6 +15,7 @@ pub use settings::{AzureCredentials, AzureSettings, MachineHeader, Proof};
 use crate::access::{Access, Header, Reaction, Refusal, SignedRequest, store_url};
 use crate::answer::AttemptError;
 use crate::environment::token_of_file;
+use crate::logins::{self, Credentials};
 use crate::oauth::{Bearer, TokenService, Tokens};
 use crate::object_name::ObjectName;
 use crate::retry::Deadline;
@@ -57,6 +58,18 @@ impl AzureAccess {
         };
         let (name, settings) = (name.clone(), settings.clone());
         Ok(AzureAccess { name, settings, url, tokens: Tokens::new(service) })
+    }
+
+    /// The credentials for a writer, renewed before they expire.
+    pub(crate) fn credentials(&self, deadline: &Deadline) -> Result<Credentials, AttemptError> {
+        Ok(match &self.settings.credentials {
+            AzureCredentials::Skipped => Credentials::Nothing,
+            AzureCredentials::Key { key, .. } => Credentials::AccountKey(key.clone()),
+            AzureCredentials::Sas { query, .. } => Credentials::Sas(query.clone()),
+            AzureCredentials::Application { .. } | AzureCredentials::Machine { .. } => {
+                logins::token(self.tokens.get(deadline, |service| self.fetch_token(service, deadline))?.0)
+            }
+        })
     }
 
     fn fetch_token(&self, service: &TokenService, deadline: &Deadline) -> Result<Bearer, AttemptError> {

@@ -62,6 +62,11 @@ impl GcsAccess {
         Ok(GcsAccess { name, settings, url, key, tokens: Tokens::new(service) })
     }
 
+    /// The header `Authorization`, renewed before it expires.
+    pub(crate) fn token(&self, deadline: &Deadline) -> Result<Option<Secret>, AttemptError> {
+        Ok(self.tokens.get(deadline, |service| self.fetch_token(service, deadline))?.0)
+    }
+
     fn fetch_token(&self, service: &TokenService, deadline: &Deadline) -> Result<Bearer, AttemptError> {
         match &self.settings.credentials {
             GcsCredentials::ServiceAccount { email, key_id, token_url, .. } => {

@@ -73,6 +73,11 @@ impl S3Access {
         self.region.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// The keys, renewed before they expire; `None`: requests are not signed.
+    pub(crate) fn keys(&self, deadline: &Deadline) -> Result<Option<Keys>, AttemptError> {
+        Ok(self.keys.get(deadline, || self.fetch_keys(deadline))?.0)
+    }
+
     /// Gets the keys from where the settings say.
     fn fetch_keys(&self, deadline: &Deadline) -> Result<Expiring<Option<Keys>>, AttemptError> {
         match (&self.settings.keys, &self.metadata) {

@@ -178,24 +178,27 @@ impl S3Settings {
 
     /// The URL of an object in this region.
     pub(super) fn url(&self, name: &ObjectName, region: &str) -> Result<Url, UrlError> {
-        let (bucket, key) = (&name.bucket, name.encoded_key());
-        let text = match &self.endpoint {
-            Some(endpoint) if self.is_path_style => format!("{endpoint}/{bucket}/{key}"),
+        Url::parse(&format!("{}/{}", self.bucket_url(&name.bucket, region)?, name.encoded_key()))
+    }
+
+    /// The URL of a bucket in this region, without a slash at its end.
+    pub fn bucket_url(&self, bucket: &str, region: &str) -> Result<String, UrlError> {
+        Ok(match &self.endpoint {
+            Some(endpoint) if self.is_path_style => format!("{endpoint}/{bucket}"),
             Some(endpoint) => {
                 let (scheme, rest) = endpoint.split_once("://").ok_or(UrlError::Scheme)?;
-                format!("{scheme}://{bucket}.{rest}/{key}")
+                format!("{scheme}://{bucket}.{rest}")
             }
             None => {
                 let suffix = if region.starts_with("cn-") { ".cn" } else { "" };
                 let host = format!("s3.{region}.amazonaws.com{suffix}");
                 // A certificate for *.s3... has no names with more dots, and hosts have no capitals.
                 match bucket.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-') {
-                    true => format!("https://{bucket}.{host}/{key}"),
-                    false => format!("https://{host}/{bucket}/{key}"),
+                    true => format!("https://{bucket}.{host}"),
+                    false => format!("https://{host}/{bucket}"),
                 }
             }
-        };
-        Url::parse(&text)
+        })
     }
 }
 

@@ -186,6 +186,11 @@ impl Fetcher {
         }
     }
 
+    /// Opens a medium that is one object, as it is: nothing of it is verified.
+    pub fn open_medium(self: &Arc<Self>, medium: usize) -> Result<FetchedSource> {
+        FetchedSource::open(self, ObjectId { medium, is_tree: false, layer: None })
+    }
+
     /// The layers of a medium that is an image in a registry.
     pub fn layers(&self, medium: usize) -> Result<LayersInfo> {
         match self.request(&Request::Layers { medium })? {

@@ -12,6 +12,7 @@ mod install;
 mod places;
 mod text;
 
+use super::bucket;
 use super::create::DiskOptions;
 use super::request::CreateRequest;
 use super::systemd::escape_path;
@@ -162,6 +163,10 @@ fn is_in_use_early(mount: &str) -> bool {
 
 impl Plan {
     fn from_args(args: &UnitArgs, program: &Path) -> Result<Self> {
+        if args.save_to.as_deref().is_some_and(|path| bucket::location(path).is_some()) {
+            let what = "--save-to is a file; for a bucket, call 'disk create --restore-if-exists' and 'disk save' in units of your own";
+            return Err(CliError::usage(what));
+        }
         let save_to = args.save_to.as_deref().map(|path| Place::of("--save-to", path)).transpose()?;
         let mount = args.mount.as_deref().map(mount_point).transpose()?;
         let every_s = args.every.as_deref().map(|text| values::seconds("--every", text)).transpose()?;

@@ -26,6 +26,8 @@ fn remote_exit(error: &RemoteError) -> Exit {
         RemoteError::Changed { .. } | RemoteError::OtherDigest { .. } => Exit::Damaged,
         RemoteError::NoRanges | RemoteError::Unversioned | RemoteError::SetUp { .. } => Exit::Unavailable,
         error if error.is_denied() => Exit::Unavailable,
+        // A bucket that does not exist.
+        RemoteError::Denied { status: 404, .. } => Exit::Unavailable,
         _ => Exit::Failed,
     }
 }
