@@ -131,7 +131,7 @@ pub fn build(
     let Division { threads, in_flight_bytes, .. } = Division::of(options)?;
     let plan = plan::Plan::new(tree, options.build_time, options.form.inodes.loses_times())?;
     file.set_len(0).map_err(|source| BuildError::Write { offset: 0, source })?;
-    let geometry = devices::Geometry::of(tree, options.is_index)?;
+    let geometry = devices::Geometry::of(tree, options)?;
     let output = output::Output::new(file, &geometry, options.target);
     let writer = writer::Writer::new(tree, &plan, options, geometry, output, on_progress)?;
     let order = sort::Order::new(tree, &options.sort)?;

@@ -81,7 +81,7 @@ fn build_in(
     let read_options = ReadOptions { memory_bytes: READ_BYTES, ..ReadOptions::default() };
     let built = Some(out).filter(|_| args.further.offset_bytes == 0);
     let needs = built.and_then(|out| open_built(out, read_options).ok());
-    let needs = needs.map(|image| image.superblock().required_kernel());
+    let needs = needs.map(|image| image.required_kernel());
     out.complete()?;
     let rules = options.rules.patterns().take(args.rules.len());
     for pattern in rules.filter(|pattern| !pattern.has_matched()) {

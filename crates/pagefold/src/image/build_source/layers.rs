@@ -26,6 +26,7 @@ use pagefold_server::confinement::Kind;
 use pagefold_server::fetcher::{FetchedSource, Fetcher, LayerInfo, LayersInfo};
 use pagefold_server::mount::image_failure;
 use pagefold_server::mount::media::{Blob, WholeHash, is_in_registry};
+use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -211,6 +212,14 @@ fn check_options(args: &BuildArgs) -> Result<()> {
     }
 }
 
+/// The error of a source that cannot be a device of an image without contents.
+fn no_device(shown: &dyn Display, what: &str) -> CliError {
+    CliError::usage(format!(
+        "'{shown}' {what}, and contents stay in sources that are images in files; make one of it first, with --tar=f and \
+         -Enoinline_data"
+    ))
+}
+
 /// Opens a layer that is a file.
 fn file_input(source: &Path, args: &BuildArgs, out: &OutFile) -> Result<Input> {
     let shown = source.display();
@@ -225,6 +234,10 @@ fn file_input(source: &Path, args: &BuildArgs, out: &OutFile) -> Result<Input> {
     }
     let file = open_file(source, &metadata, args)?;
     let form = match kind(&file, source)? {
+        SourceKind::Compressed(_) if args.further.is_index => {
+            return Err(no_device(&shown, "is compressed"));
+        }
+        SourceKind::Tar if args.further.is_index => return Err(no_device(&shown, "is an archive")),
         SourceKind::Compressed(_) => Form::Compressed { file, spool: spool_file(out)? },
         SourceKind::Tar | SourceKind::Image => Form::Plain(file),
     };
