@@ -128,11 +128,32 @@ pub fn build(
     on_progress: &mut OnProgress<'_>,
 ) -> Result<Summary> {
     options.check()?;
-    let Division { threads, in_flight_bytes, .. } = Division::of(options)?;
-    let plan = plan::Plan::new(tree, options.build_time, options.form.inodes.loses_times())?;
     file.set_len(0).map_err(|source| BuildError::Write { offset: 0, source })?;
     let geometry = devices::Geometry::of(tree, options)?;
     let output = output::Output::new(file, &geometry, options.target);
+    write(tree, options, geometry, output, on_progress)
+}
+
+/// Completes the image of a tree whose contents lie there already, as [`Placing`](source::tar::Placing) has written them with
+/// the same options. Like [`build`] otherwise.
+pub fn build_placed(
+    tree: &Tree,
+    options: &Options,
+    begun: source::tar::Begun<'_>,
+    on_progress: &mut OnProgress<'_>,
+) -> Result<Summary> {
+    write(tree, options, devices::Geometry::with_contents(), begun.0, on_progress)
+}
+
+fn write<'a>(
+    tree: &'a Tree,
+    options: &'a Options,
+    geometry: devices::Geometry,
+    output: output::Output<'a>,
+    on_progress: &mut OnProgress<'_>,
+) -> Result<Summary> {
+    let Division { threads, in_flight_bytes, .. } = Division::of(options)?;
+    let plan = plan::Plan::new(tree, options.build_time, options.form.inodes.loses_times())?;
     let writer = writer::Writer::new(tree, &plan, options, geometry, output, on_progress)?;
     let order = sort::Order::new(tree, &options.sort)?;
     let summary = writer.write(|writer| contents::fill(writer, &order, threads, in_flight_bytes))?;

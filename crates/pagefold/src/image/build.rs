@@ -128,13 +128,18 @@ pub fn build_image(
             output::note("the contents of some files cannot be read: building the image again without them");
             continue;
         }
-        return built.map_err(|e| match e {
-            BuildError::Interrupted => out.interrupted(),
-            BuildError::Write { offset, source } => {
-                CliError::io(format!("writing '{}' at byte {offset}", out.shown().display()), &source)
-            }
-            e => source_failure(e, args),
-        });
+        return built.map_err(|e| not_built(e, out, args));
+    }
+}
+
+/// The error of a build.
+pub fn not_built(error: BuildError, out: &OutFile, args: &BuildArgs) -> CliError {
+    match error {
+        BuildError::Interrupted => out.interrupted(),
+        BuildError::Write { offset, source } => {
+            CliError::io(format!("writing '{}' at byte {offset}", out.shown().display()), &source)
+        }
+        e => source_failure(e, args),
     }
 }
 
