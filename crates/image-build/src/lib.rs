@@ -29,7 +29,7 @@
 //! | `tree`, `content` | what an image is built from |
 //! | `source` | trees from directories, tar archives and images |
 //! | `xattrs` | which extended attributes stay, and which are added |
-//! | `owners` | moving the numbers of users and groups |
+//! | `owners`, `fs_config` | moving the numbers of users and groups; owners and modes by path |
 //! | `base64` | values of attributes as text |
 //! | `options`, `form`, `compression`, `rules`, `preset`, `target` | what the caller chooses |
 //! | `running_kernel` | the options for the kernel that runs here |
@@ -74,6 +74,7 @@ mod devices;
 mod duplicates;
 mod error;
 mod form;
+mod fs_config;
 mod index_files;
 mod memory;
 mod metadata;
@@ -103,6 +104,7 @@ pub use chunk_files::{CHUNK_BYTES_MAX, ChunkForm};
 pub use compression::{Compression, Method};
 pub use error::{BuildError, Result};
 pub use form::{Form, InodeForm};
+pub use fs_config::{FS_CONFIG_BYTES_MAX, FsConfig};
 pub use options::{BLOCK_BYTES, CLUSTER_BYTES_MAX, Dedupe, Options};
 pub use output::ImageFile;
 pub use preset::Preset;

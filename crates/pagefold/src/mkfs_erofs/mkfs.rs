@@ -6,7 +6,7 @@
 use super::compressor::Compressor;
 use super::mkfs_options::{OPTIONS, REFUSED};
 use super::table::{Program, defaults};
-use super::{hints, under_fakeroot};
+use super::{fs_config, hints, under_fakeroot};
 use crate::cli::output;
 use crate::image::build::run as build;
 use crate::image::build_args::BuildArgs;
@@ -32,6 +32,9 @@ pub struct Mkfs {
     /// Clusters of the packed file, bytes.
     pub packed_cluster_bytes: Option<u32>,
     pub hints: Option<PathBuf>,
+    pub fs_config: Option<PathBuf>,
+    /// Where the image is mounted: paths of `fs_config` begin with that.
+    pub mount_point: Vec<u8>,
     /// `-T`.
     pub time: Option<i64>,
     /// Whether that is the time of creation only.
@@ -78,6 +81,8 @@ impl Mkfs {
             has_chunk_indexes: false,
             packed_cluster_bytes: None,
             hints: None,
+            fs_config: None,
+            mount_point: Vec::new(),
             time: None,
             is_mkfs_time: false,
             is_tar: false,
@@ -111,6 +116,11 @@ impl Mkfs {
         if let Some(time) = self.time {
             self.build.further.build_time = Some(time);
             self.build.mtime = Some(time).filter(|_| !self.is_mkfs_time);
+        }
+        if let Some(path) = &self.fs_config {
+            let config = fs_config::read(path, &self.mount_point);
+            self.build.further.fs_config =
+                Some(config.map_err(|e| PROGRAM.error(&format!("--fs-config-file: {}", e.message)))?);
         }
         self.build.kernel = Some(self.kernel.to_string());
         if self.build.xattrs.no_xattrs {
