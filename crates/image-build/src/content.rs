@@ -20,6 +20,11 @@ pub trait Content: Send + Sync + fmt::Debug {
         Ok(None)
     }
 
+    /// The byte of the image at which the contents lie already. No other bytes but zeroes are in their blocks.
+    fn in_image(&self) -> Option<u64> {
+        None
+    }
+
     /// Opens the contents for reading.
     fn open(&self) -> Result<Box<dyn Reader + '_>>;
 }

@@ -5,10 +5,11 @@
 
 use super::content::SourceDevice;
 use super::metadata::inode::ADDRESS_WIDE;
-use super::options::BLOCK_BYTES;
+use super::options::{BLOCK_BYTES, Options};
 use super::tree::Tree;
 use crate::{BuildError, Result};
 use pagefold_image::format::device::RawDeviceSlot;
+use pagefold_image::format::features;
 use pagefold_image::format::superblock::{OFFSET, RawSuperblock};
 
 /// The blocks of an image, and its further devices.
@@ -21,14 +22,21 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// The geometry of an image of a tree; `is_index`: one without contents.
-    pub fn of(tree: &Tree, is_index: bool) -> Result<Self> {
-        if !is_index {
-            return Ok(Geometry { block_bytes: BLOCK_BYTES, devices: Vec::new() });
+    /// The geometry of the image of a tree. Fails if the target does not read blocks as short as the sources have them.
+    pub fn of(tree: &Tree, options: &Options) -> Result<Self> {
+        if !options.is_index {
+            return Ok(Geometry::with_contents());
         }
         let devices = tree.contents().map(|contents| contents.devices()).unwrap_or_default();
         let shortest = devices.iter().map(|device| device.block_bytes).min();
+        let first = features::block_kernel(shortest.map_or(0, |bytes| bytes.trailing_zeros() as u8), false);
         match shortest {
+            Some(bytes) if first > options.target.0 => Err(BuildError::Options {
+                what: format!(
+                    "Linux {} does not read blocks of {bytes} bytes, as the source has them; it came with {first}",
+                    options.target
+                ),
+            }),
             Some(block_bytes) if devices.len() <= usize::from(u16::MAX) => {
                 Ok(Geometry { block_bytes, devices })
             }
@@ -36,6 +44,11 @@ impl Geometry {
                 what: "only archives and images can be devices of an image".into(),
             }),
         }
+    }
+
+    /// The geometry of an image that has its contents.
+    pub fn with_contents() -> Self {
+        Geometry { block_bytes: BLOCK_BYTES, devices: Vec::new() }
     }
 
     /// Whether the image has no contents.

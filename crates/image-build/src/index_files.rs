@@ -18,8 +18,10 @@ pub const NOT_ON_DEVICE: &str = "its contents do not lie in the source uncompres
                                  sources without -z and with -Enoinline_data, or build an image with all contents";
 /// Largest chunk of the format, as a power of two in blocks.
 const CHUNK_BITS_MAX: u32 = 31;
-/// Entries of a file at most: they are in memory while it is written.
+/// Entries of a file at most: they are in memory while it is written. Some bytes of an archive may describe a long file of holes,
+/// so a file has no more than its blocks of data and a few.
 const ENTRIES_MAX: u64 = 1 << 22;
+const HOLE_ENTRIES_MAX: u64 = 1 << 16;
 
 /// Writes a file of `len_bytes` bytes, whose contents are these runs of the device with this number, counted from 1.
 pub fn write(
@@ -30,6 +32,17 @@ pub fn write(
     device: u16,
 ) -> Result<()> {
     let refused = |what: &str| BuildError::refused(&planned.path(writer.tree), what);
+    // The devices are numbered from 1. Bytes after the end of one would be those of the next.
+    let device_bytes =
+        usize::from(device).checked_sub(1).and_then(|index| writer.geometry.devices.get(index));
+    let device_bytes = device_bytes.map_or(0, |device| device.len_bytes);
+    let ends_on_device = |run: &DeviceRun| {
+        let end = run.at.checked_add(run.range.end.saturating_sub(run.range.start));
+        end.is_some_and(|end| end <= device_bytes)
+    };
+    if !runs.iter().all(ends_on_device) {
+        return Err(refused("its contents go beyond the end of the source, which is cut off; get it again"));
+    }
     let block = u64::from(writer.geometry.block_bytes);
     let is_whole = |run: &DeviceRun| {
         let ends = run.range.end == len_bytes || run.range.end.is_multiple_of(block);
@@ -41,7 +54,7 @@ pub fn write(
     let chunk_bits = chunk_bits(len_bytes.div_ceil(block), runs, block);
     let chunk = block << chunk_bits;
     let count = len_bytes.div_ceil(chunk);
-    if count > ENTRIES_MAX {
+    if count > entries_max(runs, block) {
         return Err(refused("it has too many parts on the device; build an image with all contents"));
     }
     let mut blocks = vec![HOLE_WIDE; count as usize];
@@ -57,6 +70,12 @@ pub fn write(
     let (further_format, entries, entry_bytes) = encode_on(&blocks, true, device);
     writer.put_chunks(planned, chunk_bits as u16 | further_format, (&entries, entry_bytes), 0)?;
     writer.report(len_bytes)
+}
+
+/// The most entries of a file with these runs.
+fn entries_max(runs: &[DeviceRun], block: u64) -> u64 {
+    let data_blocks = runs.iter().map(|run| (run.range.end - run.range.start).div_ceil(block)).sum::<u64>();
+    data_blocks.saturating_add(HOLE_ENTRIES_MAX).min(ENTRIES_MAX)
 }
 
 /// The longest chunk, as a power of two in blocks, at whose multiples all runs begin and end. The last chunk may be longer than
@@ -75,6 +94,13 @@ mod tests {
 
     fn run(range: Range<u64>) -> DeviceRun {
         DeviceRun { range, at: 0 }
+    }
+
+    #[test]
+    fn holes_do_not_make_the_index_long() {
+        assert_eq!(entries_max(&[], 512), HOLE_ENTRIES_MAX);
+        assert_eq!(entries_max(&[run(0..513), run(1024..1536)], 512), HOLE_ENTRIES_MAX + 3);
+        assert_eq!(entries_max(&[run(0..1 << 47)], 512), ENTRIES_MAX);
     }
 
     #[test]

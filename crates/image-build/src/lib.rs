@@ -29,7 +29,7 @@
 //! | `tree`, `content` | what an image is built from |
 //! | `source` | trees from directories, tar archives and images |
 //! | `xattrs` | which extended attributes stay, and which are added |
-//! | `owners` | moving the numbers of users and groups |
+//! | `owners`, `fs_config` | moving the numbers of users and groups; owners and modes by path |
 //! | `base64` | values of attributes as text |
 //! | `options`, `form`, `compression`, `rules`, `preset`, `target` | what the caller chooses |
 //! | `running_kernel` | the options for the kernel that runs here |
@@ -74,6 +74,7 @@ mod devices;
 mod duplicates;
 mod error;
 mod form;
+mod fs_config;
 mod index_files;
 mod memory;
 mod metadata;
@@ -103,6 +104,7 @@ pub use chunk_files::{CHUNK_BYTES_MAX, ChunkForm};
 pub use compression::{Compression, Method};
 pub use error::{BuildError, Result};
 pub use form::{Form, InodeForm};
+pub use fs_config::{FS_CONFIG_BYTES_MAX, FsConfig};
 pub use options::{BLOCK_BYTES, CLUSTER_BYTES_MAX, Dedupe, Options};
 pub use output::ImageFile;
 pub use preset::Preset;
@@ -128,11 +130,32 @@ pub fn build(
     on_progress: &mut OnProgress<'_>,
 ) -> Result<Summary> {
     options.check()?;
+    file.set_len(0).map_err(|source| BuildError::Write { offset: 0, source })?;
+    let geometry = devices::Geometry::of(tree, options)?;
+    let output = output::Output::new(file, &geometry, options.target);
+    write(tree, options, geometry, output, on_progress)
+}
+
+/// Completes the image of a tree whose contents lie there already, as [`Placing`](source::tar::Placing) has written them with
+/// the same options. Like [`build`] otherwise.
+pub fn build_placed(
+    tree: &Tree,
+    options: &Options,
+    begun: source::tar::Begun<'_>,
+    on_progress: &mut OnProgress<'_>,
+) -> Result<Summary> {
+    write(tree, options, devices::Geometry::with_contents(), begun.0, on_progress)
+}
+
+fn write<'a>(
+    tree: &'a Tree,
+    options: &'a Options,
+    geometry: devices::Geometry,
+    output: output::Output<'a>,
+    on_progress: &mut OnProgress<'_>,
+) -> Result<Summary> {
     let Division { threads, in_flight_bytes, .. } = Division::of(options)?;
     let plan = plan::Plan::new(tree, options.build_time, options.form.inodes.loses_times())?;
-    file.set_len(0).map_err(|source| BuildError::Write { offset: 0, source })?;
-    let geometry = devices::Geometry::of(tree, options.is_index)?;
-    let output = output::Output::new(file, &geometry, options.target);
     let writer = writer::Writer::new(tree, &plan, options, geometry, output, on_progress)?;
     let order = sort::Order::new(tree, &options.sort)?;
     let summary = writer.write(|writer| contents::fill(writer, &order, threads, in_flight_bytes))?;

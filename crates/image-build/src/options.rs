@@ -73,7 +73,8 @@ pub struct Options {
     /// The default where the target has fragments.
     pub compress_directories: bool,
     /// Whether the image has metadata alone, and its source, an archive or images, are its further devices. Kernels read that from
-    /// 5.16 on. Contents cannot be compressed then.
+    /// 5.16 on; from 6.4 on with the blocks of archives, and with the devices behind the image in one file. Contents cannot be
+    /// compressed then.
     pub is_index: bool,
     /// The order of contents.
     pub sort: Sort,

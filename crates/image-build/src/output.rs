@@ -82,9 +82,9 @@ impl<'a> Output<'a> {
         Ok(())
     }
 
-    /// Appends whole blocks.
+    /// Appends whole blocks; or any bytes, if [`pad`](Self::pad) follows before the next block is asked for.
     pub fn append(&mut self, blocks: &[u8]) -> Result<()> {
-        self.target.check_blocks(self.next_block() + blocks.len() as u64 / self.block_bytes)?;
+        self.target.check_blocks(self.next_block() + (blocks.len() as u64).div_ceil(self.block_bytes))?;
         if self.buffer.len() + blocks.len() > BUFFER_BYTES {
             self.flush()?;
         }
@@ -101,6 +101,18 @@ impl<'a> Output<'a> {
         Ok(())
     }
 
+    /// Fills up the last block with zeroes.
+    pub fn pad(&mut self) -> Result<()> {
+        let within = (self.written + self.buffer.len() as u64) % self.block_bytes;
+        let missing = if within == 0 { 0 } else { self.block_bytes - within };
+        self.append(&vec![0; missing as usize])
+    }
+
+    /// Writes what was appended before byte `end` of the image.
+    pub fn flush_up_to(&mut self, end: u64) -> Result<()> {
+        if end > self.written { self.flush() } else { Ok(()) }
+    }
+
     /// Writes what was appended, and returns the hash of it and of `further` bytes, which will be in the first blocks.
     pub fn flush_all(&mut self, further: &[u8]) -> Result<u128> {
         self.flush()?;
@@ -113,7 +125,8 @@ impl<'a> Output<'a> {
         self.file.write_all_at(head, 0).map_err(|source| BuildError::Write { offset: 0, source })
     }
 
-    fn flush(&mut self) -> Result<()> {
+    /// Writes what was appended.
+    pub fn flush(&mut self) -> Result<()> {
         let buffer = std::mem::take(&mut self.buffer);
         let result = self.write_out(&buffer);
         self.buffer = buffer;

@@ -82,6 +82,9 @@ impl Source {
     /// this way.
     pub(crate) fn read_own(&self, device: u16, offset: u64, buf: &mut [u8]) -> Result<()> {
         let at = Address { space: Space::Device(device), offset };
+        if self.is_flat {
+            return self.read_at(at, buf);
+        }
         self.read_medium(self.medium(at, usize::from(device))?, offset, at, buf)
     }
 
@@ -109,9 +112,7 @@ impl Source {
 
     /// Whether an address belongs to the device that it names, and not to a device mapped into its address space.
     pub(crate) fn is_own(&self, at: Address) -> bool {
-        self.is_flat
-            || at.space != Space::Device(0)
-            || !self.unified_ranges.iter().any(|range| range.contains(at.offset))
+        at.space != Space::Device(0) || !self.unified_ranges.iter().any(|range| range.contains(at.offset))
     }
 
     /// Returns the number of bytes from `at` to the end of its device.

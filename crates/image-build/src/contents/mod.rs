@@ -128,6 +128,9 @@ impl<'a> Filler<'_, 'a, '_> {
         if self.writer.geometry.is_index() {
             return self.refer(&planned, content);
         }
+        if let Some(at) = content.in_image() {
+            return self.take_placed(&planned, content, at);
+        }
         let mut reader = content.open()?;
         let data = reader.data_ranges()?;
         if let Some(form) = options.form.chunks {
@@ -179,6 +182,21 @@ impl<'a> Filler<'_, 'a, '_> {
         self.writer.add_digest(&planned, digest.filter(|_| options.digests))?;
         self.left_bytes = self.left_bytes.saturating_sub(len_bytes);
         reader.finish()
+    }
+
+    /// Ends a file whose contents lie in the image from a byte on. They are read only if the image is to be verified.
+    fn take_placed(&mut self, planned: &Planned, content: &dyn Content, at: u64) -> Result<()> {
+        self.drain()?;
+        let len_bytes = content.len_bytes();
+        if self.writer.options.digests {
+            let reader = content.open()?;
+            let mut filled = Filled::new(reader.as_ref(), None, true);
+            filled.skip(len_bytes, || self.writer.report(0))?;
+            self.writer.add_digest(planned, filled.digest())?;
+        }
+        self.writer.put_placed(planned, at, len_bytes)?;
+        self.left_bytes = self.left_bytes.saturating_sub(len_bytes);
+        self.writer.report(len_bytes)
     }
 
     /// Writes a file whose contents stay on a device.

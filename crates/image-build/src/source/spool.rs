@@ -135,28 +135,68 @@ pub struct Spooled {
 pub fn spool(
     input: impl Read,
     path: &Path,
-    file: File,
+    mut file: File,
     memory_bytes: Option<u64>,
     on_bytes: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
 ) -> Result<Spooled> {
-    let space = beneath::free_space(&file).map_err(|e| BuildError::Spool { source: e.into() })?;
-    let copy = Copy { path, file, max_bytes: space.free_bytes / 10 * 9, done_bytes: 0, on_bytes };
-    copy.run(input, memory_bytes.unwrap_or(u64::MAX))
+    let limits = Limits { memory_bytes, bytes: Limits::bytes_beside(&file)? };
+    let Decoded { note, .. } = decode(input, path, limits, &mut |bytes| {
+        file.write_all(bytes).map_err(|source| BuildError::Spool { source })?;
+        if on_bytes(bytes).is_break() { Err(BuildError::Interrupted) } else { Ok(()) }
+    })?;
+    Ok(Spooled { file, note })
+}
+
+/// Limits of decoding a stream.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Memory for that, bytes; `None`: no limit.
+    pub memory_bytes: Option<u64>,
+    /// Most bytes that it may decode to.
+    pub bytes: u64,
+}
+
+impl Limits {
+    /// The most bytes that may be written to the file system of a file: nine tenths of the free space.
+    pub fn bytes_beside(file: &File) -> Result<u64> {
+        let space = beneath::free_space(file).map_err(|e| BuildError::Spool { source: e.into() })?;
+        Ok(space.free_bytes / 10 * 9)
+    }
+}
+
+/// Facts on a stream that was decoded to its end.
+#[derive(Debug)]
+pub struct Decoded {
+    /// Whether it was compressed.
+    pub is_compressed: bool,
+    /// Tells the user of bytes after the end of the compressed ones, which were not used.
+    pub note: Option<String>,
+}
+
+/// Passes `input` to `put`, decompressed if it is compressed. `path` is for messages. `put` is also called without bytes, so that
+/// it can end a long input of empty members.
+pub fn decode(
+    input: impl Read,
+    path: &Path,
+    limits: Limits,
+    put: &mut dyn FnMut(&[u8]) -> Result<()>,
+) -> Result<Decoded> {
+    let copy = Copy { path, max_bytes: limits.bytes, done_bytes: 0, put };
+    copy.run(input, limits.memory_bytes.unwrap_or(u64::MAX))
 }
 
 /// A copy that is made.
 struct Copy<'a> {
     /// For messages.
     path: &'a Path,
-    file: File,
-    /// Limit of the file.
+    /// Limit of what is put.
     max_bytes: u64,
     done_bytes: u64,
-    on_bytes: &'a mut dyn FnMut(&[u8]) -> ControlFlow<()>,
+    put: &'a mut dyn FnMut(&[u8]) -> Result<()>,
 }
 
 impl Copy<'_> {
-    fn run(mut self, input: impl Read, memory_bytes: u64) -> Result<Spooled> {
+    fn run(mut self, input: impl Read, memory_bytes: u64) -> Result<Decoded> {
         let path = self.path;
         let failed = |e| BuildError::source(path, e);
         let is_input_failing = Cell::new(false);
@@ -166,11 +206,11 @@ impl Copy<'_> {
         if let Some(program) = Compression::other_program(beginning) {
             return Err(BuildError::UnknownSource { path: path.into(), what: decompress_with(program) });
         }
-        let mut buffer = vec![0; BUFFER_BYTES];
         let Some(compression) = Compression::of(beginning) else {
-            self.copy(&mut input, &mut buffer, failed)?;
-            return Ok(Spooled { file: self.file, note: None });
+            self.pass(&mut input)?;
+            return Ok(Decoded { is_compressed: false, note: None });
         };
+        let mut buffer = vec![0; BUFFER_BYTES];
         let of_decoder = |e: io::Error| match is_input_failing.get() || is_limit(&e) {
             true => failed(e),
             false => damaged(path, &e),
@@ -182,20 +222,33 @@ impl Copy<'_> {
             // Blocks of a tape, for example, are filled up with zeroes; xz has them between streams, too.
             while let Some(zeroes) = zeroes(input.fill_buf().map_err(failed)?) {
                 input.consume(zeroes);
-                self.go_on(&[])?;
+                (self.put)(&[])?;
             }
             let beginning = input.peek(MAGIC_BYTES).map_err(failed)?;
             if beginning.is_empty() {
-                return Ok(Spooled { file: self.file, note: None });
+                return Ok(Decoded { is_compressed: true, note: None });
             }
             if Compression::of(beginning) != Some(compression) {
-                let note = self.pass_over(&mut input, compression)?;
-                return Ok(Spooled { file: self.file, note: Some(note) });
+                let note = Some(self.pass_over(&mut input, compression)?);
+                return Ok(Decoded { is_compressed: true, note });
             }
         }
     }
 
-    /// Writes what `decoder` returns.
+    /// Puts an input that is not compressed.
+    fn pass<R: Read>(&mut self, input: &mut Lookahead<R>) -> Result<()> {
+        loop {
+            let bytes = input.fill_buf().map_err(|e| BuildError::source(self.path, e))?;
+            self.count(bytes.len())?;
+            (self.put)(bytes)?;
+            match bytes.len() {
+                0 => return Ok(()),
+                len => input.consume(len),
+            }
+        }
+    }
+
+    /// Puts what `decoder` returns.
     fn copy(
         &mut self,
         decoder: &mut dyn Read,
@@ -205,19 +258,24 @@ impl Copy<'_> {
         loop {
             let len = match decoder.read(buffer) {
                 // There may be millions of empty members.
-                Ok(0) => return self.go_on(&[]),
+                Ok(0) => return (self.put)(&[]),
                 Ok(len) => len,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => 0,
                 Err(e) => return Err(failed(e)),
             };
-            self.done_bytes += len as u64;
-            if self.done_bytes > self.max_bytes {
-                let what = "No space left: the archive takes more than nine tenths of the free space";
-                return Err(BuildError::Spool { source: io::Error::new(io::ErrorKind::StorageFull, what) });
-            }
-            self.file.write_all(&buffer[..len]).map_err(|source| BuildError::Spool { source })?;
-            self.go_on(&buffer[..len])?;
+            self.count(len)?;
+            (self.put)(&buffer[..len])?;
         }
+    }
+
+    /// Counts bytes that are put next.
+    fn count(&mut self, len: usize) -> Result<()> {
+        self.done_bytes += len as u64;
+        if self.done_bytes > self.max_bytes {
+            let what = "No space left: the archive takes more than nine tenths of the free space";
+            return Err(BuildError::Spool { source: io::Error::new(io::ErrorKind::StorageFull, what) });
+        }
+        Ok(())
     }
 
     /// Reads the input to its end, so that the program at the other end of a pipe does not fail. Returns a note about it.
@@ -228,7 +286,7 @@ impl Copy<'_> {
                 0 => break,
                 len => input.consume(len),
             }
-            self.go_on(&[])?;
+            (self.put)(&[])?;
         }
         let (count, member) = (input.position() - at, compression.member());
         let bytes = if count == 1 { "byte that is" } else { "bytes that are" };
@@ -236,13 +294,6 @@ impl Copy<'_> {
             "'{}' has {count} {bytes} no {member} after its end, from byte {at} on: they are not used",
             self.path.display()
         ))
-    }
-
-    fn go_on(&mut self, written: &[u8]) -> Result<()> {
-        match (self.on_bytes)(written) {
-            ControlFlow::Continue(()) => Ok(()),
-            ControlFlow::Break(()) => Err(BuildError::Interrupted),
-        }
     }
 }
 
@@ -287,8 +338,9 @@ mod tests {
         let bomb = encoder.finish().unwrap();
         assert!(bomb.len() < 1 << 20);
         let (file, max_bytes) = (tempfile::tempfile().unwrap(), 3 << 20);
-        let (copy, on_bytes) = (file.try_clone().unwrap(), &mut |_: &[u8]| ControlFlow::Continue(()));
-        let copy_of_bomb = Copy { path: Path::new("a.tar.gz"), file, max_bytes, done_bytes: 0, on_bytes };
+        let (copy, mut file) = (file.try_clone().unwrap(), file);
+        let put = &mut |bytes: &[u8]| file.write_all(bytes).map_err(|source| BuildError::Spool { source });
+        let copy_of_bomb = Copy { path: Path::new("a.tar.gz"), max_bytes, done_bytes: 0, put };
         let spooled = copy_of_bomb.run(&bomb[..], u64::MAX);
         let Err(BuildError::Spool { source }) = spooled else { panic!("{spooled:?}") };
         assert!(source.to_string().contains("nine tenths of the free space"), "{source}");

@@ -39,7 +39,9 @@ impl Writer<'_> {
         self.used.devices = self.geometry.is_index();
         self.used.prefixes = self.pool.prefixes().count();
         debug_assert!(self.used.is_in(self.options.target), "{:?}", self.used);
-        let hash = self.out.flush_all(prefixes.in_first_block())?;
+        // The image also is its devices, of which it has only the table.
+        let further = [prefixes.in_first_block(), &self.geometry.table(blocks)?].concat();
+        let hash = self.out.flush_all(&further)?;
         let too_large = |_| BuildError::TooLarge { what: "its metadata needs addresses of 48 bits".into() };
         let hidden = u64::from(self.packed_place.is_some()) + u64::from(metabox_place.is_some());
         let meta_start = meta_block - first_nid / (block / SLOT_LEN);

@@ -240,6 +240,13 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
+    /// Ends a file whose contents lie in whole blocks from byte `at` of the image on.
+    pub fn put_placed(&mut self, planned: &Planned, at: u64, len_bytes: u64) -> Result<()> {
+        let mut file = OpenFile::default();
+        file.add_blocks(at / BLOCK, len_bytes.div_ceil(BLOCK));
+        self.put_file(planned, None, file, false)
+    }
+
     /// Ends a file with the contents of `original`, which [`put_file`](Self::put_file) ended as one.
     pub fn put_duplicate(&mut self, planned: &Planned, original: InodeId) -> Result<()> {
         let Some(original) = self.originals.get(original) else {

@@ -131,6 +131,21 @@ pub fn first_kernel(bits: u32) -> KernelVersion {
     features.map(|feature| feature.kernel).fold(FIRST_KERNEL, KernelVersion::max)
 }
 
+/// Blocks that all kernels read, as a power of two in bytes.
+const USUAL_BLOCK_BITS: u8 = 12;
+/// The first kernel that finds the contents of all devices behind the image, in one file.
+pub const FLAT_DEVICES_KERNEL: KernelVersion = KernelVersion::new(6, 4);
+
+/// The first kernel that reads blocks of 2^`block_bits` bytes, if pages have 4096 bytes or, for longer blocks, as many as a
+/// block.
+pub fn block_kernel(block_bits: u8, is_compressed: bool) -> KernelVersion {
+    match (block_bits < USUAL_BLOCK_BITS, is_compressed) {
+        (true, true) => KernelVersion::new(6, 8),
+        (true, false) => KernelVersion::new(6, 4),
+        (false, _) => FIRST_KERNEL,
+    }
+}
+
 /// The first kernel that decodes `algorithm`.
 pub fn algorithm_kernel(algorithm: Algorithm) -> KernelVersion {
     match algorithm {

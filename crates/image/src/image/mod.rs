@@ -11,6 +11,7 @@ pub use node::{DirEntry, Entries, Extents, MAX_LINK_BYTES, Node};
 use crate::budget::{Budget, BudgetStats};
 use crate::clusters::{Clusters, Formats, Prefetcher, ReadStats, least_bytes};
 use crate::core::Core;
+use crate::format::features::{FLAT_DEVICES_KERNEL, KernelVersion};
 use crate::read::superblock::Superblock;
 use crate::read::xattr::Prefixes;
 use crate::read::{Bytes, FileKind};
@@ -202,6 +203,12 @@ impl Image {
         &self.0.core.superblock
     }
 
+    /// The first version of Linux that mounts the image as it is here: with its devices, or from one file that has them all.
+    pub fn required_kernel(&self) -> KernelVersion {
+        let needed = self.superblock().required_kernel();
+        if self.0.core.source.is_flat() { needed.max(FLAT_DEVICES_KERNEL) } else { needed }
+    }
+
     /// Returns the root directory. Fails if the root inode is not a directory.
     pub fn root(&self) -> Result<Node> {
         let root = self.node(self.superblock().root_nid)?;
@@ -272,13 +279,10 @@ impl Image {
         self.0.core.source.own_address(at)
     }
 
-    /// Length of the image itself as far as contents may lie there, bytes: that of its superblock, and of devices that the same
-    /// medium goes on with.
+    /// Length of the image's own medium, bytes. It may be longer than the superblock says: in one file, what follows the image
+    /// begins only there.
     pub fn own_bytes(&self) -> u64 {
-        let len_bytes = self.0.core.source.len_bytes(0).unwrap_or(0);
-        let superblock = self.superblock();
-        let stated = superblock.blocks.saturating_mul(superblock.block_bytes().into());
-        if stated == 0 || self.0.core.source.is_flat() { len_bytes } else { stated.min(len_bytes) }
+        self.0.core.source.len_bytes(0).unwrap_or(0)
     }
 
     /// The prefixes of names of attributes, of which the table of long ones was read when the image was opened.

@@ -367,6 +367,9 @@ impl FileSystem for ImageFs {
         let _scope = self.begin();
         let superblock = self.superblock();
         let block_bytes = superblock.block_bytes();
-        StatFs { blocks: superblock.blocks, files: superblock.inos, block_bytes }
+        // As the kernel counts: the devices belong to the image, also if they are separate files.
+        let further = superblock.devices.iter().map(|device| device.blocks);
+        let blocks = further.fold(superblock.blocks, u64::saturating_add);
+        StatFs { blocks, files: superblock.inos, block_bytes }
     }
 }

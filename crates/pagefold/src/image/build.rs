@@ -81,7 +81,7 @@ fn build_in(
     let read_options = ReadOptions { memory_bytes: READ_BYTES, ..ReadOptions::default() };
     let built = Some(out).filter(|_| args.further.offset_bytes == 0);
     let needs = built.and_then(|out| open_built(out, read_options).ok());
-    let needs = needs.map(|image| image.superblock().required_kernel());
+    let needs = needs.map(|image| image.required_kernel());
     out.complete()?;
     let rules = options.rules.patterns().take(args.rules.len());
     for pattern in rules.filter(|pattern| !pattern.has_matched()) {
@@ -128,13 +128,18 @@ pub fn build_image(
             output::note("the contents of some files cannot be read: building the image again without them");
             continue;
         }
-        return built.map_err(|e| match e {
-            BuildError::Interrupted => out.interrupted(),
-            BuildError::Write { offset, source } => {
-                CliError::io(format!("writing '{}' at byte {offset}", out.shown().display()), &source)
-            }
-            e => source_failure(e, args),
-        });
+        return built.map_err(|e| not_built(e, out, args));
+    }
+}
+
+/// The error of a build.
+pub fn not_built(error: BuildError, out: &OutFile, args: &BuildArgs) -> CliError {
+    match error {
+        BuildError::Interrupted => out.interrupted(),
+        BuildError::Write { offset, source } => {
+            CliError::io(format!("writing '{}' at byte {offset}", out.shown().display()), &source)
+        }
+        e => source_failure(e, args),
     }
 }
 

@@ -19,6 +19,9 @@ pub fn apply(
     if args.separates_links() {
         scanned.tree.separate_links().map_err(failure)?;
     }
+    if let Some(config) = &args.further.fs_config {
+        config.apply(&mut scanned.tree).map_err(failure)?;
+    }
     let limit = build_time.filter(|_| args.further.build_time.is_none());
     change_metadata(scanned, args, limit)?;
     xattrs.apply(&mut scanned.tree).map_err(failure)

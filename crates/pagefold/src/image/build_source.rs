@@ -183,10 +183,15 @@ fn scan_archive(
     out: &OutFile,
 ) -> Result<Scanned> {
     let scanned = watched(args, out, |on_entry| tar::scan_watched(file, shown, options, on_entry))?;
+    Ok(noted_scan(scanned, shown))
+}
+
+/// Prints the notes of a source.
+fn noted_scan(scanned: Scanned, shown: &Path) -> Scanned {
     for note in &scanned.notes {
         output::note(&format!("'{}': {note}", shown.display()));
     }
-    Ok(scanned)
+    scanned
 }
 
 /// The file of a copy, whose note is printed.

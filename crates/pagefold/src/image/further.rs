@@ -1,6 +1,6 @@
 //! Choices of `image build` for which it has no options, because only callers of `mkfs.erofs` need them.
 
-use pagefold_image_build::{Form, Pattern, Rule};
+use pagefold_image_build::{Form, FsConfig, Pattern, Rule};
 
 /// Choices of `mkfs.erofs` beyond the options of `image build`.
 #[derive(Debug, Clone, Default)]
@@ -19,7 +19,9 @@ pub struct Further {
     pub rules: Vec<Rule>,
     /// Patterns besides those of `--exclude`.
     pub exclude: Vec<Pattern>,
-    /// Changes of owners.
+    /// Owners, modes and capabilities by path.
+    pub fs_config: Option<FsConfig>,
+    /// Changes of owners, after those.
     pub owners: Owners,
 }
 

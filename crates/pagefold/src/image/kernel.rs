@@ -98,7 +98,7 @@ fn open(config: &MountConfig, media: &[Medium<'_>]) -> Result<Image> {
 /// Fails if the kernel is too old for the image: mount(2) would fail without saying why.
 fn refuse_old_kernel(image: &Image) -> Result<()> {
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
-    let needed = image.superblock().required_kernel().to_string();
+    let needed = image.required_kernel().to_string();
     match (version(&release), version(&needed)) {
         (Some(has), Some(needs)) if has < needs => Err(CliError::new(
             Exit::Unavailable,

@@ -7,10 +7,10 @@
 //!
 //! Several processes, the *lanes*, build one layer after the other; each starts a worker for each layer, which is confined.
 
-use super::build::{build_image, verify_image};
+use super::build::{build_image, not_built, verify_image};
 use super::build_args::{BuildArgs, options};
 use super::build_source::failure;
-use super::build_source::layers::{RemoteLayer, scan_one, start_fetcher};
+use super::build_source::layers::{RemoteLayer, place_one, scan_one, start_fetcher};
 use super::open::{default_threads, path_failure};
 use super::target::Target;
 use super::worker;
@@ -18,7 +18,8 @@ use crate::cli::output;
 use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::media::Location;
 use pagefold_control::report::image::{CachedLayer, LayerCacheReport};
-use pagefold_image_build::Options;
+use pagefold_image_build::source::tar::Placing;
+use pagefold_image_build::{Options, build_placed};
 use pagefold_page::size::Human;
 use pagefold_server::mount::media::is_in_registry;
 use pagefold_sys::fork::{die_with_parent, fork};
@@ -269,8 +270,16 @@ fn build_layer(args: &BuildArgs, options: &Options, cache: &Path, layer: RemoteL
 fn build_in(args: &BuildArgs, options: &Options, out: &Target, layer: RemoteLayer) -> Result<()> {
     let directory = out.path().parent().unwrap_or(Path::new("."));
     let spill = options.spill(directory).map_err(failure)?;
-    let mut scanned = scan_one(layer, args, out, &spill, options.memory_bytes)?;
-    let summary = build_image(&mut scanned, options, out, args)?;
+    let region = out.region(0);
+    let (scanned, summary) = if Placing::is_possible(options) {
+        let (scanned, begun) = place_one(layer, args, out, options, &region, &spill)?;
+        let built = build_placed(&scanned.tree, options, begun, &mut |_| out.go_on());
+        (scanned, built.map_err(|e| not_built(e, out, args))?)
+    } else {
+        let mut scanned = scan_one(layer, args, out, &spill, options.memory_bytes)?;
+        let summary = build_image(&mut scanned, options, out, args)?;
+        (scanned, summary)
+    };
     if args.verify {
         verify_image(out, &scanned.tree, &summary, args)?;
     }

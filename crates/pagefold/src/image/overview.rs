@@ -36,7 +36,7 @@ impl Overview<'_> {
 
     /// The oldest kernel that mounts the image.
     fn kernel(&self) -> KernelVersion {
-        self.image.superblock().required_kernel()
+        self.image.required_kernel()
     }
 
     fn options(&self) -> Vec<NeededOption> {

@@ -6,12 +6,13 @@
 use super::compressor::Compressor;
 use super::mkfs_options::{OPTIONS, REFUSED};
 use super::table::{Program, defaults};
-use super::{hints, under_fakeroot};
+use super::{fs_config, hints, under_fakeroot};
 use crate::cli::output;
 use crate::image::build::run as build;
 use crate::image::build_args::BuildArgs;
 use crate::image::fakeroot;
 use pagefold_control::error::{CliError, Result};
+use pagefold_control::media::Location;
 use pagefold_image::format::features::{self, KernelVersion, incompat};
 use pagefold_image_build::{BLOCK_BYTES, ChunkForm, Dedupe, Pattern, Rule};
 use std::ffi::{OsStr, OsString};
@@ -31,6 +32,9 @@ pub struct Mkfs {
     /// Clusters of the packed file, bytes.
     pub packed_cluster_bytes: Option<u32>,
     pub hints: Option<PathBuf>,
+    pub fs_config: Option<PathBuf>,
+    /// Where the image is mounted: paths of `fs_config` begin with that.
+    pub mount_point: Vec<u8>,
     /// `-T`.
     pub time: Option<i64>,
     /// Whether that is the time of creation only.
@@ -77,6 +81,8 @@ impl Mkfs {
             has_chunk_indexes: false,
             packed_cluster_bytes: None,
             hints: None,
+            fs_config: None,
+            mount_point: Vec::new(),
             time: None,
             is_mkfs_time: false,
             is_tar: false,
@@ -110,6 +116,11 @@ impl Mkfs {
         if let Some(time) = self.time {
             self.build.further.build_time = Some(time);
             self.build.mtime = Some(time).filter(|_| !self.is_mkfs_time);
+        }
+        if let Some(path) = &self.fs_config {
+            let config = fs_config::read(path, &self.mount_point);
+            self.build.further.fs_config =
+                Some(config.map_err(|e| PROGRAM.error(&format!("--fs-config-file: {}", e.message)))?);
         }
         self.build.kernel = Some(self.kernel.to_string());
         if self.build.xattrs.no_xattrs {
@@ -180,9 +191,18 @@ impl Mkfs {
         if self.build.further.offset_bytes > 0 {
             return Err(PROGRAM.error("--offset: contents that stay in SOURCE follow FILE; leave it out"));
         }
+        for source in self.build.sources() {
+            if let Location::Url(name) = Location::from(source.clone().into_os_string()) {
+                return Err(PROGRAM.error(&format!(
+                    "'{name}' is on a server, and contents stay in SOURCE, so that is a file; copy it first"
+                )));
+            }
+        }
         self.build.dedupe = Some(Dedupe::Nothing);
         self.build.no_fragments = true;
-        self.require_if(true, incompat::DEVICE_TABLE | incompat::CHUNKED_FILE)
+        // Blocks may be as short as those of archives, and FILE may be followed by its devices.
+        self.kernel = self.kernel.max(features::FLAT_DEVICES_KERNEL);
+        Ok(())
     }
 
     /// Fails if the blocks of the image would have another length than `-b` says. Without contents they have that of its sources,
@@ -281,7 +301,7 @@ mod tests {
             assert_eq!(kernel(line), wanted, "{line}");
         }
         for (line, wanted) in
-            [("--tar=i out", "5.16"), ("--tar=i --tar=f out", "5.4"), ("out a.img b.img", "5.16")]
+            [("--tar=i out", "6.4"), ("--tar=i --tar=f out", "5.4"), ("out a.img b.img", "6.4")]
         {
             assert_eq!(parsed(line).unwrap().build.kernel.unwrap(), wanted, "{line}");
         }
@@ -328,6 +348,8 @@ mod tests {
             ("--tar=i -zlz4 out", "leave out -z"),
             ("--tar=i --chunksize=4096 out", "leave out -z and --chunksize"),
             ("--tar=i --offset=4096 out", "--offset: contents"),
+            ("--tar=i out oci://h/app:1", "'oci://h/app:1' is on a server"),
+            ("out /proc/version oci://h/app:1", "'oci://h/app:1' is on a server"),
             ("--incremental=data out /", "--incremental is not possible"),
             ("-b512 out /", "-b: blocks of 512 bytes"),
             ("-zunknownalg out /", "-z: unknown compressor 'unknownalg'"),

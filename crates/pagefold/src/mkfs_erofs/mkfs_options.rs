@@ -14,6 +14,7 @@ use pagefold_image::format::features::incompat;
 use pagefold_image_build::source::Whiteouts;
 use pagefold_image_build::{InodeForm, Pattern};
 use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 
 /// The option by which this program tells itself that standard input is an archive of SOURCE.
 pub const ARCHIVED: &str = "--pagefold-archived";
@@ -206,6 +207,15 @@ pub const OPTIONS: &[Opt<Mkfs>] = &[
         },
     },
     Opt {
+        name: "--fs-config-file",
+        value: Value::Required("X"),
+        help: "take owners, modes and capabilities of all files from a text",
+        set: |mkfs, value| {
+            mkfs.fs_config = Some(value.into());
+            Ok(())
+        },
+    },
+    Opt {
         name: "--gid-offset",
         value: Value::Required("#"),
         help: "add # to all numbers of groups",
@@ -238,8 +248,11 @@ pub const OPTIONS: &[Opt<Mkfs>] = &[
     Opt {
         name: "--mount-point",
         value: Value::Required("X"),
-        help: "nothing: it is for files of contexts",
-        set: nothing,
+        help: "the folder with which paths of --fs-config-file begin",
+        set: |mkfs, value| {
+            mkfs.mount_point = value.as_bytes().to_vec();
+            Ok(())
+        },
     },
     Opt {
         name: "--offset",
@@ -320,10 +333,6 @@ pub const REFUSED: &[Refused] = &[
     },
     Refused { name: "--block-list-file", why: "Android's tools for updates need it; use their mkfs.erofs" },
     Refused { name: "--dsunit", why: "data begins at blocks of 4096 bytes; leave it out" },
-    Refused {
-        name: "--fs-config-file",
-        why: "set owners, modes and capabilities on the files, or in the archive",
-    },
     Refused { name: "--fsalignblks", why: "an image ends with its last block; make FILE longer afterwards" },
     Refused { name: "--gzinfo", why: "build a full image, with --tar=f" },
     Refused { name: "--incremental", why: "build the image again from all sources" },

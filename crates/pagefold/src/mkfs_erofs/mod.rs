@@ -10,7 +10,7 @@
 //! | `mkfs`, `mkfs_options`, `mkfs_values`; `fsck`; `dump` | the options of each program, as tables, and what they become |
 //! | `superblock`, `statistics` | the output of `dump.erofs` on an image |
 //! | `extended` | the options of `mkfs.erofs -E` |
-//! | `compressor`, `hints` | the values of `-z`, and the files of `--compress-hints` |
+//! | `compressor`, `hints`, `fs_config` | the values of `-z`, and the files of `--compress-hints` and `--fs-config-file` |
 //! | `under_fakeroot` | `mkfs.erofs` of a directory under fakeroot or pseudo |
 //! | `table` | reading a command line with such a table; help |
 //!
@@ -19,6 +19,7 @@
 mod compressor;
 mod dump;
 mod extended;
+mod fs_config;
 mod fsck;
 mod hints;
 mod mkfs;

@@ -258,6 +258,27 @@ fn a_layer_cache_gets_the_layers_that_it_does_not_have() {
         s.ok(&format!("-q image build --whiteouts overlay {} {}", at(&s, layer), at(&s, "one")));
         assert!(fs::read(path).unwrap() == fs::read(s.path("one")).unwrap(), "{layer}");
     }
+    // Uncompressed contents are written while a layer comes: the tree is the same.
+    let plain = at(&s, "plain");
+    let fill_plain = format!("image build --layer-cache {plain} --compression none --platform linux/amd64");
+    for (layer, source) in [("low.tar", &low), ("up.tar", &up)] {
+        ok(&s, &format!("{fill_plain} --verify {name}:archives"), &[]);
+        s.ok(&format!(
+            "-q image build --whiteouts overlay --compression none {} {}",
+            at(&s, layer),
+            at(&s, "one")
+        ));
+        let [found, wanted] = [cached(&plain, source), at(&s, "one")].map(|image| {
+            s.ok(&format!("image check {image}"));
+            s.ok(&format!("image tar {image} -o {}", at(&s, "tree.tar")));
+            fs::read(s.path("tree.tar")).unwrap()
+        });
+        assert!(found == wanted, "{layer}");
+    }
+    files_below(&plain).iter().for_each(|path| fs::remove_file(path).unwrap());
+    run(&s, &format!("{fill_plain} {name}:swapped"), &[])
+        .fails(DAMAGED, "the configuration of the image names");
+    assert!(files_below(&plain).is_empty());
     // Layers that are there are not fetched, whatever they contain.
     fs::write(&paths[0], "present").unwrap();
     fs::remove_file(&paths[1]).unwrap();

@@ -493,3 +493,48 @@ fn the_time_of_creation_alone_changes_no_file_and_is_no_reason_for_a_note() {
     assert_eq!(time("out/short"), time("source/short"));
     assert!(time("out/short") > 0);
 }
+
+#[test]
+fn owners_modes_and_capabilities_come_from_a_text() {
+    const TEST: &str = "owners_modes_and_capabilities_come_from_a_text";
+    let s = sandbox();
+    let lines = [
+        " 0 0 755",
+        "system/short 1 2 0640",
+        "system/empty 0 0 600",
+        "system/link 0 0 777",
+        "system/usr 0 2000 0751",
+        "system/usr/lib 0 0 755",
+        "system/usr/linked 1 2 0640",
+        "system/usr/text.c 9 9 644",
+        "system/usr/lib/program 0 3004 0755 capabilities=0x2000",
+    ];
+    fs::write(s.path("config"), lines.join("\n")).unwrap();
+    ok(&s, "mkfs.erofs --quiet --fs-config-file=config --mount-point=/system image source");
+    let shown = ok(&s, "dump.erofs --path=/usr/lib/program image");
+    assert!(shown.contains("3004"), "{shown}");
+    check(&s, TEST, "image");
+    let mnt = s.path("mnt");
+    let mount =
+        Command::new("mount").args(["-t", "erofs", "-o", "ro,loop"]).args([&s.path("image"), &mnt]).output();
+    if mount.is_ok_and(|mounted| mounted.status.success()) {
+        let of = |path: &str| {
+            let found = fs::metadata(mnt.join(path)).unwrap();
+            (found.uid(), found.gid(), found.mode() & 0o7777)
+        };
+        let found = ["", "short", "usr", "usr/lib/program"].map(of);
+        let mut value = [0; 64];
+        let len = rustix::fs::getxattr(mnt.join("usr/lib/program"), "security.capability", &mut value);
+        assert!(Command::new("umount").arg(&mnt).status().unwrap().success());
+        assert_eq!(found, [(0, 0, 0o755), (1, 2, 0o640), (0, 2000, 0o751), (0, 3004, 0o755)]);
+        assert_eq!(len.unwrap(), 20);
+    } else {
+        skipped!("{TEST}: the kernel cannot mount image here");
+    }
+    fs::write(s.path("config"), lines[..8].join("\n")).unwrap();
+    let ran = run(&s, "mkfs.erofs --quiet --fs-config-file=config --mount-point=system other source", None);
+    ran.fails(1, "system/usr/lib/program' cannot be stored: the file of --fs-config-file has no line for it");
+    fs::write(s.path("config"), "x y z").unwrap();
+    let ran = run(&s, "mkfs.erofs --quiet --fs-config-file=config other source", None);
+    ran.fails(1, "--fs-config-file: 'config' is a file whose line 1 is wrong");
+}

@@ -48,8 +48,20 @@ fn check_mount(s: &Sandbox, test: &str, wanted: &Path, image: &str) {
         return skipped!("{test}: the kernel cannot mount {image} here");
     }
     let same = is_same(wanted, &mnt);
+    let kernel = file_system(&mnt);
     assert!(Command::new("umount").arg(&mnt).status().unwrap().success());
     assert!(same, "{image}, by the kernel");
+    // Our mount counts blocks as the kernel does.
+    s.ok(&format!("image mount {} {}", s.path(image).display(), mnt.display()));
+    let (same, own) = (is_same(wanted, &mnt), file_system(&mnt));
+    s.ok(&format!("image unmount {}", mnt.display()));
+    assert!(same && own == kernel, "{image}: {own} here, {kernel} in the kernel");
+}
+
+/// The number and the length of the blocks of what is mounted at a place.
+fn file_system(mnt: &Path) -> String {
+    let shown = Command::new("stat").args(["-f", "-c", "%b %S"]).arg(mnt).output().unwrap();
+    String::from_utf8(shown.stdout).unwrap()
 }
 
 #[test]
@@ -164,4 +176,38 @@ fn contents_that_no_index_can_refer_to_are_refused() {
     }
     run(&s, "mkfs.erofs -zlz4 merged l2.img l2.img", None).fails(1, "leave out -z");
     run(&s, "mkfs.erofs --tar merged l1.tar l2.tar", None).fails(1, "merges archives");
+    run(&s, "mkfs.erofs --quiet merged l2.img l1.tar", None).fails(1, "'l1.tar' is an archive");
+    assert!(Command::new("gzip").arg(s.path("l1.tar")).status().unwrap().success());
+    run(&s, "mkfs.erofs --quiet merged l2.img l1.tar.gz", None).fails(1, "'l1.tar.gz' is compressed");
+    assert!(!s.path("merged").exists());
+}
+
+#[test]
+fn a_layer_may_be_longer_than_its_superblock_says() {
+    const TEST: &str = "a_layer_may_be_longer_than_its_superblock_says";
+    let s = sandbox();
+    layers(&s);
+    for layer in ["l1", "l2"] {
+        ok(&s, &format!("mkfs.erofs --tar=f --aufs --quiet -Enoinline_data {layer}.img {layer}.tar"));
+    }
+    let first = fs::OpenOptions::new().append(true).open(s.path("l1.img")).unwrap();
+    first.set_len(first.metadata().unwrap().len() + 3 * 4096).unwrap();
+    ok(&s, "mkfs.erofs --aufs --quiet merged l1.img l2.img");
+    check(&s, TEST, &s.path("both"), "merged", &["l1.img", "l2.img"]);
+    joined(&s, "flat", &["merged", "l1.img", "l2.img"]);
+    check(&s, TEST, &s.path("both"), "flat", &[]);
+    check_mount(&s, TEST, &s.path("both"), "flat");
+}
+
+#[test]
+fn an_index_has_the_uuid_of_its_devices_too() {
+    let s = sandbox();
+    layers(&s);
+    let uuid = |image: &str| fs::read(s.path(image)).unwrap()[1024 + 48..1024 + 64].to_vec();
+    for (name, further) in [("one", 0), ("other", 512)] {
+        let archive = fs::OpenOptions::new().append(true).open(s.path("l1.tar")).unwrap();
+        archive.set_len(archive.metadata().unwrap().len() + further).unwrap();
+        ok(&s, &format!("mkfs.erofs --tar=i --quiet {name} l1.tar"));
+    }
+    assert_ne!(uuid("one"), uuid("other"));
 }

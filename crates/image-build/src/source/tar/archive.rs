@@ -1,6 +1,8 @@
-//! The file that an archive is in: read by blocks while it is parsed, and at any position when contents are read.
+//! The file that an archive is in, or its parts in two files: read by blocks while it is parsed, and at any position when contents
+//! are read.
 
 use super::fault::refused;
+use super::parts::Parts;
 use crate::{BuildError, Result};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
@@ -24,37 +26,64 @@ pub type Block = [u8; BLOCK_BYTES];
 /// An archive that contents are read from.
 #[derive(Debug)]
 pub struct Archive {
-    file: File,
+    medium: Medium,
     /// For messages.
     path: PathBuf,
-    /// Length and time of the last change when the archive was opened.
-    opened: (u64, (i64, i64)),
+}
+
+#[derive(Debug)]
+enum Medium {
+    /// A file, with its length and the time of its last change when it was opened.
+    File(File, (u64, (i64, i64))),
+    /// Parts in files that only this process writes.
+    Parts(Parts),
 }
 
 impl Archive {
     /// Takes the file that the archive is in.
     pub fn new(file: File, path: &Path) -> Result<Self> {
         let opened = identity(&file).map_err(|e| BuildError::source(path, e))?;
-        Ok(Archive { file, path: path.into(), opened })
+        Ok(Archive { medium: Medium::File(file, opened), path: path.into() })
+    }
+
+    /// Takes the parts of the archive.
+    pub fn of_parts(parts: Parts, path: &Path) -> Self {
+        Archive { medium: Medium::Parts(parts), path: path.into() }
     }
 
     /// Length, bytes.
     pub fn len_bytes(&self) -> u64 {
-        self.opened.0
+        match &self.medium {
+            Medium::File(_, opened) => opened.0,
+            Medium::Parts(parts) => parts.len_bytes,
+        }
     }
 
     /// Fills `buf` with the bytes from `at` on, which lie within the archive.
     pub fn read_exact_at(&self, buf: &mut [u8], at: u64) -> Result<()> {
-        self.file.read_exact_at(buf, at).map_err(|e| match e.kind() {
+        let read = match &self.medium {
+            Medium::File(file, _) => file.read_exact_at(buf, at),
+            Medium::Parts(parts) => parts.read_exact_at(buf, at),
+        };
+        read.map_err(|e| match e.kind() {
             io::ErrorKind::UnexpectedEof => self.changed(),
             _ => BuildError::source(&self.path, e),
         })
     }
 
+    /// The position in the image of the contents of a member, if they lie there.
+    pub fn in_image(&self, at: u64, len_bytes: u64) -> Option<u64> {
+        match &self.medium {
+            Medium::File(..) => None,
+            Medium::Parts(parts) => parts.in_image(at, len_bytes),
+        }
+    }
+
     /// The position of the first byte from `at` on that is in no hole; `None`: there is none. A file system that does not
     /// tell has no holes.
     fn data_from(&self, at: u64) -> Option<u64> {
-        match rustix::fs::seek(&self.file, SeekFrom::Data(at)) {
+        let Medium::File(file, _) = &self.medium else { return Some(at) };
+        match rustix::fs::seek(file, SeekFrom::Data(at)) {
             Ok(data) => Some(data),
             Err(Errno::NXIO) => None,
             Err(_) => Some(at),
@@ -63,8 +92,9 @@ impl Archive {
 
     /// Fails if the archive has changed since it was opened.
     pub fn check(&self) -> Result<()> {
-        let now = identity(&self.file).map_err(|e| BuildError::source(&self.path, e))?;
-        if now == self.opened { Ok(()) } else { Err(self.changed()) }
+        let Medium::File(file, opened) = &self.medium else { return Ok(()) };
+        let now = identity(file).map_err(|e| BuildError::source(&self.path, e))?;
+        if now == *opened { Ok(()) } else { Err(self.changed()) }
     }
 
     /// The error of a reader that goes beyond a file; the builder never does.

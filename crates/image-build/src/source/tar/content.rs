@@ -80,6 +80,10 @@ impl Content for MemberContent {
         Ok(Some(runs.map(placed).collect()))
     }
 
+    fn in_image(&self) -> Option<u64> {
+        if self.runs.is_some() { None } else { self.archive.in_image(self.at, self.len_bytes) }
+    }
+
     fn open(&self) -> Result<Box<dyn Reader + '_>> {
         self.archive.check()?;
         Ok(Box::new(MemberReader(self)))

@@ -11,6 +11,7 @@
 //! | module | contents |
 //! |---|---|
 //! | `archive` | the file: blocks while it is parsed, any bytes later |
+//! | `split`, `placing`, `parts` | contents that are written to the image while the archive comes |
 //! | `header`, `pax`, `sparse` | headers, records, maps of sparse files |
 //! | `members` | the members, one after another |
 //! | `kind` | the types of members |
@@ -27,10 +28,13 @@ mod kind;
 mod members;
 mod metadata;
 mod options;
+mod parts;
 mod pax;
 mod place;
+mod placing;
 mod resolve;
 mod sparse;
+mod split;
 
 use super::{OnEntry, Scanned};
 use crate::error::path_of;
@@ -38,7 +42,9 @@ use crate::{BuildError, Result};
 use archive::Archive;
 use members::{Members, Step};
 pub use options::TarOptions;
+pub use parts::Parts;
 use place::Placer;
+pub use placing::{Begun, Placing};
 use std::fs::File;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -58,7 +64,26 @@ pub fn scan_watched(
     options: &TarOptions,
     on_entry: &mut OnEntry<'_>,
 ) -> Result<Scanned> {
-    let archive = Arc::new(Archive::new(file, path)?);
+    scan_archive(Archive::new(file, path)?, path, options, on_entry)
+}
+
+/// Like [`scan_watched`], of an archive whose contents lie in the image already.
+pub fn scan_parts(
+    parts: Parts,
+    path: &Path,
+    options: &TarOptions,
+    on_entry: &mut OnEntry<'_>,
+) -> Result<Scanned> {
+    scan_archive(Archive::of_parts(parts, path), path, options, on_entry)
+}
+
+fn scan_archive(
+    archive: Archive,
+    path: &Path,
+    options: &TarOptions,
+    on_entry: &mut OnEntry<'_>,
+) -> Result<Scanned> {
+    let archive = Arc::new(archive);
     let mut members = Members::new(&archive, options.ignore_zeros);
     let mut placer = Placer::new(archive.clone(), options)?;
     let mut count = 1;

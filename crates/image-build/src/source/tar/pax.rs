@@ -116,6 +116,11 @@ impl Records {
 }
 
 impl SparseRecords {
+    /// Whether there is a record that says that the member is sparse.
+    pub fn is_any(&self) -> bool {
+        self.major.is_some() || self.minor.is_some() || self.real_bytes.is_some() || self.map.is_some()
+    }
+
     fn record(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         match key {
             b"major" => self.major = optional(value, whole)?,

@@ -15,6 +15,7 @@ mod large;
 mod layers;
 mod metabox;
 mod nested;
+mod placed;
 mod prefixes;
 mod repack;
 mod sort;

@@ -217,10 +217,11 @@ impl Superblock {
         self.volume_name.split(|byte| *byte == 0).next().unwrap_or(&[])
     }
 
-    /// The first version of Linux that supports all features and algorithms of the image.
+    /// The first version of Linux that supports all features and algorithms of the image, and blocks as short as its.
     pub fn required_kernel(&self) -> KernelVersion {
         let by_algorithm = self.algorithms.iter().map(features::algorithm_kernel);
-        by_algorithm.fold(features::first_kernel(self.incompat), KernelVersion::max)
+        let by_block = features::block_kernel(self.block_bits, self.algorithms.is_declared);
+        by_algorithm.fold(features::first_kernel(self.incompat).max(by_block), KernelVersion::max)
     }
 }
 

@@ -7,9 +7,11 @@
 
 use super::super::build_args::BuildArgs;
 use super::super::open::{confine, reading_share};
+use super::super::region::Region;
 use super::super::target::Target as OutFile;
 use super::{
-    SourceReader, failure, kind, noted, open_file, reading, scan_archive, spool_failure, spool_file, watched,
+    SourceReader, failure, kind, noted, noted_scan, open_file, reading, scan_archive, spool_failure,
+    spool_file, watched,
 };
 use crate::cli::output;
 use crate::cli::progress::Bar;
@@ -18,16 +20,18 @@ use pagefold_control::error::{CliError, Exit, Result};
 use pagefold_control::media::{Location, MediaConfig};
 use pagefold_image::{Image, Options as ReadOptions, with_causes};
 use pagefold_image_build::source::image::{self, ImageOptions};
-use pagefold_image_build::source::tar::TarOptions;
-use pagefold_image_build::source::{Layers, Scanned, SourceKind, Whiteouts, spool};
-use pagefold_image_build::{BuildError, Spill};
+use pagefold_image_build::source::spool::{self, Limits};
+use pagefold_image_build::source::tar::{self, Begun, Placing, TarOptions};
+use pagefold_image_build::source::{BEGINNING_BYTES, Layers, Scanned, SourceKind, Whiteouts};
+use pagefold_image_build::{BuildError, Options, Spill};
 use pagefold_page::size::Human;
 use pagefold_server::confinement::Kind;
 use pagefold_server::fetcher::{FetchedSource, Fetcher, LayerInfo, LayersInfo};
 use pagefold_server::mount::image_failure;
 use pagefold_server::mount::media::{Blob, WholeHash, is_in_registry};
+use std::fmt::Display;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -173,7 +177,7 @@ pub struct RemoteLayer {
 }
 
 /// Reads one layer, an archive, and returns its tree with whiteouts for overlay mounts of root. Confines this process. A
-/// large tree goes to `spill`; decompressing takes up to `memory_bytes`.
+/// large tree goes to `spill`.
 pub fn scan_one(
     layer: RemoteLayer,
     args: &BuildArgs,
@@ -181,17 +185,65 @@ pub fn scan_one(
     spill: &Spill,
     memory_bytes: Option<u64>,
 ) -> Result<Scanned> {
+    let (shown, form, fetcher) = open_one(layer, args, out)?;
+    let file = Input { shown: shown.clone(), form }.read(args, out, fetcher.as_ref(), memory_bytes)?;
+    if kind(&file, &shown)? != SourceKind::Tar {
+        return Err(no_archive(&shown));
+    }
+    scan_archive(file, &shown, &overlay_options(spill), args, out)
+}
+
+/// Like [`scan_one`], for an image whose contents are [placed](Placing) while the layer comes. `region` is that of `out`.
+pub fn place_one<'r>(
+    layer: RemoteLayer,
+    args: &BuildArgs,
+    out: &OutFile,
+    options: &Options,
+    region: &'r Region<'_>,
+    spill: &Spill,
+) -> Result<(Scanned, Begun<'r>)> {
+    let (shown, form, fetcher) = open_one(layer, args, out)?;
+    let (Form::Remote { image, number, info, spool }, Some(fetcher)) = (form, fetcher) else {
+        return Err(no_archive(&shown));
+    };
+    let cloned = out.file().try_clone().map_err(|e| out.failed(&e))?;
+    let limits =
+        Limits { memory_bytes: options.memory_bytes, bytes: Limits::bytes_beside(&spool).map_err(failure)? };
+    let mut placing = Placing::new(options, region, cloned, spool, spill).map_err(failure)?;
+    let source = Arc::new(fetcher.open_layer(image, number).map_err(|e| out.unless_interrupted(e))?);
+    copy_verified(&shown, &source, &info, limits, args, out, &mut |bytes| placing.write(bytes))?;
+    source.close()?;
+    let (parts, begun) = placing.finish().map_err(failure)?;
+    let beginning = parts.beginning(BEGINNING_BYTES).map_err(|e| reading(&shown, &e))?;
+    if SourceKind::of(&beginning, &shown).map_err(failure)? != SourceKind::Tar {
+        return Err(no_archive(&shown));
+    }
+    let tar_options = overlay_options(spill);
+    let scanned = watched(args, out, |on_entry| tar::scan_parts(parts, &shown, &tar_options, on_entry))?;
+    Ok((noted_scan(scanned, &shown), begun))
+}
+
+/// Makes the temporary file for a layer, starts its fetcher and confines this process.
+fn open_one(
+    layer: RemoteLayer,
+    args: &BuildArgs,
+    out: &OutFile,
+) -> Result<(PathBuf, Form, Option<Arc<Fetcher>>)> {
     let RemoteLayer { image, number, info } = layer;
     let shown = PathBuf::from(format!("{image}, layer {}", info.digest));
     let form = Form::Remote { image: 0, number, info, spool: spool_file(out)? };
     let fetcher = ending_on_signals(start_fetcher(args, vec![image], true)?, out)?;
     confine(Kind::Printing)?;
-    let file = Input { shown: shown.clone(), form }.read(args, out, fetcher.as_ref(), memory_bytes)?;
-    if kind(&file, &shown)? != SourceKind::Tar {
-        return Err(CliError::usage(format!("'{}' is no archive", shown.display())));
-    }
-    let options = TarOptions { whiteouts: Whiteouts::Overlay, spill: spill.clone(), ..TarOptions::default() };
-    scan_archive(file, &shown, &options, args, out)
+    Ok((shown, form, fetcher))
+}
+
+fn no_archive(shown: &Path) -> CliError {
+    CliError::usage(format!("'{}' is no archive", shown.display()))
+}
+
+/// The options of a layer whose whiteouts become those of overlay mounts.
+fn overlay_options(spill: &Spill) -> TarOptions {
+    TarOptions { whiteouts: Whiteouts::Overlay, spill: spill.clone(), ..TarOptions::default() }
 }
 
 /// Refuses options that are about one source.
@@ -211,6 +263,14 @@ fn check_options(args: &BuildArgs) -> Result<()> {
     }
 }
 
+/// The error of a source that cannot be a device of an image without contents.
+fn no_device(shown: &dyn Display, what: &str) -> CliError {
+    CliError::usage(format!(
+        "'{shown}' {what}, and contents stay in sources that are images in files; make one of it first, with --tar=f and \
+         -Enoinline_data"
+    ))
+}
+
 /// Opens a layer that is a file.
 fn file_input(source: &Path, args: &BuildArgs, out: &OutFile) -> Result<Input> {
     let shown = source.display();
@@ -225,6 +285,10 @@ fn file_input(source: &Path, args: &BuildArgs, out: &OutFile) -> Result<Input> {
     }
     let file = open_file(source, &metadata, args)?;
     let form = match kind(&file, source)? {
+        SourceKind::Compressed(_) if args.further.is_index => {
+            return Err(no_device(&shown, "is compressed"));
+        }
+        SourceKind::Tar if args.further.is_index => return Err(no_device(&shown, "is an archive")),
         SourceKind::Compressed(_) => Form::Compressed { file, spool: spool_file(out)? },
         SourceKind::Tar | SourceKind::Image => Form::Plain(file),
     };
@@ -259,7 +323,11 @@ impl Input {
                 let fetcher = fetcher.ok_or_else(|| CliError::failed("no fetcher was started"))?;
                 let source = fetcher.open_layer(image, number).map_err(|e| out.unless_interrupted(e))?;
                 let source = Arc::new(source);
-                let file = copy_verified(&self.shown, &source, &info, spool, memory_bytes, args, out)?;
+                let bytes = Limits::bytes_beside(&spool).map_err(failure)?;
+                let (limits, mut file) = (Limits { memory_bytes, bytes }, spool);
+                copy_verified(&self.shown, &source, &info, limits, args, out, &mut |bytes| {
+                    file.write_all(bytes).map_err(|source| BuildError::Spool { source })
+                })?;
                 source.close()?;
                 Ok(file)
             }
@@ -267,52 +335,62 @@ impl Input {
     }
 }
 
-/// Copies a layer of a registry to a file, decompressed, and compares it with its digests.
+/// Passes a layer of a registry to `put`, decompressed, and compares it with its digests.
 fn copy_verified(
     shown: &Path,
     source: &Arc<FetchedSource>,
     info: &LayerInfo,
-    spool: File,
-    memory_bytes: Option<u64>,
+    limits: Limits,
     args: &BuildArgs,
     out: &OutFile,
-) -> Result<File> {
+    put: &mut dyn FnMut(&[u8]) -> Result<(), BuildError>,
+) -> Result<()> {
     let mut reader =
         InOrder { source, at: 0, hash: WholeHash::default(), bar: Bar::new(args.shows_progress()) };
+    // Bytes that are not compressed are hashed once.
+    let is_plain = info.diff_id.as_ref() == Some(&info.digest);
     let mut contents = WholeHash::default();
-    let spooled = spool::spool(&mut reader, shown, spool, memory_bytes, &mut |bytes| {
-        contents.update(bytes);
-        out.go_on()
+    let decoded = spool::decode(&mut reader, shown, limits, &mut |bytes| {
+        if !is_plain {
+            contents.update(bytes);
+        }
+        put(bytes)?;
+        if out.go_on().is_break() { Err(BuildError::Interrupted) } else { Ok(()) }
     });
     let InOrder { hash, .. } = reader;
     if out.poll_interrupt() {
         return Err(out.interrupted());
     }
     // Neither a full disk nor a server that is away is explained by the rest of the bytes.
-    if let Err(e @ (BuildError::Spool { .. } | BuildError::Source { .. })) = spooled {
+    if let Err(e @ (BuildError::Spool { .. } | BuildError::Source { .. } | BuildError::Write { .. })) =
+        decoded
+    {
         return Err(spool_failure(e, out));
     }
     // Other bytes than those of the digest explain whatever else is wrong with them.
     let location = Location::Url(shown.display().to_string());
     let blob = Blob { location, source: source.clone(), is_verified: false };
     let verified = blob.verify(hash, &mut |_| out.go_on());
-    match (spooled, verified) {
+    match (decoded, verified) {
         (_, Err(e)) => Err(e),
         (_, Ok(None)) => Err(out.interrupted()),
         (Err(e), Ok(Some(_))) => Err(spool_failure(e, out)),
-        (Ok(spooled), Ok(Some(_))) => {
+        (Ok(decoded), Ok(Some(_))) => {
             let found = contents.finish();
-            match &info.diff_id {
-                Some(wanted) if *wanted != found => {
-                    let what = format!(
-                        "'{}': it decompresses to bytes of the digest {found}, and the configuration of the image names \
-                         {wanted}; push the image again",
-                        shown.display()
-                    );
-                    Err(CliError::new(Exit::Damaged, what))
-                }
-                _ => Ok(noted(spooled)),
+            let is_other = match is_plain {
+                true => decoded.is_compressed,
+                false => info.diff_id.as_ref().is_some_and(|wanted| *wanted != found),
+            };
+            if let Some(wanted) = info.diff_id.as_ref().filter(|_| is_other) {
+                let what = format!(
+                    "'{}': it decompresses to bytes of another digest, and the configuration of the image names {wanted}; push \
+                     the image again",
+                    shown.display()
+                );
+                return Err(CliError::new(Exit::Damaged, what));
             }
+            decoded.note.iter().for_each(|note| output::note(note));
+            Ok(())
         }
     }
 }
