@@ -54,6 +54,10 @@
 //! *One small file:* `contents/packing.rs` appends it to the packed file, which `contents/packed.rs` cuts into segments ->
 //! the same threads compress them -> `writer` places an inode that names the position in the packed file.
 //!
+//! *A file of a layer that comes from a registry, uncompressed:* `source/tar/split.rs` finds its contents in the stream ->
+//! `source/tar/placing.rs` appends them to the image -> the tree is read from `source/tar/parts.rs` -> `contents` finds them in
+//! place, and `writer` places the inode.
+//!
 //! Equal files share their blocks, and equal parts of compressed files their clusters, unless the options say otherwise.
 //! Tables that exceed the memory of the options go to a file without a name. The directories of an image that has
 //! many inodes are compressed too (`writer/directories.rs`), and the inodes may be (`writer/metabox.rs`). An image without

@@ -47,7 +47,7 @@ struct Sink<'f> {
     known: Hashes,
 }
 
-/// What is coming.
+/// The kind of the bytes that come.
 #[derive(Clone, Copy, PartialEq)]
 enum Current {
     /// Contents, which `bytes` collects; they began at this byte of the archive.

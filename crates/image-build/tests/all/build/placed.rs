@@ -127,6 +127,51 @@ fn random_archives_have_the_same_tree() {
     }
 }
 
+/// Archives with wrong bytes in headers are refused, or have the same tree, in both ways.
+#[test]
+fn damaged_archives_are_read_alike() {
+    let work = tempfile::tempdir().unwrap();
+    let [at, other] = ["placed", "other"].map(|name| work.path().join(name));
+    let options = options("none", 4096, false);
+    let whole = Tarball::default()
+        .file("a", &[1; 700])
+        .pax(b'x', &[("size", b"600")])
+        .raw(Tarball::header(b"b", b'0', 0), |_| {})
+        .data(&[2; 600])
+        .member("c", b'1', "a")
+        .long(b'L', b"a-longer-name")
+        .file("d", &[3; 5000])
+        .end();
+    let mut accepted = 0;
+    for seed in 0..300 {
+        let mut random = Random(seed);
+        let mut archive = whole.clone();
+        for _ in 0..=random.next() % 2 {
+            let at = random.index(archive.len());
+            archive[at] = random.next() as u8;
+            // With the right checksum again, if it is one of the first header.
+            if (156..512).contains(&at) {
+                let block: &mut [u8; 512] = archive.first_chunk_mut().unwrap();
+                let fixed = Tarball::default().raw(*block, |_| {}).0;
+                block.copy_from_slice(&fixed);
+            }
+        }
+        let file = work.path().join("a.tar");
+        fs::write(&file, &archive).unwrap();
+        let scanned = tar::scan(File::open(&file).unwrap(), &file, &TarOptions::default());
+        let found = placed(&archive, &at, &options, 1 + random.index(3000));
+        assert_eq!(scanned.is_ok(), found.is_ok(), "seed {seed}: {:?} {:?}", scanned.err(), found.err());
+        if let Ok(scanned) = scanned {
+            accepted += 1;
+            build_at(&other, &scanned.tree, &options);
+            let [found, wanted] =
+                [&at, &other].map(|path| walk(&open_checked(path, "an image"), 100_000).unwrap());
+            assert_same("a placed image", &found, &wanted);
+        }
+    }
+    assert!((50..300).contains(&accepted), "{accepted}");
+}
+
 #[test]
 fn an_archive_that_is_cut_off_is_refused() {
     let archive = Tarball::default().file("a", &[1; 5000]).file("b", &[2; 5000]).0;
