@@ -7,7 +7,7 @@ use object_store::aws::{AmazonS3Builder, AwsCredential};
 use object_store::azure::{AzureAccessKey, AzureCredential, MicrosoftAzureBuilder};
 use object_store::client::{
     CredentialProvider, HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse,
-    HttpResponseBody, HttpService,
+    HttpResponseBody, HttpService, StaticCredentialProvider,
 };
 use object_store::gcp::{GcpCredential, GoogleCloudStorageBuilder};
 use object_store::list::PaginatedListStore;
@@ -88,7 +88,11 @@ pub fn connect(
                 .with_bucket_name(name.bucket())
                 .with_base_url(&settings.endpoint)
                 .with_skip_signature(is_bare)
-                .with_credentials(Arc::new(Provider::<GcpCredential>::new(login)))
+                .with_credentials(match is_bare {
+                    // The library sends a token with a write in any case; emulators take any.
+                    true => Arc::new(StaticCredentialProvider::new(GcpCredential { bearer: "none".into() })),
+                    false => Arc::new(Provider::<GcpCredential>::new(login)),
+                })
                 .with_client_options(options)
                 .with_retry(retry);
             Ok(connected(builder.build()?))

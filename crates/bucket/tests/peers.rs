@@ -4,11 +4,12 @@
 #[path = "../../remote/tests/support/guest.rs"]
 mod guest;
 
+use pagefold_backing::ByteSource;
 use pagefold_bucket::{Bucket, BucketError, Condition, verdict};
-use pagefold_remote::Secret;
 use pagefold_remote::azure::{AzureCredentials, AzureSettings};
 use pagefold_remote::s3::{KeySource, Keys, S3Settings};
-use pagefold_remote::stores::{ObjectName, StoreSettings};
+use pagefold_remote::stores::{self, ObjectName, StoreSettings};
+use pagefold_remote::{Options, Secret};
 use pagefold_testkit::skipped;
 use std::io::{BufRead, BufReader, Cursor};
 use std::path::{Path, PathBuf};
@@ -59,33 +60,44 @@ fn support(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../remote/tests/support").join(name)
 }
 
+fn open(name: &str, settings: &StoreSettings) -> Bucket {
+    Bucket::open(&ObjectName::parse(name).unwrap(), settings, Duration::from_secs(30)).unwrap()
+}
+
 /// Everything that a saved disk needs of a store.
-fn use_bucket(bucket: &Bucket) {
+fn use_bucket(name: &str, folder: &str, settings: &StoreSettings) {
+    let key = |name: &str| format!("{folder}{name}");
+    let bucket = &open(name, settings);
     for len in [10, 20 << 20] {
         let (go, waits) = verdict();
         go.go(len);
         let bytes =
             (0..len).map(|at| (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect::<Vec<_>>();
-        let uploaded = bucket.put_stream("folder/k.1", Cursor::new(bytes.clone()), waits).unwrap();
+        let uploaded = bucket.put_stream(&key("k.1"), Cursor::new(bytes.clone()), waits).unwrap();
         assert_eq!(uploaded.len_bytes, len);
-        assert!(bucket.get("folder/k.1", len).unwrap().unwrap().bytes == bytes);
+        // As a restore reads it.
+        let written = ObjectName::parse(name).unwrap().with_key(&key("k.1")).unwrap();
+        let source = stores::open(&written, settings, &Options::default()).unwrap();
+        let mut read = vec![0; source.len_bytes() as usize];
+        source.read_at(0, &mut read).unwrap();
+        assert!(read == bytes);
     }
-    assert!(bucket.get("folder/k", 10).unwrap().is_none());
-    bucket.put_if("folder/k", b"one", &Condition::Absent).unwrap();
-    assert_eq!(bucket.put_if("folder/k", b"two", &Condition::Absent), Err(BucketError::Changed));
-    let one = bucket.get("folder/k", 10).unwrap().unwrap();
-    bucket.put_if("folder/k", b"two", &Condition::Is(one.version.clone())).unwrap();
-    assert_eq!(bucket.put_if("folder/k", b"three", &Condition::Is(one.version)), Err(BucketError::Changed));
-    assert_eq!(bucket.get("folder/k", 10).unwrap().unwrap().bytes, b"two");
+    assert!(bucket.get(&key("k"), 10).unwrap().is_none());
+    bucket.put_if(&key("k"), b"one", &Condition::Absent).unwrap();
+    assert_eq!(bucket.put_if(&key("k"), b"two", &Condition::Absent), Err(BucketError::Changed));
+    let one = bucket.get(&key("k"), 10).unwrap().unwrap();
+    bucket.put_if(&key("k"), b"two", &Condition::Is(one.version.clone())).unwrap();
+    assert_eq!(bucket.put_if(&key("k"), b"three", &Condition::Is(one.version)), Err(BucketError::Changed));
+    assert_eq!(bucket.get(&key("k"), 10).unwrap().unwrap().bytes, b"two");
     let (go, waits) = verdict();
     drop(go);
     let stream = Cursor::new(vec![0; 20 << 20]);
-    assert_eq!(bucket.put_stream("folder/k.2", stream, waits), Err(BucketError::GivenUp));
-    let listed = bucket.list("folder/k.").unwrap();
-    assert!(listed.iter().map(|object| object.key.as_str()).eq(["folder/k.1"]), "{listed:?}");
-    bucket.delete("folder/k.1").unwrap();
-    bucket.delete("folder/k.1").unwrap();
-    assert!(bucket.list("folder/k.").unwrap().is_empty());
+    assert_eq!(bucket.put_stream(&key("k.2"), stream, waits), Err(BucketError::GivenUp));
+    let listed = bucket.list(&key("k.")).unwrap();
+    assert!(listed.iter().map(|object| object.key.as_str()).eq([key("k.1")]), "{listed:?}");
+    bucket.delete(&key("k.1")).unwrap();
+    bucket.delete(&key("k.1")).unwrap();
+    assert!(bucket.list(&key("k.")).unwrap().is_empty());
 }
 
 fn object() -> tempfile::NamedTempFile {
@@ -107,7 +119,7 @@ fn moto_takes_saved_disks() {
         Err(why) => return skipped!("moto_takes_saved_disks: {why}"),
     };
     let keys = moto.words("key");
-    let open = |secret: &str| {
+    let settings = |secret: &str| {
         let keys = KeySource::Keys(Keys {
             key_id: keys[0].clone(),
             secret_key: Secret(secret.into()),
@@ -122,12 +134,11 @@ fn moto_takes_saved_disks() {
             pays_requests: false,
             keys,
         };
-        let settings = StoreSettings { s3: Some(s3), ..StoreSettings::default() };
-        Bucket::open(&ObjectName::parse("s3://images/k").unwrap(), &settings, Duration::from_secs(30))
-            .unwrap()
+        StoreSettings { s3: Some(s3), ..StoreSettings::default() }
     };
-    use_bucket(&open(&keys[1]));
-    let wrong = open("wrong").put_if("k", b"", &Condition::Absent).unwrap_err();
+    // moto signs queries with a slash in another way than AWS.
+    use_bucket("s3://images/k", "", &settings(&keys[1]));
+    let wrong = open("s3://images/k", &settings("wrong")).put_if("k", b"", &Condition::Absent).unwrap_err();
     assert!(
         matches!(&wrong, BucketError::Denied { what } if what.contains("SignatureDoesNotMatch")),
         "{wrong}"
@@ -146,21 +157,20 @@ fn azurite_takes_saved_disks() {
         Ok(azurite) => azurite,
         Err(why) => return skipped!("azurite_takes_saved_disks: {why}"),
     };
-    let open = |credentials| {
+    let settings = |credentials| {
         let azure = AzureSettings {
             account: "devstoreaccount1".into(),
             endpoint: azurite.words("endpoint")[0].clone(),
             credentials,
         };
-        let settings = StoreSettings { azure: Some(azure), ..StoreSettings::default() };
-        Bucket::open(&ObjectName::parse("az://images/k").unwrap(), &settings, Duration::from_secs(30))
-            .unwrap()
+        StoreSettings { azure: Some(azure), ..StoreSettings::default() }
     };
-    use_bucket(&open(AzureCredentials::Key { key: Secret(KEY.into()), origin: "a test".into() }));
+    let key = AzureCredentials::Key { key: Secret(KEY.into()), origin: "a test".into() };
+    use_bucket("az://images/k", "folder/", &settings(key));
     // A signature for reading.
     let sas =
         AzureCredentials::Sas { query: Secret(azurite.words("sas")[0].clone()), origin: "a test".into() };
-    let refused = open(sas).put_if("k", b"", &Condition::Absent).unwrap_err();
+    let refused = open("az://images/k", &settings(sas)).put_if("k", b"", &Condition::Absent).unwrap_err();
     assert!(
         matches!(refused, BucketError::Denied { .. }) && !refused.to_string().contains("sig="),
         "{refused}"

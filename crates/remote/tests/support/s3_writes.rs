@@ -103,6 +103,8 @@ impl State {
 
     fn answer(&mut self, request: &Request) -> Fault {
         let (path, query) = request.path.split_once('?').unwrap_or((&request.path, ""));
+        // Requests to Google encode these too.
+        let path = &path.replace("%2F", "/").replace("%2E", ".");
         let query: BTreeMap<&str, &str> =
             query.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, ""))).collect();
         let upload = query.get("uploadId").map(|id| id.parse::<u64>().unwrap());
@@ -116,7 +118,7 @@ impl State {
             },
             ("POST", None) if query.contains_key("uploads") => {
                 self.next += 1;
-                self.uploads.insert(self.next, (path.into(), BTreeMap::new()));
+                self.uploads.insert(self.next, (path.clone(), BTreeMap::new()));
                 let id = self.next;
                 let body = format!(
                     "<InitiateMultipartUploadResult><Bucket>b</Bucket><Key>k</Key><UploadId>{id}</UploadId>\

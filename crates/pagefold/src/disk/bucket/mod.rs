@@ -17,6 +17,7 @@
 
 #[cfg(feature = "buckets")]
 mod clean;
+#[cfg_attr(not(feature = "buckets"), allow(dead_code, reason = "only saves write manifests"))]
 mod manifest;
 mod objects;
 mod restore;
