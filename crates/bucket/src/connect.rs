@@ -141,8 +141,7 @@ impl<T: TryFrom<Wrapped, Error = String> + Send + Sync + 'static> CredentialProv
 struct Wrapped(Credentials);
 
 /// The message for a user without credentials. A machine without a role has none.
-const NONE: &str =
-    "no credentials were found, and a bucket is written by its users only; docs/image.md names the variables";
+const NONE: &str = "no credentials were found, and a bucket is written by its users only; docs/image/servers.md names the variables";
 
 impl TryFrom<Wrapped> for AwsCredential {
     type Error = String;

@@ -226,7 +226,7 @@ fn a_save_does_not_replace_another_one() {
     d.run(&format!("disk save x|{KEY}")).fails(BUSY, "replaced by another save meanwhile");
     assert_eq!((d.objects(), writes.get("/disks/of%20a/work").unwrap()), (objects, foreign));
     d.check(&d.data);
-    // What is no manifest is not replaced.
+    // Another object than a manifest is not replaced.
     d.writes.put("/disks/of%20a/work", b"something else".to_vec());
     d.run(&format!("disk save x|{KEY}")).fails(BUSY, "is not replaced");
     d.run(&format!("disk saved|{KEY}")).fails(DAMAGED, "neither a saved disk nor");
@@ -306,7 +306,7 @@ fn a_killed_save_leaves_the_one_before() {
     d.save("");
     assert_eq!(d.writes.uploads(), 0);
     d.check(&d.data);
-    // What the killed ones have left is removed by name and age.
+    // Objects that the killed ones have left are removed by name and age.
     let left = d.objects().len() as u64 - 1;
     let clean = d.ok(&format!("disk saved|{KEY}|--clean|--json|--older-than|10000d"));
     Schema::of("disk-saved-clean").check(&clean);

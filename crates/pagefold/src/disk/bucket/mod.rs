@@ -1,8 +1,8 @@
 //! Saved disks in buckets, and saved files on servers.
 //!
-//! In a bucket the key that a user names is a small manifest, which names the objects with the pages, each with a name of its
-//! own, beside it. `docs/formats/saved-disk.md` has the fields. Objects are written before the manifest that names them, and
-//! removed after one that does not: whoever has read a manifest finds its objects.
+//! In a bucket the key that a user names is a small manifest, which names the objects with the pages, each with a unique
+//! name, beside it. `docs/formats/saved-disk.md` has the fields. Objects are written before the manifest that names them, and
+//! removed after one that does not: a reader of a manifest finds its objects.
 //!
 //! | module | contents |
 //! |---|---|

@@ -26,7 +26,7 @@ pub struct SavedObject {
     pub path: PathBuf,
     /// Its bytes.
     pub source: Arc<FetchedSource>,
-    /// What the manifest says of it; `None` without one.
+    /// Its entry in the manifest; `None` without one.
     pub stated: Option<Object>,
 }
 

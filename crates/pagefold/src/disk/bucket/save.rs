@@ -1,6 +1,6 @@
 //! `disk save` to a bucket.
 //!
-//! The server writes to a socket, and a thread uploads what comes as an object with a name of its own. When the server has
+//! The server writes to a socket, and a thread uploads its bytes as an object with a unique name. When the server has
 //! reported success, the object is completed; then the manifest is replaced, if it is still the one that was read at the
 //! beginning; then the objects that only the former manifest named are removed. A failure at any point leaves the former
 //! manifest with all its objects.
