@@ -1,11 +1,11 @@
 //! [`Bucket`]: small objects with their versions, conditional writes, lists and deletion.
 
 use crate::connect::{Connected, connect};
-use crate::error::BucketError;
+use crate::error::{BucketError, is_beyond_end};
 use crate::upload::{self, Uploaded, Verdict};
 use object_store::list::PaginatedListOptions;
 use object_store::path::Path;
-use object_store::{ObjectStoreExt, PutMode, PutOptions, PutPayload, UpdateVersion};
+use object_store::{GetOptions, ObjectStoreExt, PutMode, PutOptions, PutPayload, UpdateVersion};
 use pagefold_remote::logins;
 use pagefold_remote::stores::{ObjectName, StoreSettings};
 use std::io::Read;
@@ -92,17 +92,24 @@ impl Bucket {
         self.runtime.as_ref().ok_or_else(ended)?.block_on(work)
     }
 
-    /// Reads an object of at most `max_bytes`; `None` if there is none. A bucket that does not exist is an error.
+    /// Reads an object; `None` if there is none. Fails with [`BucketError::TooLong`] beyond `max_bytes`, of which the rest is not
+    /// sent. A bucket that does not exist is an error.
     pub fn get(&self, key: &str, max_bytes: u64) -> Result<Option<SmallObject>, BucketError> {
         let path = path(key)?;
         self.block_on(async {
-            let found = match self.connected.store.get(&path).await.map_err(BucketError::from) {
+            let store = &self.connected.store;
+            let bounded = GetOptions::default().with_range(Some(0..max_bytes.saturating_add(1)));
+            let found = match store.get_opts(&path, bounded).await {
+                // An empty object has no range.
+                Err(e) if is_beyond_end(&e) => store.get(&path).await,
+                found => found,
+            };
+            let found = match found.map_err(BucketError::from) {
                 Err(BucketError::Missing { what }) if !what.contains("no such bucket") => return Ok(None),
                 found => found?,
             };
             if found.meta.size > max_bytes {
-                let what = format!("'{key}' is longer than {max_bytes} bytes");
-                return Err(BucketError::Failed { what });
+                return Err(BucketError::TooLong { max_bytes });
             }
             let (e_tag, version) = (found.meta.e_tag.clone(), found.meta.version.clone());
             let version = Version(UpdateVersion { e_tag, version });
@@ -110,8 +117,9 @@ impl Bucket {
         })
     }
 
-    /// Writes a small object if the condition holds; otherwise fails with [`BucketError::Changed`]. After
-    /// [`BucketError::Failed`] it may be written: read it.
+    /// Writes a small object if the condition holds; otherwise fails with [`BucketError::Changed`]. Sends one request. After
+    /// [`BucketError::Failed`] the object may be written, or may be written later: read it. So a caller that repeats the write
+    /// knows whether an earlier one may still be done.
     pub fn put_if(&self, key: &str, bytes: &[u8], condition: &Condition) -> Result<(), BucketError> {
         let mode = match condition {
             Condition::Absent => PutMode::Create,
@@ -120,7 +128,7 @@ impl Bucket {
         let (path, payload) = (path(key)?, PutPayload::from(bytes.to_vec()));
         let options = PutOptions { mode, ..PutOptions::default() };
         self.block_on(async {
-            self.connected.store.put_opts(&path, payload, options).await?;
+            self.connected.once.put_opts(&path, payload, options).await?;
             Ok(())
         })
     }

@@ -24,9 +24,11 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The two interfaces of a store that are used here.
+/// The interfaces of a store that are used here.
 pub struct Connected {
     pub store: Arc<dyn ObjectStore>,
+    /// The same store, which sends each request once: its caller has to know of each answer.
+    pub once: Arc<dyn ObjectStore>,
     /// Lists by a prefix that need not end at a slash.
     pub lister: Arc<dyn PaginatedListStore>,
 }
@@ -41,6 +43,7 @@ pub fn connect(
     let unread = || BucketError::SetUp { what: format!("{name}: the settings of its store were not read") };
     let login = Arc::new(Login::new(name, settings, timeout).map_err(set_up)?);
     let retry = RetryConfig { backoff: BackoffConfig::default(), max_retries: 10, retry_timeout: timeout };
+    let never = RetryConfig { max_retries: 0, ..retry.clone() };
     let options = ClientOptions::new().with_allow_http(true);
     match name.store() {
         Store::S3 => {
@@ -61,9 +64,9 @@ pub fn connect(
                 // Many stores that speak S3's protocol lack the deletion of many objects by one request.
                 .with_config(object_store::aws::AmazonS3ConfigKey::DisableBulkDelete, "true")
                 .with_credentials(Arc::new(Provider::<AwsCredential>::new(login)))
-                .with_client_options(options)
-                .with_retry(retry);
-            Ok(connected(builder.build()?))
+                .with_client_options(options);
+            let once = builder.clone().with_retry(never).build()?;
+            Ok(connected(builder.with_retry(retry).build()?, once))
         }
         Store::Azure => {
             let settings = settings.azure.as_ref().ok_or_else(unread)?;
@@ -75,9 +78,9 @@ pub fn connect(
                 .with_skip_signature(matches!(settings.credentials, AzureCredentials::Skipped))
                 .with_disable_tagging(true)
                 .with_credentials(Arc::new(Provider::<AzureCredential>::new(login)))
-                .with_client_options(options)
-                .with_retry(retry);
-            Ok(connected(builder.build()?))
+                .with_client_options(options);
+            let once = builder.clone().with_retry(never).build()?;
+            Ok(connected(builder.with_retry(retry).build()?, once))
         }
         Store::Gcs => {
             let settings = settings.gcs.as_ref().ok_or_else(unread)?;
@@ -93,17 +96,17 @@ pub fn connect(
                     true => Arc::new(StaticCredentialProvider::new(GcpCredential { bearer: "none".into() })),
                     false => Arc::new(Provider::<GcpCredential>::new(login)),
                 })
-                .with_client_options(options)
-                .with_retry(retry);
-            Ok(connected(builder.build()?))
+                .with_client_options(options);
+            let once = builder.clone().with_retry(never).build()?;
+            Ok(connected(builder.with_retry(retry).build()?, once))
         }
         Store::Oci => Err(unread()),
     }
 }
 
-fn connected<S: ObjectStore + PaginatedListStore>(store: S) -> Connected {
+fn connected<S: ObjectStore + PaginatedListStore>(store: S, once: S) -> Connected {
     let store = Arc::new(store);
-    Connected { store: store.clone(), lister: store }
+    Connected { store: store.clone(), once: Arc::new(once), lister: store }
 }
 
 /// The credentials of a login, in the form `T` of a store.

@@ -21,7 +21,13 @@ pub enum BucketError {
         /// The reason.
         what: String,
     },
-    /// The condition of a write does not hold: the object is another one, or there is one.
+    /// The object is longer than the caller takes.
+    #[error("it is longer than {max_bytes} bytes")]
+    TooLong {
+        /// The most bytes.
+        max_bytes: u64,
+    },
+    /// The condition of a write does not hold: the object is another one, or there is one. Nothing was written.
     #[error("the object was changed by another writer")]
     Changed,
     /// The store does not let this user do it.
@@ -30,7 +36,8 @@ pub enum BucketError {
         /// The reason.
         what: String,
     },
-    /// There was no answer, or another refusal. A write may have been done.
+    /// There was no answer, or another refusal, as that of a write beside another one. A write may have been done, or may still
+    /// be done.
     #[error("{what}")]
     Failed {
         /// The reason.
@@ -49,8 +56,10 @@ pub enum BucketError {
 
 impl From<Error> for BucketError {
     fn from(error: Error) -> Self {
-        let what = root_cause(&error);
+        let text = innermost(&error);
+        let what = shown(&text);
         match error {
+            Error::AlreadyExists { .. } if is_beside_another(&text) => BucketError::Failed { what },
             Error::NotFound { .. } => BucketError::Missing { what },
             Error::AlreadyExists { .. } | Error::Precondition { .. } | Error::NotModified { .. } => {
                 BucketError::Changed
@@ -64,16 +73,38 @@ impl From<Error> for BucketError {
     }
 }
 
-/// The innermost message, which has no URL, with the code of the store's protocol in place of its document.
-fn root_cause(error: &Error) -> String {
+/// The innermost message, which has no URL.
+fn innermost(error: &Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(inner) = source {
         text = inner.to_string();
         source = inner.source();
     }
-    if let Some((_, status)) = text.split_once("non-2xx status code: ") {
-        let (status, document) = status.split_once(": ").unwrap_or((status, ""));
+    text
+}
+
+/// The status line and the document of a refusal.
+fn refusal(text: &str) -> Option<(&str, &str)> {
+    let (_, status) = text.split_once("non-2xx status code: ")?;
+    Some(status.split_once(": ").unwrap_or((status, "")))
+}
+
+/// Whether the store refused a request because it knows no such range: the object is empty, or shorter.
+pub(crate) fn is_beyond_end(error: &Error) -> bool {
+    refusal(&innermost(error)).is_some_and(|(status, _)| status.starts_with("416"))
+}
+
+/// Whether a write was refused because another one of the same object is on its way, perhaps an earlier one of this client.
+/// Azure says with the same status that the object is there.
+fn is_beside_another(text: &str) -> bool {
+    let is_there = |document| element(document, "Code") == Some("BlobAlreadyExists");
+    refusal(text).is_some_and(|(status, document)| status.starts_with("409") && !is_there(document))
+}
+
+/// An innermost message as users see it: with the code of the store's protocol in place of its document.
+fn shown(text: &str) -> String {
+    if let Some((status, document)) = refusal(text) {
         let code = element(document, "Code").map_or(String::new(), |code| format!(" ({code})"));
         let advice = advice(status, element(document, "Code"));
         return format!("the store answers with status {status}{code}{advice}");
@@ -115,6 +146,19 @@ mod tests {
     fn shown(status: &str, document: &str) -> String {
         let source = format!("Server returned non-2xx status code: {status}: {document}").into();
         BucketError::from(Error::Generic { store: "S3", source }).to_string()
+    }
+
+    #[test]
+    fn a_conflict_is_no_other_writer() {
+        let of = |text: &str| {
+            let source = format!("Server returned non-2xx status code: {text}").into();
+            BucketError::from(Error::AlreadyExists { path: "k".into(), source })
+        };
+        let conflict = of("409 Conflict: <Error><Code>ConditionalRequestConflict</Code></Error>");
+        assert!(matches!(&conflict, BucketError::Failed { what } if what.contains("409")), "{conflict}");
+        assert!(matches!(of("409 Conflict"), BucketError::Failed { .. }));
+        assert_eq!(of("409 Conflict: <Error><Code>BlobAlreadyExists</Code></Error>"), BucketError::Changed);
+        assert_eq!(of("412 Precondition Failed: <Code>409</Code>"), BucketError::Changed);
     }
 
     #[test]

@@ -176,7 +176,7 @@ fn a_conditional_write_sees_other_writers() {
     bucket.delete("m").unwrap();
     assert_eq!(bucket.put_if("m", b"three", &Condition::Is(two.version)), Err(BucketError::Changed));
     bucket.delete("m").unwrap();
-    // 409 while another conditional write is on its way: tried again.
+    // 409 while another conditional write is on its way, perhaps an earlier one of this client: nothing is known.
     bucket.put_if("m", b"four", &Condition::Absent).unwrap();
     let four = bucket.get("m", 100).unwrap().unwrap();
     let mut is_first = true;
@@ -184,8 +184,41 @@ fn a_conditional_write_sees_other_writers() {
         "PUT" if std::mem::take(&mut is_first) => WriteFault::Before(Fault::Status(409, None)),
         _ => WriteFault::None,
     });
+    let conflict = bucket.put_if("m", b"five", &Condition::Is(four.version.clone())).unwrap_err();
+    assert!(matches!(&conflict, BucketError::Failed { what } if what.contains("409")), "{conflict}");
     bucket.put_if("m", b"five", &Condition::Is(four.version)).unwrap();
-    assert!(matches!(bucket.get("m", 3), Err(BucketError::Failed { .. })));
+}
+
+/// Whatever lies at a key, no more than what is asked for is sent.
+#[test]
+fn a_small_object_is_read_and_a_large_one_is_not() {
+    let Store { bucket, writes, server } = &store();
+    for len in [0, 1, 99, 100, 101, 9 << 20] {
+        writes.put("/disks/m", noise(len));
+        server.take_log();
+        match bucket.get("m", 100) {
+            Ok(found) => assert!(len <= 100 && found.unwrap().bytes == noise(len), "{len}"),
+            Err(e) => assert!(len > 100 && e == BucketError::TooLong { max_bytes: 100 }, "{len} {e}"),
+        }
+        assert_eq!(server.take_log()[0].range(), Some((0, 100)));
+    }
+    writes.put("/disks/m", Vec::new());
+    let empty = bucket.get("m", 100).unwrap().unwrap();
+    bucket.put_if("m", b"one", &Condition::Is(empty.version)).unwrap();
+}
+
+/// A write under a condition is one request: a caller that repeats it knows of all.
+#[test]
+fn a_conditional_write_is_sent_once() {
+    let Store { bucket, writes, server } = &store();
+    for fault in [|| Fault::Status(500, None), || Fault::Hangup, || Fault::Status(409, None)] {
+        let fault: fn() -> Fault = fault;
+        writes.fail(move |_| WriteFault::Before(fault()));
+        server.take_log();
+        let error = bucket.put_if("m", b"one", &Condition::Absent).unwrap_err();
+        assert!(matches!(error, BucketError::Failed { .. }), "{error}");
+        assert_eq!(server.take_log().len(), 1);
+    }
 }
 
 /// Google's storage takes the same requests, with other conditions.

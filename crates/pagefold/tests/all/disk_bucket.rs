@@ -1,7 +1,7 @@
 //! Saved disks in a bucket: saves, chains, restores, other writers, and all that a store and a killed command can do.
 
 #[path = "../../../remote/tests/support/s3_writes.rs"]
-mod s3_writes;
+pub mod s3_writes;
 
 use crate::image_remote::server;
 use crate::image_stores::command;
@@ -15,31 +15,31 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
-const PAGES: usize = 2048;
-const KEY: &str = "s3://disks/of a/work";
+pub const PAGES: usize = 2048;
+pub const KEY: &str = "s3://disks/of a/work";
 /// Exit codes of the program.
-const FAILED: i32 = 1;
+pub const FAILED: i32 = 1;
 const USAGE: i32 = 2;
 const NOT_FOUND: i32 = 3;
-const BUSY: i32 = 4;
+pub const BUSY: i32 = 4;
 const UNAVAILABLE: i32 = 5;
 const DAMAGED: i32 = 6;
 
 /// A disk with contents, and a bucket.
-struct Saved {
+pub struct Saved {
     s: Sandbox,
-    data: Vec<u8>,
+    pub data: Vec<u8>,
     _server: Server,
     url: String,
-    writes: Writes,
+    pub writes: Writes,
 }
 
 impl Saved {
-    fn new() -> Self {
+    pub fn new() -> Self {
         Saved::of_pages(PAGES)
     }
 
-    fn of_pages(count: usize) -> Self {
+    pub fn of_pages(count: usize) -> Self {
         let s = Sandbox::new();
         s.ok(&format!("disk create -q --export nbd --name x --size {}", count * 4096));
         let server = Server::start();
@@ -51,13 +51,13 @@ impl Saved {
         new
     }
 
-    fn write(&mut self, offset: usize, bytes: &[u8]) {
+    pub fn write(&mut self, offset: usize, bytes: &[u8]) {
         connect(&self.s).write(offset as u64, bytes);
         self.data[offset..offset + bytes.len()].copy_from_slice(bytes);
     }
 
     /// A command whose words are divided at '|', because keys have spaces.
-    fn command(&self, words: &str) -> std::process::Command {
+    pub fn command(&self, words: &str) -> std::process::Command {
         let variables = [
             ("AWS_ENDPOINT_URL", self.url.as_str()),
             ("AWS_ACCESS_KEY_ID", "KEY"),
@@ -69,43 +69,43 @@ impl Saved {
         command
     }
 
-    fn run(&self, words: &str) -> Ran {
+    pub fn run(&self, words: &str) -> Ran {
         Ran::new(words, self.command(words).output().unwrap())
     }
 
-    fn ok(&self, words: &str) -> String {
+    pub fn ok(&self, words: &str) -> String {
         let ran = self.run(words);
         assert_eq!(ran.code, 0, "{ran:?}");
         ran.out
     }
 
-    fn json(&self, words: &str) -> serde_json::Value {
+    pub fn json(&self, words: &str) -> serde_json::Value {
         serde_json::from_str(&self.ok(words)).unwrap()
     }
 
-    fn save(&self, words: &str) -> serde_json::Value {
+    pub fn save(&self, words: &str) -> serde_json::Value {
         self.json(&format!("disk save x|{KEY}|--json{words}"))
     }
 
     /// Paths but that of the manifest.
-    fn objects(&self) -> Vec<String> {
+    pub fn objects(&self) -> Vec<String> {
         let mut paths = self.writes.paths();
         paths.retain(|path| path != "/disks/of%20a/work");
         paths
     }
 
-    fn manifest(&self) -> serde_json::Value {
+    pub fn manifest(&self) -> serde_json::Value {
         serde_json::from_slice(&self.writes.get("/disks/of%20a/work").unwrap()).unwrap()
     }
 
     /// Checks the saved disk, restores it, and compares the contents.
-    fn check(&self, data: &[u8]) {
+    pub fn check(&self, data: &[u8]) {
         assert_eq!(self.json(&format!("disk saved|{KEY}|--json|--check"))["checked"], true);
         self.ok(&format!("disk create -q --export nbd --name y --restore|{KEY}"));
         self.is_restored(data);
     }
 
-    fn is_restored(&self, data: &[u8]) {
+    pub fn is_restored(&self, data: &[u8]) {
         let mut client = Nbd::connect(&self.s.runtime().join("y/nbd.sock"));
         let mut bytes = vec![1; data.len()];
         for (at, piece) in bytes.chunks_mut(256 << 10).enumerate() {
@@ -116,7 +116,7 @@ impl Saved {
         self.s.ok("disk remove --force y");
     }
 
-    fn spawn(&self, words: &str) -> Child {
+    pub fn spawn(&self, words: &str) -> Child {
         self.command(words).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
     }
 }
@@ -227,9 +227,12 @@ fn a_save_does_not_replace_another_one() {
     assert_eq!((d.objects(), writes.get("/disks/of%20a/work").unwrap()), (objects, foreign));
     d.check(&d.data);
     // Another object than a manifest is not replaced.
-    d.writes.put("/disks/of%20a/work", b"something else".to_vec());
-    d.run(&format!("disk save x|{KEY}")).fails(BUSY, "is not replaced");
-    d.run(&format!("disk saved|{KEY}")).fails(DAMAGED, "neither a saved disk nor");
+    for bytes in [b"something else".to_vec(), Vec::new(), vec![b'x'; 9 << 20]] {
+        d.writes.put("/disks/of%20a/work", bytes);
+        d.run(&format!("disk save x|{KEY}")).fails(BUSY, "is not replaced");
+        assert_eq!(d.objects().len(), 1);
+        d.run(&format!("disk saved|{KEY}")).fails(DAMAGED, "neither a saved disk nor");
+    }
 }
 
 /// Lost answers and errors that pass, at each request of a save, change nothing about its result.

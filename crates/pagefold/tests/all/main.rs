@@ -8,6 +8,8 @@ mod disk_backing;
 mod disk_block_state;
 #[cfg(feature = "buckets")]
 mod disk_bucket;
+#[cfg(feature = "buckets")]
+mod disk_bucket_publish;
 mod disk_confinement;
 mod disk_databases;
 mod disk_freeze;

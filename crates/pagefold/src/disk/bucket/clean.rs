@@ -2,7 +2,7 @@
 
 use super::manifest::{MANIFEST_BYTES_MAX, Manifest, ManifestKey};
 use super::name_of_target;
-use super::save::failure;
+use super::place::failure;
 use crate::cli::{numbers, output};
 use pagefold_bucket::{Bucket, Target};
 use pagefold_control::error::{CliError, Exit, Result};

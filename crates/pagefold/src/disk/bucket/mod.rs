@@ -7,7 +7,10 @@
 //! | module | contents |
 //! |---|---|
 //! | `save` | `disk save` to a bucket; needs the feature `buckets` |
+//! | `publish` | the end of a save: replaces the manifest, and removes what nothing names any more; needs the feature `buckets` |
 //! | `clean` | `disk saved --clean`; needs the feature `buckets` |
+//! | `place` | the key of a manifest, what is there, and the objects beside it; needs the feature `buckets` |
+//! | `interrupt` | waiting for threads until a signal; needs the feature `buckets` |
 //! | `restore` | `disk create --restore` from a server |
 //! | `show` | `disk saved` of what is on a server |
 //! | `objects` | opening what is on a server: a manifest and its objects, or one saved disk, by the fetcher's process |
@@ -17,9 +20,15 @@
 
 #[cfg(feature = "buckets")]
 mod clean;
+#[cfg(feature = "buckets")]
+mod interrupt;
 #[cfg_attr(not(feature = "buckets"), allow(dead_code, reason = "only saves write manifests"))]
 mod manifest;
 mod objects;
+#[cfg(feature = "buckets")]
+mod place;
+#[cfg(feature = "buckets")]
+mod publish;
 mod restore;
 #[cfg(feature = "buckets")]
 mod save;
