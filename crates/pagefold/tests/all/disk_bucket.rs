@@ -377,6 +377,16 @@ fn a_restore_resumes_and_sees_a_replaced_object() {
         false => WriteFault::None,
     });
     d.run(&format!("{if_exists}|{KEY}")).fails(FAILED, "needs all its objects");
+    // Another save removes the object in the middle of a restore.
+    let mut seen = 0;
+    d.writes.fail(move |request| {
+        seen += u32::from(request.path.contains("work."));
+        match seen > 3 {
+            true => WriteFault::Before(Fault::Status(404, None)),
+            false => WriteFault::None,
+        }
+    });
+    d.run(&format!("{if_exists}|{KEY}")).fails(FAILED, "if another save has replaced the object, try again");
     d.s.ok("disk remove --force x");
     assert!(d.s.left().is_empty());
 }

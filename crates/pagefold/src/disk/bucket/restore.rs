@@ -121,5 +121,14 @@ fn copy(object: &SavedObject, begin: u64, pipe: &mut PipeWriter) -> Result<()> {
 }
 
 fn read(object: &SavedObject, at: u64, bytes: &mut [u8]) -> Result<()> {
-    object.source.read_at(at, bytes).map_err(|e| unreadable(&object.path.display(), &e))
+    object.source.read_at(at, bytes).map_err(|e| {
+        let e = unreadable(&object.path.display(), &e);
+        match object.stated {
+            // The next full save removes the objects of the one before.
+            Some(_) => {
+                CliError { message: format!("{e}; if another save has replaced the object, try again"), ..e }
+            }
+            None => e,
+        }
+    })
 }
