@@ -127,12 +127,12 @@ fn replace(place: &Place, manifest: Manifest) -> std::result::Result<Manifest, U
     }
 }
 
-/// What is at the key after a write without success.
+/// The contents of the key after a write without success.
 #[derive(Debug)]
 enum Found {
     /// A manifest that names our object: the one that was written, or that of a save which has gone on from it.
     Ours(Manifest),
-    /// What was there before, or nothing as before.
+    /// The manifest that was there before, or nothing as before.
     Former,
     /// Something else.
     Another {
