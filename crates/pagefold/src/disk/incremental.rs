@@ -52,8 +52,7 @@ pub fn to_file(args: &SaveArgs, freezer: &mut Freezer) -> Result<SaveReport> {
     if let Some(present) = &present {
         present.check(&args.file)?;
     }
-    // Before it has its name: no other save goes on from it while the former ones are removed.
-    let _ = rustix::fs::flock(target.file(), FlockOperation::NonBlockingLockExclusive);
+    lock_new(&target);
     target.complete()?;
     sync_folder(&args.file)?;
     if report.figures.parent.is_none() {
@@ -62,13 +61,19 @@ pub fn to_file(args: &SaveArgs, freezer: &mut Freezer) -> Result<SaveReport> {
     Ok(report)
 }
 
-/// Locks a file that exists against another incremental save to it, which fails then.
-fn lock(path: &Path) -> Result<Option<File>> {
+/// Locks a new file before it has its name: no other save goes on from it while the former ones are removed.
+pub fn lock_new(target: &Target) {
+    // Nobody else has it, and some file systems have no locks.
+    let _ = rustix::fs::flock(target.file(), FlockOperation::NonBlockingLockExclusive);
+}
+
+/// Locks a file that exists against another save to it, which fails then.
+pub fn lock(path: &Path) -> Result<Option<File>> {
     // A pipe must not be waited for; other errors show when the file is written.
     let Some(file) = path.is_file().then(|| File::open(path).ok()).flatten() else { return Ok(None) };
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Err(rustix::io::Errno::WOULDBLOCK) => {
-            let message = format!("another incremental save to '{}' runs; try again later", path.display());
+            let message = format!("another save to '{}' runs; try again later", path.display());
             Err(CliError::new(Exit::Busy, message))
         }
         // It may have been replaced before it was locked.

@@ -56,8 +56,8 @@ pub struct SaveArgs {
     /// its log, as after a power failure
     #[arg(long)]
     pub no_freeze: bool,
-    /// Most bytes per second that are written, such as 100M/s, so that the disk stays fast meanwhile. Pages that change
-    /// before the save has come to them are written at once [default: no limit]
+    /// Most bytes per second that are written, such as 100M/s [default: no limit]. The disk stays fast meanwhile. Pages that
+    /// change before the save has come to them are written at once
     #[arg(long, value_name = "SIZE/s")]
     pub rate: Option<String>,
     /// Print JSON with exact numbers, and no progress
@@ -154,6 +154,8 @@ fn prepare(args: &SaveArgs) -> Result<Freezer> {
 }
 
 fn to_file(args: &SaveArgs, freezer: &mut Freezer) -> Result<SaveReport> {
+    // An incremental save that goes on from the file would lose the files that it needs.
+    let _locked = incremental::lock(&args.file)?;
     Target::remove_abandoned(&args.file);
     let target = Target::open_private(&args.file)?;
     let file = target.file().try_clone().map_err(|e| target.failed(&e))?;
@@ -162,6 +164,7 @@ fn to_file(args: &SaveArgs, freezer: &mut Freezer) -> Result<SaveReport> {
         None => save(args, freezer, file, None, &Termination::listen()?),
     }?;
     let former = chain::former_names(&args.file);
+    incremental::lock_new(&target);
     target.complete()?;
     sync_folder(&args.file)?;
     incremental::remove_former(&args.file, &former);

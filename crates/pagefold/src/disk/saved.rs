@@ -27,7 +27,8 @@ pub struct SavedArgs {
     /// read and verified too
     #[arg(long)]
     pub check: bool,
-    /// Remove the objects that interrupted saves have left in a bucket: those named KEY.ID that the manifest KEY does not name
+    /// Remove the objects that interrupted saves have left in a bucket. These are called KEY.ID, and the manifest KEY does
+    /// not name them
     #[arg(long, conflicts_with = "check")]
     pub clean: bool,
     /// Least age of an object that --clean removes. A save that takes longer would lose its object

@@ -22,12 +22,17 @@ use std::io::{Error, ErrorKind, Write};
 use std::ops::ControlFlow;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Temporary names that are tried.
 const MAX_NAMES: u32 = 100;
 /// The beginning and the end of a temporary name, with 16 hexadecimal digits between them.
 const TEMPORARY_BEGIN: &str = ".pagefold-";
 const TEMPORARY_END: &str = ".part";
+/// The age of a temporary file that is not written any more, where its writer may be on another machine.
+const ABANDONED_AGE: Duration = Duration::from_secs(3600);
+/// File systems of this machine alone, by `f_type` of statfs(2): ext4, xfs, btrfs, f2fs, tmpfs, overlay.
+const LOCAL_FS: [u32; 6] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0x0102_1994, 0x794c_7630];
 /// Links that are followed, as many as the kernel follows.
 const LINKS_MAX: usize = 40;
 
@@ -88,9 +93,7 @@ impl Target {
                 .open(entry.path());
             let Ok(file) = file else { continue };
             // Where that is not known, they stay. So do those that cannot be removed: nothing depends on it.
-            if file.metadata().is_ok_and(|metadata| metadata.is_file())
-                && matches!(lease::is_open_for_writing(&file), Ok(Some(false)))
-            {
+            if is_abandoned(&file) {
                 let _ = std::fs::remove_file(entry.path());
             }
         }
@@ -316,7 +319,7 @@ impl Write for Output<'_> {
 }
 
 /// Follows links to a file that does not exist, and returns the path of that.
-fn target_of_link(path: &Path) -> std::io::Result<PathBuf> {
+pub fn target_of_link(path: &Path) -> std::io::Result<PathBuf> {
     let mut path = path.to_path_buf();
     for _ in 0..LINKS_MAX {
         match path.read_link() {
@@ -341,9 +344,22 @@ fn create_beside(path: &Path, mode: u32) -> std::io::Result<(File, PathBuf)> {
         match options.open(&temporary) {
             Err(e) if e.kind() == ErrorKind::AlreadyExists && tried < MAX_NAMES => tried += 1,
             Err(e) => return Err(e),
-            Ok(file) => return Ok((file, temporary)),
+            // Another command may have taken it for abandoned, in the moment before this one counted as its writer.
+            Ok(file) if temporary.symlink_metadata().is_ok() => return Ok((file, temporary)),
+            Ok(_) if tried < MAX_NAMES => tried += 1,
+            Ok(_) => return Err(ErrorKind::AlreadyExists.into()),
         }
     }
+}
+
+/// Whether nobody writes the file. On a file system that other machines may use, the kernel knows its own writers only.
+fn is_abandoned(file: &File) -> bool {
+    let Ok(metadata) = file.metadata() else { return false };
+    let is_old = || metadata.modified().is_ok_and(|at| at.elapsed().is_ok_and(|age| age > ABANDONED_AGE));
+    let is_local = rustix::fs::fstatfs(file).is_ok_and(|found| LOCAL_FS.contains(&(found.f_type as u32)));
+    metadata.is_file()
+        && (is_local || is_old())
+        && matches!(lease::is_open_for_writing(file), Ok(Some(false)))
 }
 
 fn is_temporary_name(name: &OsStr) -> bool {

@@ -240,7 +240,8 @@ fn targets_without_a_name_and_saves_at_the_same_time_are_refused() {
     d.save();
     let file = File::open(&d.file).unwrap();
     rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
-    d.s.run(&d.words()).fails(4, "another incremental save");
+    d.s.run(&d.words()).fails(4, "another save");
+    d.s.run(&d.words().replace(" --incremental", "")).fails(4, "another save");
     drop(file);
     assert!(!d.save()["parent"].is_null());
 }

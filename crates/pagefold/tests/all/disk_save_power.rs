@@ -1,6 +1,7 @@
 //! Power cuts in saves, simulated: whenever the power fails, the last complete save or the one after it is there.
 //!
-//! strace records what a command does with names and what it syncs; the data are those that its files have in the end. The
+//! strace records what a command does with names and what it syncs; the data are those that its files have in the end, and were
+//! not changed after their sync. The
 //! model of the file system is a hostile one: of all that was not synced, any part is on the medium, and a name need not be
 //! there because an earlier one is. Each cut is read by a reader of chains that shares nothing with that of the program but
 //! the format of one file.
@@ -12,6 +13,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::UNIX_EPOCH;
 
 /// Cuts of each save; with `PAGEFOLD_FULL` as many as in the second number, 100 000 in all.
 const CUTS: [u64; 2] = [400, 20_000];
@@ -46,14 +48,27 @@ fn traced(s: &Sandbox, words: &str, folder: &Path) -> Vec<Step> {
     let (command, log) = (s.command(words), s.path("strace"));
     let calls = "trace=openat,creat,link,linkat,rename,renameat,renameat2,unlink,unlinkat,fsync,fdatasync";
     let mut strace = Command::new("strace");
-    strace.args(["-y", "-e", calls, "-o"]).arg(&log).arg(command.get_program()).args(command.get_args());
+    strace
+        .args(["-y", "-ttt", "-e", calls, "-o"])
+        .arg(&log)
+        .arg(command.get_program())
+        .args(command.get_args());
     for (name, value) in command.get_envs() {
         strace.env(name, value.unwrap_or(OsStr::new("")));
     }
     let ran = strace.output().unwrap();
     assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
     let text = std::fs::read_to_string(log).unwrap();
-    text.lines().filter_map(|line| step(line, folder)).collect()
+    let timed = text.lines().filter_map(|line| line.split_once(' '));
+    let steps: Vec<_> =
+        timed.filter_map(|(time, line)| Some((time.parse().ok()?, step(line, folder)?))).collect();
+    // The model takes the data of a file as they are in the end. The server writes them, which is not traced.
+    let modified = folder.join(NAME).metadata().unwrap().modified().unwrap();
+    let modified_s = modified.duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
+    let is_data_sync = |(_, step): &&(f64, Step)| matches!(step, Step::Sync(_));
+    let (synced_s, _) = steps.iter().rev().find(is_data_sync).unwrap();
+    assert!(modified_s <= *synced_s, "written at {modified_s}, synced at {synced_s}");
+    steps.into_iter().map(|(_, step)| step).collect()
 }
 
 fn step(line: &str, folder: &Path) -> Option<Step> {
@@ -172,6 +187,17 @@ impl Case {
         let before = files(folder);
         let steps = traced(s, words, folder);
         let after = files(folder);
+        // Files that were there are not written to: the model has no such step.
+        assert!(
+            before.iter().all(|(name, bytes)| name == NAME || after.get(name).is_none_or(|now| now == bytes))
+        );
+        let kept = |bytes: &Vec<u8>| after.values().any(|now| now == bytes);
+        let is_removed = |step: &Step| matches!(step, Step::Remove(_));
+        assert!(
+            steps.iter().any(is_removed)
+                || before.get(NAME).is_none_or(kept)
+                || !words.contains("--incremental")
+        );
         // The only file that a save makes.
         let made = steps.iter().filter(|step| matches!(step, Step::Create(_))).count();
         assert!(made == 1 && *steps.first().unwrap() != Step::SyncFolder, "{steps:?}");

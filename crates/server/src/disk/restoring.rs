@@ -9,10 +9,11 @@ use super::saved_source::SavedSource;
 use crate::log;
 use pagefold_control::report::disk::RestoringReport;
 use pagefold_control::text::counted;
-use pagefold_page::PageIndex;
+use pagefold_page::{PAGE_SIZE, PageIndex};
 use pagefold_saved::Place;
 use pagefold_store::{Store, StoreError};
 use std::io;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -26,6 +27,8 @@ const MEMORY_PAUSE: Duration = Duration::from_secs(1);
 const WRITEBACK_PAUSE: Duration = Duration::from_millis(50);
 /// Memory below the limit with which it goes on, bytes.
 const FREE_BYTES: u64 = 256 << 10;
+/// Pages that are counted before the thread looks whether it is to end.
+const COUNTED_PAGES: usize = 1 << 20;
 /// How long it waits before it tries again to read pages that it could not read.
 const FAILED_PAUSE: Duration = Duration::from_secs(60);
 
@@ -109,7 +112,12 @@ impl Restoring {
         let mut failures = Failures::default();
         let leaves = match source.leaves() {
             Ok(leaves) => leaves,
-            Err(e) => return Some(Failures { pages: 1, first: Some(e) }),
+            Err(e) => {
+                return Some(Failures::of(
+                    unfetched(store, 0..store.len_bytes().div_ceil(PAGE_SIZE as u64), end),
+                    e,
+                ));
+            }
         };
         self.seen_pages.store(0, Relaxed);
         // The block that could not be read last: its other pages are not tried.
@@ -118,7 +126,8 @@ impl Restoring {
             let leaf = match source.leaf(number) {
                 Ok(leaf) => leaf,
                 Err(e) => {
-                    failures.add(e.to_string());
+                    let pages = source.span_of_leaf(number);
+                    failures.add(unfetched(store, pages, end), || e.to_string());
                     continue;
                 }
             };
@@ -132,12 +141,12 @@ impl Restoring {
                 }
                 let place = source.locate(page);
                 if broken.is_some() && block_of(&place) == broken {
-                    failures.pages += 1;
+                    failures.add(1, String::new);
                     continue;
                 }
                 if let Err(e) = self.fetch(store, source, PageIndex(page), end)? {
                     broken = block_of(&place);
-                    failures.add(e);
+                    failures.add(1, || e);
                 }
             }
         }
@@ -181,14 +190,33 @@ fn has_room(store: &Store) -> bool {
     store.in_use_bytes().saturating_add(FREE_BYTES) <= store.mem_limit_bytes()
 }
 
+/// The number of pages in the range that the store does not have: each counts, because it is not known which of them are in
+/// the file. Stops early when the thread is to end.
+fn unfetched(store: &Store, pages: Range<u64>, end: &End) -> u64 {
+    let is_unfetched = |page: &u64| store.is_unfetched(PageIndex(*page));
+    let counts = pages.clone().step_by(COUNTED_PAGES).take_while(|_| !end.is_requested()).map(|start| {
+        (start..pages.end.min(start + COUNTED_PAGES as u64)).filter(is_unfetched).count() as u64
+    });
+    // Also if the thread is to end, there is something left to do.
+    counts.sum::<u64>().max(end.is_requested().into())
+}
+
 fn block_of(place: &io::Result<Option<(usize, Place)>>) -> Option<(usize, u64)> {
     place.as_ref().ok()?.map(|(file, place)| (file, place.offset))
 }
 
 impl Failures {
-    fn add(&mut self, reason: String) {
-        self.pages += 1;
-        self.first.get_or_insert(reason);
+    fn of(pages: u64, reason: String) -> Self {
+        let mut failures = Failures::default();
+        failures.add(pages, || reason);
+        failures
+    }
+
+    fn add(&mut self, pages: u64, reason: impl FnOnce() -> String) {
+        self.pages += pages;
+        if pages > 0 {
+            self.first.get_or_insert_with(reason);
+        }
     }
 }
 

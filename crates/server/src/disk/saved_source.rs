@@ -20,9 +20,14 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Leaves of indexes in memory, beside one for each file. One has up to 256 KiB.
 const CACHED_LEAVES: usize = 16;
+/// For how long a leaf that could not be read is not read again.
+const FAILED_TIME: Duration = Duration::from_secs(5);
+/// Most codecs of the files that the disk does not have, for which memory is needed. A disk has four.
+const CODECS_MAX: usize = 8;
 /// Blocks in memory. One has up to 256 KiB.
 const CACHED_BLOCKS: usize = 4;
 
@@ -44,6 +49,8 @@ pub struct SavedSource {
     /// Their indexes, or the reason why they cannot be used.
     opened: Result<Vec<OpenedFile>, String>,
     leaves: Mutex<Cache<(usize, usize), Leaf>>,
+    /// Leaves that could not be read, when and why.
+    failed: Mutex<Cache<(usize, usize), (Instant, String)>>,
     blocks: Mutex<Cache<(usize, u64), BlockBytes>>,
     /// Fetches that run.
     fetches: AtomicUsize,
@@ -93,7 +100,8 @@ impl SavedSource {
     fn of(files: Vec<SavedFile>, opened: Result<Vec<OpenedFile>, String>) -> Self {
         let leaves = Mutex::new(Cache::new(CACHED_LEAVES + files.len()));
         let blocks = Mutex::new(Cache::new(CACHED_BLOCKS));
-        SavedSource { files, opened, leaves, blocks, fetches: AtomicUsize::new(0) }
+        let failed = Mutex::new(Cache::new(CACHED_LEAVES));
+        SavedSource { files, opened, leaves, failed, blocks, fetches: AtomicUsize::new(0) }
     }
 
     /// The files, the newest first.
@@ -122,8 +130,30 @@ impl SavedSource {
         if let Some(leaf) = lock(&self.leaves).get(&(at, number)) {
             return Ok(leaf);
         }
-        let leaf = self.read(at, |file| opened.lookup.read_leaf(file, number))?;
-        Ok(lock(&self.leaves).add((at, number), leaf))
+        if let Some(reason) = self.failure_of((at, number)) {
+            return Err(io::Error::other(reason));
+        }
+        match self.read(at, |file| opened.lookup.read_leaf(file, number)) {
+            Ok(leaf) => Ok(lock(&self.leaves).add((at, number), leaf)),
+            Err(e) => {
+                lock(&self.failed).add((at, number), (Instant::now(), e.to_string()));
+                Err(e)
+            }
+        }
+    }
+
+    /// The reason why a leaf could not be read a moment ago. A discard asks for each page of it.
+    fn failure_of(&self, leaf: (usize, usize)) -> Option<String> {
+        let failed = lock(&self.failed).get(&leaf)?;
+        (failed.0.elapsed() < FAILED_TIME).then(|| failed.1.clone())
+    }
+
+    /// The pages that a leaf may name.
+    pub fn span_of_leaf(&self, (at, number): (usize, usize)) -> Range<u64> {
+        let Ok(opened) = self.opened(at) else { return 0..0 };
+        let first = |leaf| opened.lookup.first_page(leaf);
+        let end = opened.lookup.header().page_count();
+        first(number).unwrap_or(end)..first(number + 1).unwrap_or(end)
     }
 
     /// Whether a thread fetches a page.
@@ -265,10 +295,17 @@ impl PageSource for SavedSource {
 }
 
 fn open(files: &[SavedFile], lookups: Vec<Lookup>, setup: &Setup) -> Result<Vec<OpenedFile>, String> {
+    let mut further = 0;
     let opened = |(saved, lookup): (&SavedFile, Lookup)| {
         let routes = route::routes(setup, &lookup.header().codecs);
         let routes =
             routes.map_err(|e| format!("the codec of '{}' cannot be used: {e}", saved.path.display()))?;
+        further += routes.iter().filter(|route| matches!(route, Route::Decompressed(_))).count();
+        if further > CODECS_MAX {
+            return Err(format!(
+                "more than {CODECS_MAX} codecs are not those of the disk; restore with --restore-now"
+            ));
+        }
         let stamp = stamp(&saved.file).map_err(|e| format!("reading '{}': {e}", saved.path.display()))?;
         // Changes between the first read and the stamp are noticed, too.
         match lookup.is_same(&saved.file) {

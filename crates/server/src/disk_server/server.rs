@@ -165,7 +165,7 @@ impl Server {
     pub(super) fn hand_over_restored(&self) -> Result<()> {
         let is_restoring = || self.disk.running().is_some_and(|live| live.restoring().is_some());
         match self.has_restore.load(Ordering::Relaxed) && !is_restoring() {
-            true => self.hand_over(),
+            true => self.hand_over().inspect_err(|_| self.has_restore.store(true, Ordering::Relaxed)),
             false => Ok(()),
         }
     }

@@ -98,6 +98,8 @@ impl Store {
     /// Whether a restore is in progress.
     #[inline]
     pub fn is_restoring(&self) -> bool {
+        #[cfg(test)]
+        tests::look(self);
         // Acquire: who sees that the restore has ended also sees that in the memory.
         self.unfetched.is_restoring.load(Ordering::Acquire)
     }
@@ -274,4 +276,77 @@ fn no_source(index: PageIndex) -> StoreError {
 
 fn malformed() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "its codec is none of the disk")
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+    use super::*;
+    use crate::engine::config::{MemLimit, StoreConfig};
+    use pagefold_page::PAGE_SIZE;
+    use std::cell::Cell;
+
+    thread_local! {
+        /// Called once, when this thread looks whether a restore is in progress.
+        static BEFORE_LOOK: Cell<Option<fn(&Store)>> = const { Cell::new(None) };
+    }
+
+    pub(super) fn look(store: &Store) {
+        if let Some(run) = BEFORE_LOOK.take() {
+            run(store);
+        }
+    }
+
+    /// Has one page, the first.
+    struct OnePage;
+
+    impl PageSource for OnePage {
+        fn fetch(&self, index: PageIndex, take: &mut TakeFetched) -> io::Result<()> {
+            take(index, FetchedContents::Plain(&[7; PAGE_SIZE]));
+            Ok(())
+        }
+
+        fn next_page(&self, range: Range<PageIndex>) -> Option<PageIndex> {
+            (range.start.0 == 0).then_some(range.start)
+        }
+    }
+
+    /// The last page is fetched and the restore ends after a thread has seen the slot empty, and before it looks whether a
+    /// restore is in progress.
+    #[test]
+    fn the_end_of_a_restore_makes_no_page_one_of_zeroes() {
+        let end: fn(&Store) = |store| {
+            assert!(store.fetch_ahead(PageIndex(0)).unwrap());
+            store.end_restore();
+        };
+        let store = || {
+            let config = StoreConfig { mem_limit: MemLimit::Off, ..StoreConfig::new(8 * PAGE_SIZE as u64) };
+            let store = Store::new(config).unwrap();
+            store.begin_restore(Arc::new(OnePage));
+            BEFORE_LOOK.set(Some(end));
+            store
+        };
+        for (offset, len) in [(0, PAGE_SIZE), (100, 50)] {
+            let (store, mut read) = (store(), vec![1; len]);
+            store.read(offset, &mut read).unwrap();
+            assert!(read.iter().all(|byte| *byte == 7) && !store.is_restoring());
+        }
+        // A write of a part looks under the slot's lock.
+        for is_write in [true, false] {
+            let (store, mut read) = (store(), [1; 16]);
+            match is_write {
+                true => store.write_zeroes(4, 4).unwrap(),
+                false => assert_eq!(store.extent(0, 16).unwrap(), (16, false)),
+            }
+            store.read(0, &mut read).unwrap();
+            let changed = if is_write { [0; 4] } else { [7; 4] };
+            assert_eq!((&read[..4], &read[4..8], &read[8..]), (&[7; 4][..], &changed[..], &[7; 8][..]));
+        }
+        // A discard of the whole page, which the end of the restore must not undo.
+        let (store, mut read) = (store(), [1; 16]);
+        store.discard(0, PAGE_SIZE as u64).unwrap();
+        store.read(0, &mut read).unwrap();
+        assert_eq!(read, [0; 16]);
+    }
 }

@@ -189,6 +189,8 @@ impl Store {
                         return Ok(());
                     }
                 }
+                // The restore may have ended since the slot was looked at, with the page in it.
+                None if self.has_contents(span.index) => {}
                 None => {
                     out.fill(0);
                     return Ok(());
@@ -203,6 +205,10 @@ impl Store {
         self.read_page(reader, span.index, slot, &mut page)?;
         out.copy_from_slice(&page[span.start..span.start + span.len]);
         Ok(())
+    }
+
+    fn has_contents(&self, index: PageIndex) -> bool {
+        self.pages.table.get(index).is_some_and(|slot| !slot.is_empty())
     }
 
     /// Reads a page that is still in a saved disk. Returns false if the restore has ended meanwhile.
@@ -251,10 +257,10 @@ impl Store {
     }
 
     fn zero_part(&self, span: &Span) -> Result<(), StoreError> {
-        match self.pages.table.get(span.index) {
-            Some(slot) if !slot.is_empty() => self.modify(span, |bytes| bytes.fill(0)),
-            _ if self.is_restoring() => self.modify(span, |bytes| bytes.fill(0)),
-            _ => Ok(()),
+        // In this order: when a restore has ended, its pages are in their slots.
+        match self.is_restoring() || self.has_contents(span.index) {
+            true => self.modify(span, |bytes| bytes.fill(0)),
+            false => Ok(()),
         }
     }
 

@@ -5,6 +5,7 @@
 
 use super::super::systemd::escape_path;
 use crate::image::open::path_failure;
+use crate::image::target::target_of_link;
 use pagefold_control::error::{CliError, Result};
 use pagefold_sys::mounts::{self, Mount};
 use std::path::{Component, Path, PathBuf};
@@ -36,9 +37,9 @@ const NETWORK_FS: [&str; 18] = [
 pub struct Place {
     /// Its absolute path, as it was given.
     pub path: String,
-    /// Its folder, and the same without symbolic links if that is another.
+    /// Its folder, the same without symbolic links, and that of the file to which it is a link.
     pub folders: Vec<String>,
-    /// The mount point above it, if that is not the root directory.
+    /// The mount point above the file, if that is not the root directory.
     pub mount_point: Option<String>,
     /// The type of the file system there, if its mount waits for the network.
     pub network_fs: Option<String>,
@@ -49,14 +50,22 @@ impl Place {
     pub fn of(option: &str, path: &Path) -> Result<Self> {
         let path = absolute(option, path)?;
         let given = folder_of(&path);
-        let real = Path::new(given).canonicalize();
-        let real = real.map_err(|e| path_failure(format!("{option}: looking at '{given}'"), &e))?;
-        let mount = above(mounts::all()?, &real);
+        let failed = |e: &std::io::Error| path_failure(format!("{option}: looking at '{path}'"), e);
         let mut folders = vec![given.to_string()];
-        let real = text(option, &real)?;
-        if real != given {
-            folders.push(real);
-        }
+        let mut add = |folder: &Path| -> Result<PathBuf> {
+            let real = folder.canonicalize().map_err(|e| failed(&e))?;
+            let shown = text(option, &real)?;
+            if !folders.contains(&shown) {
+                folders.push(shown);
+            }
+            Ok(real)
+        };
+        let named = add(Path::new(given))?;
+        // The file itself may be a link to another folder.
+        let file = target_of_link(&named.join(path.rsplit('/').next().unwrap_or_default()));
+        let file = file.map_err(|e| failed(&e))?;
+        let real = add(file.parent().unwrap_or(Path::new("/")))?;
+        let mount = above(mounts::all()?, &real);
         let network_fs = mount.as_ref().map(|mount| mount.fs_type.clone()).filter(|name| is_network(name));
         let mount_point = mount.map(|mount| mount.mount_point).filter(|at| at != Path::new("/"));
         let mount_point = mount_point.map(|at| text(option, &at)).transpose()?;
@@ -149,6 +158,12 @@ mod tests {
         assert_eq!(place.mount_point.as_deref(), Some("/proc"));
         assert!(place.is_below("/proc") && place.is_below(folder.path().to_str().unwrap()));
         assert!(Place::of("--save-to", &folder.path().join("none/saved")).is_err());
+        // A link to a file that does not exist yet.
+        let file = folder.path().join("saved");
+        std::os::unix::fs::symlink("/proc/saved", &file).unwrap();
+        let place = Place::of("--save-to", &file).unwrap();
+        assert_eq!(place.folders, [folder.path().to_str().unwrap(), "/proc"]);
+        assert_eq!(place.mount_point.as_deref(), Some("/proc"));
     }
 
     #[test]

@@ -7,12 +7,14 @@ use pagefold_control::instance::{DEVICE_LINK, MOUNT_DIR};
 
 /// Makes an ext4 on a disk with nothing on it, when the disk is there. The words are the device, the directory,
 /// and the saved disk or nothing. blkid ends with 2 also if the device cannot be read, and a saved disk has contents that
-/// may be unknown to it.
+/// may be unknown to it. mkfs.ext4 copies what is in the directory, and not its owner and mode.
 const MAKE_FS: &str = "\
     blkid -p \"$$0\" >/dev/null; case $$? in 0|8) exit 0;; 2) ;; *) exit 1;; esac; \
     if [ -n \"$$2\" ] && [ -e \"$$2\" ]; then \
     echo \"$$2 has no file system that blkid knows: make one on $$0, or remove $$2 for a new disk\" >&2; exit 1; fi; \
-    head -c 1048576 \"$$0\" >/dev/null && mkdir -p \"$$1\" && exec mkfs.ext4 -q -d \"$$1\" \"$$0\"";
+    head -c 1048576 \"$$0\" >/dev/null && mkdir -p \"$$1\" && \
+    mkfs.ext4 -q -E \"root_owner=$(stat -c %u:%g \"$$1\")\" -d \"$$1\" \"$$0\" && \
+    debugfs -w -R \"set_inode_field <2> mode 0x$(stat -c %f \"$$1\")\" \"$$0\"";
 
 /// A unit: the name of its file, and the contents.
 #[derive(Debug)]
@@ -109,7 +111,7 @@ impl Plan {
         if let Some(mount) = &self.mount {
             text += "# blkid's exit code 2: nothing is on the device.\n";
             let words = [&self.device_link(), mount.as_str(), file.unwrap_or("")].map(argument);
-            text += &format!("ExecStartPost=/bin/sh -c '{MAKE_FS}' {}\n", words.join(" "));
+            text += &format!("ExecStartPost=/bin/sh -c '{}' {}\n", value(MAKE_FS), words.join(" "));
         }
         if let Some(save) = self.save_command() {
             text += &format!("ExecStop={save}\n");
@@ -175,6 +177,7 @@ mod tests {
         for (name, script) in [
             ("blkid", format!("#!/bin/sh\nexit {blkid}\n")),
             ("mkfs.ext4", format!("#!/bin/sh\ntouch {}/made\n", folder.path().display())),
+            ("debugfs", "#!/bin/sh\n".to_string()),
         ] {
             let path = folder.path().join(name);
             std::fs::write(&path, script).unwrap();
@@ -185,6 +188,37 @@ mod tests {
         let ran = ran.arg(device).arg(folder.path().join("mount")).arg(saved);
         let ran = ran.env("PATH", format!("{}:/usr/bin:/bin", folder.path().display())).output().unwrap();
         (ran.status.success(), folder.path().join("made").exists())
+    }
+
+    #[test]
+    fn a_new_file_system_has_the_owner_and_mode_of_the_directory() {
+        let test = "a_new_file_system_has_the_owner_and_mode_of_the_directory";
+        let has = |tool: &str| Command::new(tool).arg("-V").output().is_ok();
+        if !has("mkfs.ext4") || !has("debugfs") || !has("blkid") {
+            pagefold_testkit::skipped!("{test}: needs e2fsprogs and blkid");
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let (device, mount) = (folder.path().join("device"), folder.path().join("mount"));
+        std::fs::File::create(&device).unwrap().set_len(8 << 20).unwrap();
+        std::fs::create_dir(&mount).unwrap();
+        std::fs::write(mount.join("file"), "contents").unwrap();
+        // Only root can give it to others.
+        let is_root = std::os::unix::fs::chown(&mount, Some(12), Some(34)).is_ok();
+        std::fs::set_permissions(&mount, PermissionsExt::from_mode(0o2750)).unwrap();
+        let mut shell = Command::new("/bin/sh");
+        let ran = shell
+            .args(["-c", &MAKE_FS.replace("$$", "$")])
+            .arg(&device)
+            .arg(&mount)
+            .arg("")
+            .output()
+            .unwrap();
+        assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+        let stat = Command::new("debugfs").args(["-R", "stat <2>"]).arg(&device).output().unwrap();
+        let stat = String::from_utf8(stat.stdout).unwrap();
+        assert!(stat.contains("Mode:  02750"), "{stat}");
+        assert!(!is_root || stat.contains("User:    12   Group:    34"), "{stat}");
     }
 
     #[test]
