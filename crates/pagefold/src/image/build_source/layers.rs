@@ -6,6 +6,7 @@
 //! they decompress to with that in the configuration, before anything is made of them.
 
 use super::super::build_args::BuildArgs;
+use super::super::build_notes;
 use super::super::open::{confine, reading_share};
 use super::super::region::Region;
 use super::super::target::Target as OutFile;
@@ -135,7 +136,7 @@ pub fn scan(reader: SourceReader<'_>, registries: Registries) -> Result<Scanned>
     confine(Kind::Printing)?;
     let memory_bytes = reading_share(args.memory_bytes()?.map(|bytes| bytes / inputs.len().max(1) as u64));
     let mut layers = Layers::new(args.whiteouts, spill).map_err(failure)?;
-    let mut has_archive = false;
+    let (mut has_archive, mut devices) = (false, Vec::new());
     for input in inputs {
         let shown = input.shown.clone();
         let file = input.read(args, out, fetcher.as_ref(), args.memory_bytes()?)?;
@@ -147,6 +148,7 @@ pub fn scan(reader: SourceReader<'_>, registries: Registries) -> Result<Scanned>
             }
             SourceKind::Image => {
                 let image = open_image(file, &shown, memory_bytes)?;
+                devices.push((shown.clone(), image.own_bytes(), image.superblock().block_bytes()));
                 let options = ImageOptions { spill: spill.clone(), ..ImageOptions::default() };
                 watched(args, out, |on_entry| image::scan_watched(&image, &options, on_entry))?
             }
@@ -162,6 +164,9 @@ pub fn scan(reader: SourceReader<'_>, registries: Registries) -> Result<Scanned>
         return Err(CliError::usage(
             "--ignore-zeros is for tar archives, and all layers are images; leave it out",
         ));
+    }
+    if args.further.is_index {
+        build_notes::partial_devices(&devices);
     }
     layers.finish(&exclude, xattrs).map_err(failure)
 }
