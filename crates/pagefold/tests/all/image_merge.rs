@@ -331,6 +331,27 @@ fn a_layer_cache_refuses_what_containerd_would_not_look_for() {
     }
 }
 
+/// Tables and the decoder of a layer take memory at the same time.
+#[test]
+fn the_decoder_of_a_layer_that_is_placed_gets_half_of_the_memory() {
+    let s = sandbox();
+    let (server, mut manifests) = (Server::start(), Manifests::default());
+    let layer = fs::read(s.path("up.tar")).unwrap();
+    // A Zstandard frame with a window of 64 MiB, and one block that is stored as it is.
+    let block = ((layer.len() as u32) << 3 | 1).to_le_bytes();
+    let frame = [b"\x28\xb5\x2f\xfd\x00\x80", &block[..3], &layer].concat();
+    assert!(layer.len() < 1 << 17);
+    manifests.add("1", IMAGE, &image(&server, &[(TAR, &frame)], &[&layer]));
+    server.fail(move |request| manifests.answer(request));
+    let cache = at(&s, "cache");
+    let fill =
+        format!("image build --layer-cache {cache} --compression none oci://{}/{NAME}:1", server.address);
+    run(&s, &format!("{fill} --memory 127M"), &[]).fails(FAILED, "too much memory");
+    assert!(files_below(&cache).is_empty());
+    ok(&s, &format!("{fill} --memory 128M"), &[]);
+    assert_eq!(files_below(&cache), [cached(&cache, &layer)]);
+}
+
 /// The rest of a layer is of no use where its beginning has no space.
 #[test]
 fn a_full_disk_ends_the_reading_of_a_layer() {
