@@ -54,6 +54,7 @@ pub fn run(args: &BuildArgs, cache: &Path) -> Result<()> {
     // Of an image without compression all data lies in whole blocks: containerd can merge such layers.
     options.tail_packing &= options.compression.is_some();
     let all = layers(args, cache)?;
+    remove_abandoned(&all);
     let missing = all.iter().filter(|cached| !cached.is_present);
     let mut missing: Vec<RemoteLayer> = missing.map(|cached| cached.layer.clone()).collect();
     missing.sort_by_key(|layer| std::cmp::Reverse(layer.info.len_bytes));
@@ -73,6 +74,12 @@ fn build_missing(args: &BuildArgs, options: &Options, cache: &Path, layers: &[Re
     }
     pagefold_sys::beneath::raise_open_file_limit();
     run_lanes(args, &options, cache, layers, lanes)
+}
+
+/// Removes what killed commands have left beside the layers. Before there are lanes: each folder once.
+fn remove_abandoned(all: &[Cached]) {
+    let folders: BTreeMap<_, _> = all.iter().map(|cached| (cached.path.parent(), &cached.path)).collect();
+    folders.values().for_each(|path| Target::remove_abandoned(path));
 }
 
 fn print_json(all: Vec<Cached>) -> Result<()> {

@@ -9,7 +9,9 @@ use crate::json::Schema;
 use crate::support::{Ran, Sandbox};
 use serde_json::Value;
 use std::fs;
+use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, SystemTime};
 
 /// Exit codes of the program.
 const FAILED: i32 = 1;
@@ -258,6 +260,16 @@ fn a_layer_cache_gets_the_layers_that_it_does_not_have() {
         s.ok(&format!("-q image build --whiteouts overlay {} {}", at(&s, layer), at(&s, "one")));
         assert!(fs::read(path).unwrap() == fs::read(s.path("one")).unwrap(), "{layer}");
     }
+    // A file that a killed command left long ago is removed, and other files stay.
+    let folder = Path::new(&paths[1]).parent().unwrap();
+    let left = [folder.join(".pagefold-0123456789abcdef.part"), folder.join("other.part")];
+    for path in &left {
+        let file = fs::File::create(path).unwrap();
+        file.set_modified(SystemTime::now() - Duration::from_hours(2)).unwrap();
+    }
+    ok(&s, &format!("{fill} {name}:archives"), &[]);
+    assert_eq!(left.map(|path| path.exists()), [false, true]);
+    fs::remove_file(folder.join("other.part")).unwrap();
     // Uncompressed contents are written while a layer comes: the tree is the same.
     let plain = at(&s, "plain");
     let fill_plain = format!("image build --layer-cache {plain} --compression none --platform linux/amd64");
