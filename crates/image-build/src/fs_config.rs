@@ -79,8 +79,10 @@ impl FsConfig {
         };
         tree.change(id, |metadata| {
             (metadata.uid, metadata.gid, metadata.permissions) = (entry.uid, entry.gid, entry.mode);
-            if entry.capabilities != 0 {
-                insert(&mut metadata.xattrs, CAPABILITY, &capability(entry.capabilities));
+            match entry.capabilities {
+                // Those that the file has on the machine of the build.
+                0 => metadata.xattrs.retain(|(name, _)| **name != *CAPABILITY),
+                bits => insert(&mut metadata.xattrs, CAPABILITY, &capability(bits)),
             }
         })
     }
@@ -155,6 +157,28 @@ mod tests {
             capability(0x20_0000_3000),
             [1, 0, 0, 2, 0, 0x30, 0, 0, 0, 0, 0, 0, 0x20, 0, 0, 0, 0, 0, 0, 0]
         );
+    }
+
+    /// Those of the machine of the build would give programs rights that the line does not.
+    #[test]
+    fn a_line_without_capabilities_removes_those_of_the_source() {
+        let mut tree = tree();
+        let text = |words| format!(" 0 0 755\nbin 0 0 755\nbin/ping 0 0 755{words}\nz 0 0 755{words}\n");
+        let apply =
+            |tree: &mut Tree, words| FsConfig::parse(text(words).as_bytes(), b"").unwrap().apply(tree);
+        let names = |tree: &Tree| -> Vec<Vec<u8>> {
+            let xattrs = tree.metadata(tree.find(b"z").unwrap()).xattrs;
+            xattrs.iter().map(|(name, _)| name.to_vec()).collect()
+        };
+        let z = tree.find(b"z").unwrap();
+        tree.change(z, |metadata| insert(&mut metadata.xattrs, b"user.a", b"1")).unwrap();
+        apply(&mut tree, " capabilities=0x1000").unwrap();
+        assert_eq!(names(&tree), [CAPABILITY, b"user.a"]);
+        for words in ["", " capabilities=0"] {
+            apply(&mut tree, " capabilities=0x1000").unwrap();
+            apply(&mut tree, words).unwrap();
+            assert_eq!(names(&tree), [b"user.a"]);
+        }
     }
 
     #[test]

@@ -85,10 +85,20 @@ impl Options {
     /// Makes the spill for a tree that an image with these options is built from: a file without a name in a directory, if
     /// the options limit the memory.
     pub fn spill(&self, directory: &Path) -> Result<Spill> {
+        self.spill_up_to(directory, None)
+    }
+
+    /// Makes the same spill for a tree that is read while something else takes memory: no more than so many bytes of tables are
+    /// resident.
+    pub fn spill_up_to(&self, directory: &Path, resident_bytes_max: Option<u64>) -> Result<Spill> {
         self.check()?;
         match self.memory_bytes {
             None => Ok(Spill::none()),
-            Some(_) => Spill::in_directory(directory, Division::of(self)?.resident_bytes),
+            Some(_) => {
+                let resident_bytes = Division::of(self)?.resident_bytes;
+                let most = resident_bytes_max.unwrap_or(u64::MAX).max(RESIDENT_BYTES_MIN);
+                Spill::in_directory(directory, resident_bytes.min(most))
+            }
         }
     }
 }

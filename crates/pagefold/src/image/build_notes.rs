@@ -7,6 +7,7 @@ use pagefold_control::text;
 use pagefold_image_build::source::{NestedOverlay, OverlayFound, Scanned, UnreadableFile, UnreadableXattr};
 use pagefold_image_build::{Options, RunningKernel, XattrChanges, XattrFilter};
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 
 /// Says what could not be read.
 pub fn unreadable(scanned: &Scanned) {
@@ -52,6 +53,22 @@ pub fn attributes(scanned: &Scanned, args: &BuildArgs) {
             text::counted(whiteouts, "whiteout", "whiteouts"),
             text::counted(xattrs, "attribute", "attributes"),
         ));
+    }
+}
+
+/// Says which sources of an image without contents cannot follow it in one file: their last block is not whole. The kernel would
+/// read other bytes of the sources behind them, and our readers would miss the rest of the last one. With `device=` all is
+/// read, so such sources are not refused. `devices` are the sources, their lengths, and those of their blocks, bytes.
+pub fn partial_devices(devices: &[(PathBuf, u64, u32)]) {
+    let block_bytes = devices.iter().map(|(_, _, block_bytes)| *block_bytes).min().unwrap_or(1);
+    for (path, len_bytes, _) in devices {
+        if !len_bytes.is_multiple_of(block_bytes.into()) {
+            output::note(&format!(
+                "'{}' does not end with a whole block: mount with device= for each source, or write zeroes behind it before \
+                 the sources follow the image in one file (truncate -s %{block_bytes})",
+                path.display()
+            ));
+        }
     }
 }
 

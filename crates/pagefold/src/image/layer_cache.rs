@@ -10,7 +10,7 @@
 use super::build::{build_image, not_built, verify_image};
 use super::build_args::{BuildArgs, options};
 use super::build_source::failure;
-use super::build_source::layers::{RemoteLayer, place_one, scan_one, start_fetcher};
+use super::build_source::layers::{RemoteLayer, decoder_share, place_one, scan_one, start_fetcher};
 use super::open::{default_threads, path_failure};
 use super::target::Target;
 use super::worker;
@@ -54,6 +54,7 @@ pub fn run(args: &BuildArgs, cache: &Path) -> Result<()> {
     // Of an image without compression all data lies in whole blocks: containerd can merge such layers.
     options.tail_packing &= options.compression.is_some();
     let all = layers(args, cache)?;
+    remove_abandoned(&all);
     let missing = all.iter().filter(|cached| !cached.is_present);
     let mut missing: Vec<RemoteLayer> = missing.map(|cached| cached.layer.clone()).collect();
     missing.sort_by_key(|layer| std::cmp::Reverse(layer.info.len_bytes));
@@ -73,6 +74,12 @@ fn build_missing(args: &BuildArgs, options: &Options, cache: &Path, layers: &[Re
     }
     pagefold_sys::beneath::raise_open_file_limit();
     run_lanes(args, &options, cache, layers, lanes)
+}
+
+/// Removes what killed commands have left beside the layers. Before there are lanes: each folder once.
+fn remove_abandoned(all: &[Cached]) {
+    let folders: BTreeMap<_, _> = all.iter().map(|cached| (cached.path.parent(), &cached.path)).collect();
+    folders.values().for_each(|path| Target::remove_abandoned(path));
 }
 
 fn print_json(all: Vec<Cached>) -> Result<()> {
@@ -128,7 +135,7 @@ fn layers(args: &BuildArgs, cache: &Path) -> Result<Vec<Cached>> {
         );
         return Err(CliError::usage(what));
     }
-    let fetcher = start_fetcher(args, locations.clone(), true)?;
+    let fetcher = start_fetcher(args, locations.clone(), true, args.memory_bytes()?)?;
     let fetcher = fetcher.ok_or_else(|| CliError::failed("no fetcher was started"))?;
     let mut layers = BTreeMap::new();
     for (medium, location) in locations.iter().enumerate() {
@@ -269,9 +276,11 @@ fn build_layer(args: &BuildArgs, options: &Options, cache: &Path, layer: RemoteL
 
 fn build_in(args: &BuildArgs, options: &Options, out: &Target, layer: RemoteLayer) -> Result<()> {
     let directory = out.path().parent().unwrap_or(Path::new("."));
-    let spill = options.spill(directory).map_err(failure)?;
+    let is_placed = Placing::is_possible(options);
+    let decoder_bytes = decoder_share(options.memory_bytes).filter(|_| is_placed);
+    let spill = options.spill_up_to(directory, decoder_bytes).map_err(failure)?;
     let region = out.region(0);
-    let (scanned, summary) = if Placing::is_possible(options) {
+    let (scanned, summary) = if is_placed {
         let (scanned, begun) = place_one(layer, args, out, options, &region, &spill)?;
         let built = build_placed(&scanned.tree, options, begun, &mut |_| out.go_on());
         (scanned, built.map_err(|e| not_built(e, out, args))?)

@@ -2,7 +2,9 @@
 //!
 //! The file is written under a temporary name in the same directory, and renamed when it is complete. Without that the
 //! temporary file is removed, also after Ctrl-C or SIGTERM, and at the limit of the length of files. Only SIGKILL and
-//! SIGQUIT leave it; commands that save a disk remove such a file of others ([`Target::remove_abandoned`]). A device or a pipe is written directly, and so is a file that callers of `mkfs.erofs` have open.
+//! SIGQUIT leave it; commands that save a disk or fill a layer cache remove such a file of others
+//! ([`Target::remove_abandoned`]). A device or a pipe is written directly, and so is a file that callers of `mkfs.erofs` have
+//! open.
 //!
 //! The crate `tempfile`, which the tests use, would make only one function here shorter (`create_beside`). The rest
 //! would stay: noticing signals, replacing the target of a link, writing to a device, and copying permissions.

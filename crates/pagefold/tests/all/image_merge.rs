@@ -9,7 +9,9 @@ use crate::json::Schema;
 use crate::support::{Ran, Sandbox};
 use serde_json::Value;
 use std::fs;
+use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, SystemTime};
 
 /// Exit codes of the program.
 const FAILED: i32 = 1;
@@ -258,6 +260,16 @@ fn a_layer_cache_gets_the_layers_that_it_does_not_have() {
         s.ok(&format!("-q image build --whiteouts overlay {} {}", at(&s, layer), at(&s, "one")));
         assert!(fs::read(path).unwrap() == fs::read(s.path("one")).unwrap(), "{layer}");
     }
+    // A file that a killed command left long ago is removed, and other files stay.
+    let folder = Path::new(&paths[1]).parent().unwrap();
+    let left = [folder.join(".pagefold-0123456789abcdef.part"), folder.join("other.part")];
+    for path in &left {
+        let file = fs::File::create(path).unwrap();
+        file.set_modified(SystemTime::now() - Duration::from_hours(2)).unwrap();
+    }
+    ok(&s, &format!("{fill} {name}:archives"), &[]);
+    assert_eq!(left.map(|path| path.exists()), [false, true]);
+    fs::remove_file(folder.join("other.part")).unwrap();
     // Uncompressed contents are written while a layer comes: the tree is the same.
     let plain = at(&s, "plain");
     let fill_plain = format!("image build --layer-cache {plain} --compression none --platform linux/amd64");
@@ -329,6 +341,27 @@ fn a_layer_cache_refuses_what_containerd_would_not_look_for() {
         run(&s, &format!("image build --layer-cache {cache} {words}"), &[]).fails(code, what);
         assert!(files_below(&cache).is_empty(), "{words}");
     }
+}
+
+/// Tables and the decoder of a layer take memory at the same time.
+#[test]
+fn the_decoder_of_a_layer_that_is_placed_gets_half_of_the_memory() {
+    let s = sandbox();
+    let (server, mut manifests) = (Server::start(), Manifests::default());
+    let layer = fs::read(s.path("up.tar")).unwrap();
+    // A Zstandard frame with a window of 64 MiB, and one block that is stored as it is.
+    let block = ((layer.len() as u32) << 3 | 1).to_le_bytes();
+    let frame = [b"\x28\xb5\x2f\xfd\x00\x80", &block[..3], &layer].concat();
+    assert!(layer.len() < 1 << 17);
+    manifests.add("1", IMAGE, &image(&server, &[(TAR, &frame)], &[&layer]));
+    server.fail(move |request| manifests.answer(request));
+    let cache = at(&s, "cache");
+    let fill =
+        format!("image build --layer-cache {cache} --compression none oci://{}/{NAME}:1", server.address);
+    run(&s, &format!("{fill} --memory 127M"), &[]).fails(FAILED, "too much memory");
+    assert!(files_below(&cache).is_empty());
+    ok(&s, &format!("{fill} --memory 128M"), &[]);
+    assert_eq!(files_below(&cache), [cached(&cache, &layer)]);
 }
 
 /// The rest of a layer is of no use where its beginning has no space.

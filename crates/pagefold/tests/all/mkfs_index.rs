@@ -199,6 +199,41 @@ fn a_layer_may_be_longer_than_its_superblock_says() {
     check_mount(&s, TEST, &s.path("both"), "flat");
 }
 
+/// In one file with the image, the kernel would read other bytes of the layers behind it, without an error.
+#[test]
+fn a_layer_whose_last_block_is_not_whole_is_noted() {
+    const TEST: &str = "a_layer_whose_last_block_is_not_whole_is_noted";
+    let s = sandbox();
+    layers(&s);
+    for layer in ["l1", "l2"] {
+        ok(&s, &format!("mkfs.erofs --tar=f --aufs --quiet -Enoinline_data {layer}.img {layer}.tar"));
+    }
+    let append = |image: &str, bytes: u64| {
+        let file = fs::OpenOptions::new().append(true).open(s.path(image)).unwrap();
+        file.set_len(file.metadata().unwrap().len() + bytes).unwrap();
+    };
+    let merge = || {
+        let ran = run(&s, "mkfs.erofs --aufs merged l1.img l2.img", None);
+        assert_eq!(ran.code, 0, "{ran:?}");
+        joined(&s, "flat", &["merged", "l1.img", "l2.img"]);
+        check(&s, TEST, &s.path("both"), "merged", &["l1.img", "l2.img"]);
+        ran.err
+    };
+    for image in ["l1.img", "l2.img"] {
+        assert!(!merge().contains("whole block"));
+        append(image, 512);
+        let err = merge();
+        let noted = ["l1.img", "l2.img"].map(|name| err.contains(&format!("'{name}' does not end with")));
+        assert_eq!(noted, [image == "l1.img", image == "l2.img"], "{err}");
+        assert!(err.contains("truncate -s %4096"), "{err}");
+        run(&s, "fsck.erofs flat", None).fails(1, "device");
+        append(image, 4096 - 512);
+    }
+    assert!(!merge().contains("whole block"));
+    check(&s, TEST, &s.path("both"), "flat", &[]);
+    check_mount(&s, TEST, &s.path("both"), "flat");
+}
+
 #[test]
 fn an_index_has_the_uuid_of_its_devices_too() {
     let s = sandbox();

@@ -12,9 +12,9 @@ use crate::tree::Metadata;
 use pagefold_image::read::inode::{DeviceNumber, Timestamp};
 
 /// Bytes of a header of pax records or of a long name at most. All of it is in memory.
-const HEADER_BYTES_MAX: u64 = 1 << 20;
+pub const HEADER_BYTES_MAX: u64 = 1 << 20;
 /// Most bytes of extended headers with records for one member: they are in memory until it comes.
-const RECORDS_BYTES_MAX: u64 = 4 << 20;
+pub const RECORDS_BYTES_MAX: u64 = 4 << 20;
 
 /// A member.
 pub struct Member {

@@ -6,11 +6,9 @@
 
 use super::archive::{BLOCK_BYTES, Block, LEN_BYTES_MAX};
 use super::header::Header;
+use super::members::{HEADER_BYTES_MAX, RECORDS_BYTES_MAX};
 use super::pax::Records;
 use crate::Result;
-
-/// Longest header of records that is looked into, bytes.
-const RECORDS_BYTES_MAX: u64 = 1 << 20;
 
 /// A part of an archive.
 #[derive(Debug, PartialEq, Eq)]
@@ -31,6 +29,8 @@ pub struct Splitter {
     state: State,
     /// Those that precede the next member.
     records: Records,
+    /// Bytes of the headers of `records`.
+    records_bytes: u64,
 }
 
 #[derive(Debug)]
@@ -50,7 +50,7 @@ enum State {
 impl Splitter {
     /// Begins with an archive.
     pub fn new() -> Self {
-        Splitter { state: State::Header(Vec::new()), records: Records::default() }
+        Splitter { state: State::Header(Vec::new()), records: Records::default(), records_bytes: 0 }
     }
 
     /// Passes the next bytes of the archive to `put`, in parts.
@@ -126,12 +126,13 @@ impl Splitter {
         };
         let letter = header.letter();
         let is_extension = matches!(letter, b'x' | b'X' | b'g' | b'L' | b'K');
-        let records = if is_extension { Records::default() } else { std::mem::take(&mut self.records) };
+        let records = if is_extension { Records::default() } else { self.take_records() };
         let size = records.size.map_or_else(|| header.size(), Ok).ok().filter(|size| *size <= LEN_BYTES_MAX);
         let Some(size) = size else { return State::Lost };
         match letter {
             b'x' | b'X' if size == 0 => passed(0),
-            b'x' | b'X' if size <= RECORDS_BYTES_MAX => {
+            b'x' | b'X' if size <= HEADER_BYTES_MAX && self.records_bytes + size <= RECORDS_BYTES_MAX => {
+                self.records_bytes += size;
                 State::Records { bytes: Vec::new(), len_bytes: size as usize }
             }
             b'g' | b'L' | b'K' | b'D' => passed(size + padding(size)),
@@ -140,8 +141,17 @@ impl Splitter {
             b'0' | 0 | b'7' => State::Contents { left: size, padding: padding(size) },
             b'1' if size == 0 => passed(0),
             b'2'..=b'6' => passed(0),
-            _ => State::Lost,
+            _ => {
+                self.take_records();
+                State::Lost
+            }
         }
+    }
+
+    /// Takes the records that precede a member: none precede the next one.
+    fn take_records(&mut self) -> Records {
+        self.records_bytes = 0;
+        std::mem::take(&mut self.records)
     }
 }
 
@@ -228,5 +238,32 @@ mod tests {
         }
         let sparse = [member(b'x', b"22 GNU.sparse.major=1\n"), member(b'0', b"map"), member(b'0', b"f")];
         assert_eq!(found(&sparse.concat(), 512).0, [b"f"]);
+    }
+
+    /// The records of many headers wait for a member, which may never come.
+    #[test]
+    fn records_that_wait_for_a_member_are_bounded() {
+        let headers = |count: usize| -> Vec<u8> {
+            let header = |number| {
+                let records = (0..1024).map(|record| {
+                    let key = format!("1024 SCHILY.xattr.user.{number}.{record}=");
+                    format!("{key:-<1023}\n").into_bytes()
+                });
+                member(b'x', &records.collect::<Vec<_>>().concat())
+            };
+            (0..count).flat_map(header).collect()
+        };
+        let with_member = |count| [headers(count), member(b'0', b"f")].concat();
+        assert_eq!(found(&with_member(4), 4096).0, [b"f"]);
+        let (files, is_whole) = found(&with_member(5), 4096);
+        assert!(is_whole && files.is_empty(), "{files:?}");
+        // Each member begins the count again.
+        let twice = [with_member(3), with_member(3)].concat();
+        assert_eq!(found(&twice, 4096).0, [b"f", b"f"]);
+        let mut splitter = Splitter::new();
+        splitter.split(&headers(4), &mut |_| Ok(())).unwrap();
+        assert_eq!(splitter.records.xattrs.len(), 4 * 1024);
+        splitter.split(&headers(1), &mut |_| Ok(())).unwrap();
+        assert!(splitter.records.xattrs.is_empty());
     }
 }

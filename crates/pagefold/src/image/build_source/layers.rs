@@ -6,6 +6,7 @@
 //! they decompress to with that in the configuration, before anything is made of them.
 
 use super::super::build_args::BuildArgs;
+use super::super::build_notes;
 use super::super::open::{confine, reading_share};
 use super::super::region::Region;
 use super::super::target::Target as OutFile;
@@ -63,7 +64,7 @@ impl Registries {
                 Location::File(_) => numbers.push(None),
             }
         }
-        let fetcher = ending_on_signals(start_fetcher(args, locations, false)?, out)?;
+        let fetcher = ending_on_signals(start_fetcher(args, locations, false, args.memory_bytes()?)?, out)?;
         let images = numbers.into_iter().map(|number| match (number, &fetcher) {
             (Some(number), Some(fetcher)) => Ok(Some((number, fetcher.layers(number)?))),
             _ => Ok(None),
@@ -82,18 +83,19 @@ impl Registries {
 }
 
 /// Starts a fetcher for images in registries; `None` if there are none. `wants_archives`: of an index, an image whose layers
-/// are archives is chosen.
+/// are archives is chosen. It takes a [share](reading_share) of the memory of the process that uses it.
 pub fn start_fetcher(
     args: &BuildArgs,
     locations: Vec<Location>,
     wants_archives: bool,
+    memory_bytes: Option<u64>,
 ) -> Result<Option<Arc<Fetcher>>> {
     let mut remote = args.remote.config_for(locations.iter(), wants_archives)?;
     remote.takes_whole = true;
     let mut locations = locations.into_iter();
     let Some(image) = locations.next() else { return Ok(None) };
     let media = MediaConfig { image, offset_bytes: 0, devices: locations.collect(), verity: None, remote };
-    Fetcher::start(&media, reading_share(args.memory_bytes()?), output::note)
+    Fetcher::start(&media, reading_share(memory_bytes), output::note)
 }
 
 /// The fetcher, whose answers are no longer waited for after a signal that ends the writing.
@@ -135,7 +137,7 @@ pub fn scan(reader: SourceReader<'_>, registries: Registries) -> Result<Scanned>
     confine(Kind::Printing)?;
     let memory_bytes = reading_share(args.memory_bytes()?.map(|bytes| bytes / inputs.len().max(1) as u64));
     let mut layers = Layers::new(args.whiteouts, spill).map_err(failure)?;
-    let mut has_archive = false;
+    let (mut has_archive, mut devices) = (false, Vec::new());
     for input in inputs {
         let shown = input.shown.clone();
         let file = input.read(args, out, fetcher.as_ref(), args.memory_bytes()?)?;
@@ -147,6 +149,7 @@ pub fn scan(reader: SourceReader<'_>, registries: Registries) -> Result<Scanned>
             }
             SourceKind::Image => {
                 let image = open_image(file, &shown, memory_bytes)?;
+                devices.push((shown.clone(), image.own_bytes(), image.superblock().block_bytes()));
                 let options = ImageOptions { spill: spill.clone(), ..ImageOptions::default() };
                 watched(args, out, |on_entry| image::scan_watched(&image, &options, on_entry))?
             }
@@ -162,6 +165,9 @@ pub fn scan(reader: SourceReader<'_>, registries: Registries) -> Result<Scanned>
         return Err(CliError::usage(
             "--ignore-zeros is for tar archives, and all layers are images; leave it out",
         ));
+    }
+    if args.further.is_index {
+        build_notes::partial_devices(&devices);
     }
     layers.finish(&exclude, xattrs).map_err(failure)
 }
@@ -185,7 +191,7 @@ pub fn scan_one(
     spill: &Spill,
     memory_bytes: Option<u64>,
 ) -> Result<Scanned> {
-    let (shown, form, fetcher) = open_one(layer, args, out)?;
+    let (shown, form, fetcher) = open_one(layer, args, out, memory_bytes)?;
     let file = Input { shown: shown.clone(), form }.read(args, out, fetcher.as_ref(), memory_bytes)?;
     if kind(&file, &shown)? != SourceKind::Tar {
         return Err(no_archive(&shown));
@@ -194,6 +200,7 @@ pub fn scan_one(
 }
 
 /// Like [`scan_one`], for an image whose contents are [placed](Placing) while the layer comes. `region` is that of `out`.
+/// Decoding takes up to [`decoder_share`] of the memory, which `spill` leaves free.
 pub fn place_one<'r>(
     layer: RemoteLayer,
     args: &BuildArgs,
@@ -202,13 +209,13 @@ pub fn place_one<'r>(
     region: &'r Region<'_>,
     spill: &Spill,
 ) -> Result<(Scanned, Begun<'r>)> {
-    let (shown, form, fetcher) = open_one(layer, args, out)?;
+    let (shown, form, fetcher) = open_one(layer, args, out, options.memory_bytes)?;
     let (Form::Remote { image, number, info, spool }, Some(fetcher)) = (form, fetcher) else {
         return Err(no_archive(&shown));
     };
     let cloned = out.file().try_clone().map_err(|e| out.failed(&e))?;
-    let limits =
-        Limits { memory_bytes: options.memory_bytes, bytes: Limits::bytes_beside(&spool).map_err(failure)? };
+    let memory_bytes = decoder_share(options.memory_bytes);
+    let limits = Limits { memory_bytes, bytes: Limits::bytes_beside(&spool).map_err(failure)? };
     let mut placing = Placing::new(options, region, cloned, spool, spill).map_err(failure)?;
     let source = Arc::new(fetcher.open_layer(image, number).map_err(|e| out.unless_interrupted(e))?);
     copy_verified(&shown, &source, &info, limits, args, out, &mut |bytes| placing.write(bytes))?;
@@ -223,16 +230,22 @@ pub fn place_one<'r>(
     Ok((noted_scan(scanned, &shown), begun))
 }
 
+/// The memory for decoding a layer whose contents are placed, of that for building it. The tables have the rest.
+pub fn decoder_share(memory_bytes: Option<u64>) -> Option<u64> {
+    memory_bytes.map(|bytes| bytes / 2)
+}
+
 /// Makes the temporary file for a layer, starts its fetcher and confines this process.
 fn open_one(
     layer: RemoteLayer,
     args: &BuildArgs,
     out: &OutFile,
+    memory_bytes: Option<u64>,
 ) -> Result<(PathBuf, Form, Option<Arc<Fetcher>>)> {
     let RemoteLayer { image, number, info } = layer;
     let shown = PathBuf::from(format!("{image}, layer {}", info.digest));
     let form = Form::Remote { image: 0, number, info, spool: spool_file(out)? };
-    let fetcher = ending_on_signals(start_fetcher(args, vec![image], true)?, out)?;
+    let fetcher = ending_on_signals(start_fetcher(args, vec![image], true, memory_bytes)?, out)?;
     confine(Kind::Printing)?;
     Ok((shown, form, fetcher))
 }
