@@ -25,7 +25,7 @@ const KNOWN_FEATURES: u64 = INCREMENTAL;
 /// The longest header, bytes: four dictionaries of a mebibyte, and room.
 const HEADER_LEN_MAX: usize = 8 << 20;
 /// Most codecs.
-const CODECS_MAX: usize = 15;
+pub(crate) const CODECS_MAX: usize = 15;
 /// Length of a codec's record without its dictionary.
 const CODEC_LEN: usize = 32;
 const NAME_LEN: usize = 16;

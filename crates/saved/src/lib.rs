@@ -48,6 +48,7 @@ mod lookup;
 mod outline;
 mod output;
 mod reader;
+mod salvage;
 mod trailer;
 mod writer;
 
@@ -58,5 +59,6 @@ pub use lookup::{BlockBytes, LEAVES_MAX, Leaf, Lookup, Place, ReadAt};
 pub use outline::{Ends, Outline};
 pub use output::{Output, PlainOutput, ThreadedOutput};
 pub use reader::Reader;
+pub use salvage::{SalvageError, Salvaged, salvage};
 pub use trailer::{TRAILER_LEN, Totals};
 pub use writer::Writer;

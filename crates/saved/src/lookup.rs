@@ -57,7 +57,7 @@ pub struct Lookup {
 
 /// A leaf of the index: runs of pages, in order.
 #[derive(Debug)]
-pub struct Leaf(Vec<Run>);
+pub struct Leaf(pub(crate) Vec<Run>);
 
 /// The bytes of a verified block of pages.
 #[derive(Debug)]
@@ -71,13 +71,8 @@ pub struct BlockBytes {
 impl Lookup {
     /// Reads header, trailer and the root of the index.
     pub fn open(file: &impl ReadAt) -> Result<Self, SavedError> {
-        let mut offset = 0;
-        let header = read_header(&mut |bytes| {
-            fill(file, bytes, offset)?;
-            offset += bytes.len() as u64;
-            Ok(())
-        })?;
-        let trailer = read_trailer(file, offset)?;
+        let (header, end) = header_of(file)?;
+        let trailer = read_trailer(file, end)?;
         if trailer.id != header.id {
             let what = "its last part is that of another saved disk";
             return Err(SavedError::Damaged { offset: trailer.totals.len_bytes, what });
@@ -158,9 +153,7 @@ impl Lookup {
         if kind != FrameKind::Pages {
             return Err(damaged("no block of pages begins here"));
         }
-        let (page_count, codec_count) = (self.header.page_count(), self.header.codecs.len());
-        Block::parse(&frame, count, page_count, codec_count).map_err(damaged)?;
-        Ok(BlockBytes { frame, count, page_count, codec_count })
+        block_of(&self.header, frame, count).map_err(damaged)
     }
 }
 
@@ -196,9 +189,31 @@ impl BlockBytes {
     }
 }
 
+/// Reads the header. Returns where it ends, too.
+pub(crate) fn header_of(file: &impl ReadAt) -> Result<(Header, u64), SavedError> {
+    let mut offset = 0;
+    let header = read_header(&mut |bytes| {
+        fill(file, bytes, offset)?;
+        offset += bytes.len() as u64;
+        Ok(())
+    })?;
+    Ok((header, offset))
+}
+
+/// The block with this body, of `count` pages.
+pub(crate) fn block_of(header: &Header, frame: Vec<u8>, count: usize) -> Result<BlockBytes, &'static str> {
+    let (page_count, codec_count) = (header.page_count(), header.codecs.len());
+    Block::parse(&frame, count, page_count, codec_count)?;
+    Ok(BlockBytes { frame, count, page_count, codec_count })
+}
+
 /// Reads the frame at byte `offset`, which ends at byte `end` or before, and verifies its checksum. Returns its kind, the
 /// number of its entries and its body.
-fn read_frame(file: &impl ReadAt, offset: u64, end: u64) -> Result<(FrameKind, usize, Vec<u8>), SavedError> {
+pub(crate) fn read_frame(
+    file: &impl ReadAt,
+    offset: u64,
+    end: u64,
+) -> Result<(FrameKind, usize, Vec<u8>), SavedError> {
     let damaged = |what| SavedError::Damaged { offset, what };
     let mut bytes = [0; FRAME_LEN];
     let space = end.checked_sub(offset).filter(|space| *space >= FRAME_LEN as u64);

@@ -39,6 +39,7 @@ mod resolve;
 mod restart;
 mod restore;
 mod running;
+mod salvage;
 mod save;
 mod saved;
 mod set;

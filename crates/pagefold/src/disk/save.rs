@@ -216,7 +216,8 @@ fn open_stream(path: &Path, file_type: FileType) -> Result<File> {
     Ok(file)
 }
 
-fn on_terminal() -> CliError {
+/// The error of a command that would write a saved disk to a terminal.
+pub fn on_terminal() -> CliError {
     CliError::usage("a saved disk is not printed on a terminal; name a file, or use a pipe")
 }
 

@@ -2,6 +2,7 @@
 
 use super::bucket;
 use super::chain::{self, ChainFile};
+use super::salvage;
 use crate::cli::{numbers, output, values};
 use crate::image::open::{confine, path_failure};
 use clap::{Args, ValueHint};
@@ -34,6 +35,10 @@ pub struct SavedArgs {
     /// Least age of an object that --clean removes. A save that takes longer would lose its object
     #[arg(long, value_name = "TIME", default_value = "1d", requires = "clean")]
     pub older_than: String,
+    /// Write to standard output what verifies of a damaged or incomplete saved disk, as a new one. The other pages are lost
+    /// in it: reading them is an error. They are listed, and the exit code is 6. FILE is not changed
+    #[arg(long, conflicts_with_all = ["check", "clean", "json"])]
+    pub salvage: bool,
     /// Print JSON with exact numbers
     #[arg(long)]
     pub json: bool,
@@ -42,6 +47,12 @@ pub struct SavedArgs {
 /// Prints the properties of a saved disk. The process is confined before it parses the file.
 pub fn run(args: &SavedArgs) -> Result<()> {
     match (bucket::location(&args.file), args.clean) {
+        (Some(_), _) if args.salvage => {
+            return Err(CliError::usage(
+                "--salvage is for files; copy the objects of the bucket to files first",
+            ));
+        }
+        (None, _) if args.salvage => return salvage::run(&args.file),
         (Some(location), true) => {
             return bucket::clean(&location, values::seconds("--older-than", &args.older_than)?, args.json);
         }

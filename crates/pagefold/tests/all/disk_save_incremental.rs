@@ -281,3 +281,51 @@ fn a_full_medium_leaves_the_chain() {
     crate::support::sh("umount", &[Path::new(&folder).to_str().unwrap()]);
     result.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
 }
+
+/// The pages of a damaged block are errors, and all others have their contents.
+#[test]
+fn a_damaged_chain_is_salvaged() {
+    let mut d = Saved::new();
+    d.save();
+    d.write(8 * 4096, &pages(40, 77));
+    d.save();
+    let full = d.others().remove(0);
+    let mut bytes = std::fs::read(&full).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&full, bytes).unwrap();
+    let new = d.s.path("new");
+    let salvage = |file: &Path| {
+        let mut command = d.s.command(&format!("disk saved {} --salvage", file.display()));
+        let ran = command.stdout(File::create(&new).unwrap()).stderr(Stdio::piped()).output().unwrap();
+        (ran.status.code().unwrap(), String::from_utf8(ran.stderr).unwrap())
+    };
+    let (code, err) = salvage(&d.file);
+    assert!(code == 6 && err.contains("lost: pages "), "{err}");
+    let (_, range) = err.split_once("lost: pages ").unwrap();
+    let (first, rest) = range.split_once(" to ").unwrap();
+    let (first, last): (usize, usize) =
+        (first.parse().unwrap(), rest.lines().next().unwrap().parse().unwrap());
+    assert!(first > 48 && last < PAGES && last - first < 200, "{err}");
+    d.s.ok(&format!("disk create -q --export nbd --name y --restore-now --restore {}", new.display()));
+    let mut client = Nbd::connect(&d.s.runtime().join("y/nbd.sock"));
+    for page in (0..PAGES).filter(|page| !(first..=last).contains(page)) {
+        let mut read = [1; 4096];
+        client.read(page as u64 * 4096, &mut read);
+        assert!(read[..] == d.data[page * 4096..][..4096], "page {page}");
+    }
+    drop(client);
+    d.s.ok("disk remove --force y");
+    let lost: serde_json::Value =
+        serde_json::from_str(&d.s.ok(&format!("disk saved {} --check --json", new.display()))).unwrap();
+    assert_eq!(lost["lost_pages"].as_u64().unwrap() as usize, last + 1 - first);
+    // Without the full save, the pages of the incremental one are left; of a file that is whole, nothing is lost.
+    std::fs::remove_file(&full).unwrap();
+    let (code, err) = salvage(&d.file);
+    assert!(code == 6 && err.contains("cannot be read"), "{err}");
+    let whole = d.s.path("whole");
+    d.s.ok(&format!("disk save x {}", whole.display()));
+    assert_eq!(salvage(&whole).0, 0);
+    std::fs::write(&whole, "no saved disk, and not short either ".repeat(9)).unwrap();
+    assert_eq!(salvage(&whole).0, 6);
+}
