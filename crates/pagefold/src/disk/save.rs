@@ -43,8 +43,7 @@ pub struct SaveArgs {
     /// Name, device or mount point of the disk
     #[arg(value_name = "DISK", value_hint = ValueHint::AnyPath)]
     pub disk: String,
-    /// File to write, or an object in a bucket: s3://BUCKET/KEY, gs://BUCKET/OBJECT or az://CONTAINER/BLOB; - is standard
-    /// output
+    /// File to write, or s3://BUCKET/KEY, gs://BUCKET/OBJECT or az://CONTAINER/BLOB. - is standard output
     #[arg(value_name = "TARGET", value_hint = ValueHint::FilePath)]
     pub file: PathBuf,
     /// Write only what has changed since the last save to FILE, if the disk knows it. FILE is always the newest save; the

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 /// The arguments of `disk saved`.
 #[derive(Debug, Args)]
 pub struct SavedArgs {
-    /// File or object that `disk save` has written: as FILE, s3://, gs://, az:// or https://
+    /// File that `disk save` has written, or s3://, gs://, az:// or https://
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub file: PathBuf,
     /// Read all of it, and verify the checksums, the index and the digest. The files that an incremental save needs are
