@@ -35,8 +35,8 @@ pub struct SavedArgs {
     /// Least age of an object that --clean removes. A save that takes longer would lose its object
     #[arg(long, value_name = "TIME", default_value = "1d", requires = "clean")]
     pub older_than: String,
-    /// Write to standard output what verifies of a damaged or incomplete saved disk, as a new one. The other pages are lost
-    /// in it: reading them is an error. They are listed, and the exit code is 6. FILE is not changed
+    /// Write what verifies of a damaged file to standard output, as a new saved disk. The other pages are lost in it: reading
+    /// them is an error. They are listed, and the exit code is 6. FILE is not changed
     #[arg(long, conflicts_with_all = ["check", "clean", "json"])]
     pub salvage: bool,
     /// Print JSON with exact numbers
