@@ -28,6 +28,7 @@
 //!
 //! | module | contents |
 //! |---|---|
+//! | `salvage` | a new saved disk of what verifies of a damaged one |
 //! | `writer`, `lookup`, `outline` | writing, reading single pages by the index, and reading the ends |
 //! | `reader` | reading in order |
 //! | `index` | the runs of pages in the index, and their comparison with the blocks |
