@@ -59,7 +59,7 @@ pub fn salvage<F: ReadAt, O: Output>(files: &[F], output: O) -> Result<Salvaged,
                 ends.push(end);
             }
             Err(e) if headers.is_empty() => return Err(e.into()),
-            // What was in it and in those before is lost.
+            // The contents of it and of those before are lost.
             _ => break,
         }
     }
@@ -349,7 +349,7 @@ mod tests {
         writer.finish().unwrap().1.into_inner()
     }
 
-    /// What a full save has: words by page, and the lost pages.
+    /// The contents of a full save: words by page, and the lost pages.
     fn read(bytes: &[u8]) -> (BTreeMap<u64, u64>, BTreeSet<u64>) {
         let mut reader = Reader::with_digest(bytes).unwrap();
         let header = reader.header().clone();
