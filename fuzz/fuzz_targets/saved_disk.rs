@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use pagefold_saved::{Lookup, Outline, PageForm, PlainOutput, ReadAt, Reader, Writer};
+use pagefold_saved::{Lookup, Outline, PageForm, PlainOutput, ReadAt, Reader, Writer, salvage};
 use std::collections::BTreeSet;
 use std::io::{self, Cursor, ErrorKind};
 
@@ -45,6 +45,13 @@ fn indexed(data: &[u8]) -> Option<BTreeSet<u64>> {
 fuzz_target!(|data: &[u8]| {
     let _ = Outline::read(Cursor::new(data));
     let indexed = indexed(data);
+    // What can be salvaged is a saved disk.
+    let mut new = Vec::new();
+    if Outline::read(Cursor::new(data)).is_ok_and(|outline| outline.header.page_count() < 1 << 12)
+        && let Ok(salvaged) = salvage(&[Bytes(data)], PlainOutput::new(&mut new))
+    {
+        assert_eq!(Reader::with_digest(&new[..]).unwrap().finish().unwrap(), salvaged.totals);
+    }
     let Ok(mut reader) = Reader::with_digest(data) else { return };
     let header = reader.header().clone();
     let mut pages = BTreeSet::new();

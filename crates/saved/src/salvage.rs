@@ -19,6 +19,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
 
+/// Most pages that are made lost: those of 1 TiB, 2 GiB of entries. A forged header claims more.
+const LOST_MAX: u64 = 1 << 28;
 /// Bytes that are searched for the beginning of a block at once.
 const SCAN_PIECE: usize = 64 << 10;
 /// Bytes that a search reads at most, in lengths of the file: each place that looks like a block is read.
@@ -35,6 +37,9 @@ pub enum SalvageError {
         "its files have more than {CODECS_MAX} codecs together; restore the full save that the chain ends with"
     )]
     Codecs,
+    /// So many pages do not verify that a new saved disk would not be shorter than the disk.
+    #[error("more than {LOST_MAX} pages do not verify, because parts of its index are damaged or missing")]
+    Lost,
     /// Writing failed.
     #[error("writing the saved disk: {0}")]
     Write(io::Error),
@@ -68,7 +73,8 @@ pub fn salvage<F: ReadAt, O: Output>(files: &[F], output: O) -> Result<Salvaged,
     let header = Header { codecs, parent: None, ..newest.clone() };
     let page_count = header.page_count();
     let writer = Writer::new(output, &header).map_err(SalvageError::Write)?;
-    let mut target = Target { writer, known: PageSet::default(), unverified: PageSet::default() };
+    let (known, unverified) = (PageSet::default(), PageSet::default());
+    let mut target = Target { writer, known, unverified, lost_pages: 0 };
     for (at, (header, places)) in headers.iter().zip(&places).enumerate() {
         let mut file = Source { file: &files[at], header, begin: ends[at], places, target: &mut target };
         let uncertain = file.take_indexed()?;
@@ -115,6 +121,7 @@ struct Target<O> {
     /// Pages that were written.
     known: PageSet,
     unverified: PageSet,
+    lost_pages: u64,
 }
 
 impl<O: Output> Target<O> {
@@ -126,6 +133,10 @@ impl<O: Output> Target<O> {
     /// Makes all pages of the range lost that were not written.
     fn lose(&mut self, range: Range<u64>) -> Result<(), SalvageError> {
         for gap in self.known.gaps(range) {
+            self.lost_pages = self.lost_pages.saturating_add(gap.end - gap.start);
+            if self.lost_pages > LOST_MAX {
+                return Err(SalvageError::Lost);
+            }
             for page in gap.clone() {
                 self.writer.add(page, PageForm::Lost).map_err(SalvageError::Write)?;
             }
@@ -452,6 +463,10 @@ mod tests {
         let other = [files[0].clone(), files[2].clone()];
         assert_eq!(salvaged(&other), (words, lost));
         assert!(salvage(&[vec![0u8; 5000]], PlainOutput::new(Vec::new())).is_err());
+        // A file that claims a large disk, and has no index.
+        let header = Header::new(1 << 45, [1; 16]).encode();
+        let refused = salvage(&[header], PlainOutput::new(Vec::new()));
+        assert!(matches!(refused, Err(SalvageError::Lost)));
     }
 
     /// Places that look like blocks cost bounded work.
