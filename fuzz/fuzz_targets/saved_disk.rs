@@ -45,7 +45,7 @@ fn indexed(data: &[u8]) -> Option<BTreeSet<u64>> {
 fuzz_target!(|data: &[u8]| {
     let _ = Outline::read(Cursor::new(data));
     let indexed = indexed(data);
-    // What can be salvaged is a saved disk.
+    // A salvaged saved disk is a whole one.
     let mut new = Vec::new();
     if Outline::read(Cursor::new(data)).is_ok_and(|outline| outline.header.page_count() < 1 << 12)
         && let Ok(salvaged) = salvage(&[Bytes(data)], PlainOutput::new(&mut new))
