@@ -34,6 +34,7 @@
 //! | `index` | the runs of pages in the index, and their comparison with the blocks |
 //! | `output` | where a writer puts its bytes, with their digest: in order, or by two more threads |
 //! | `block`, `header`, `trailer` | the parts of the format |
+//! | `page_set` | a set of pages, as ranges |
 //! | `bytes`, `error` | fields, errors |
 //!
 //! Each module uses only those below it in this table.
@@ -48,6 +49,7 @@ mod index;
 mod lookup;
 mod outline;
 mod output;
+mod page_set;
 mod reader;
 mod salvage;
 mod trailer;

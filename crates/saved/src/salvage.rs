@@ -13,9 +13,9 @@ use crate::header::{CODECS_MAX, CodecRecord, Header};
 use crate::index::Run;
 use crate::lookup::{Leaf, Lookup, ReadAt, block_of, header_of, read_frame};
 use crate::output::Output;
+use crate::page_set::PageSet;
 use crate::trailer::Totals;
 use crate::writer::Writer;
-use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
 
@@ -80,13 +80,13 @@ pub fn salvage<F: ReadAt, O: Output>(files: &[F], output: O) -> Result<Salvaged,
         let uncertain = file.take_indexed()?;
         if !uncertain.is_empty() {
             file.take_found(&uncertain)?;
-            uncertain.0.iter().try_for_each(|(start, end)| target.lose(*start..*end))?;
+            uncertain.ranges().try_for_each(|range| target.lose(range))?;
         }
     }
     if headers.last().is_some_and(|oldest| oldest.parent.is_some()) {
         target.lose(0..page_count)?;
     }
-    let unverified = target.unverified.0.into_iter().map(|(start, end)| start..end).collect();
+    let unverified = target.unverified.ranges().collect();
     let (totals, _) = target.writer.finish().map_err(SalvageError::Write)?;
     Ok(Salvaged { totals, unverified })
 }
@@ -280,55 +280,11 @@ fn next_frame(file: &impl ReadAt, mut offset: u64, end: u64) -> Option<u64> {
     None
 }
 
-/// Pages, as ranges that do not touch: the start and the end of each.
-#[derive(Debug, Default)]
-struct PageSet(BTreeMap<u64, u64>);
-
-impl PageSet {
-    fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    fn contains(&self, page: u64) -> bool {
-        self.0.range(..=page).next_back().is_some_and(|(_, end)| *end > page)
-    }
-
-    /// Adds a range.
-    fn insert(&mut self, mut range: Range<u64>) {
-        if range.is_empty() {
-            return;
-        }
-        while let Some((&start, &end)) =
-            self.0.range(..=range.end).next_back().filter(|(_, end)| **end >= range.start)
-        {
-            self.0.remove(&start);
-            range = range.start.min(start)..range.end.max(end);
-        }
-        self.0.insert(range.start, range.end);
-    }
-
-    /// The parts of a range that are not in the set.
-    fn gaps(&self, range: Range<u64>) -> Vec<Range<u64>> {
-        let before = self.0.range(..=range.start).next_back().map_or(range.start, |(_, end)| *end);
-        let (mut next, mut gaps) = (before.max(range.start), Vec::new());
-        for (&start, &end) in self.0.range(range.start..range.end) {
-            if start > next {
-                gaps.push(next..start);
-            }
-            next = next.max(end);
-        }
-        if next < range.end {
-            gaps.push(next..range.end);
-        }
-        gaps
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::{Parent, PlainOutput, Reader};
-    use std::collections::BTreeSet;
+    use std::collections::{BTreeMap, BTreeSet};
 
     const PAGES: u64 = 20_000;
 
@@ -480,26 +436,5 @@ mod tests {
         hostile.extend(frame.repeat(100_000));
         let (words, lost) = salvaged(&[hostile]);
         assert!(words.is_empty() && lost.len() as u64 == PAGES);
-    }
-
-    #[test]
-    fn sets_of_pages_are_those_of_a_plain_set() {
-        let (mut set, mut plain, mut state) = (PageSet::default(), BTreeSet::new(), 7u64);
-        let mut random = |below: u64| {
-            state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
-            (state >> 33) % below
-        };
-        for _ in 0..400 {
-            let start = random(500);
-            let range = start..start + random(12);
-            set.insert(range.clone());
-            plain.extend(range);
-            let from = random(500);
-            let asked = from..from + random(100);
-            let gaps: Vec<_> = set.gaps(asked.clone()).into_iter().flatten().collect();
-            assert!(gaps.iter().copied().eq(asked.filter(|page| !plain.contains(page))));
-            assert!((0..520).all(|page| set.contains(page) == plain.contains(&page)));
-        }
-        assert!(set.0.iter().zip(set.0.iter().skip(1)).all(|((_, end), (start, _))| end < start));
     }
 }
