@@ -13,6 +13,7 @@ mod codec;
 mod kept;
 mod medium;
 mod passes;
+mod recent;
 pub mod recompress_report;
 mod refusal_tracker;
 mod restore;

@@ -9,6 +9,7 @@
 //! serving the disk: only the pages that are still there cannot be read.
 
 use super::Setup;
+use super::recent::Cache;
 use super::route::{self, Route};
 use pagefold_page::{PAGE_SIZE, Page, PageIndex};
 use pagefold_saved::{BlockBytes, Leaf, Lookup, PageForm, Place, SavedError};
@@ -327,38 +328,6 @@ fn at(path: &Path, e: &SavedError) -> String {
 
 fn changed(path: &Path) -> String {
     format!("'{}' has changed since the restore began", path.display())
-}
-
-/// The values that were used last.
-struct Cache<K, V> {
-    most: usize,
-    /// The one that was used last at the end.
-    entries: Vec<(K, Arc<V>)>,
-}
-
-impl<K: PartialEq, V> Cache<K, V> {
-    fn new(most: usize) -> Self {
-        Cache { most, entries: Vec::new() }
-    }
-
-    fn get(&mut self, key: &K) -> Option<Arc<V>> {
-        let at = self.entries.iter().rposition(|(other, _)| other == key)?;
-        // Mostly the last one is used again.
-        if at + 1 < self.entries.len() {
-            let entry = self.entries.remove(at);
-            self.entries.push(entry);
-        }
-        self.entries.last().map(|(_, value)| value.clone())
-    }
-
-    fn add(&mut self, key: K, value: V) -> Arc<V> {
-        if self.entries.len() >= self.most {
-            self.entries.remove(0);
-        }
-        let value = Arc::new(value);
-        self.entries.push((key, value.clone()));
-        value
-    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
