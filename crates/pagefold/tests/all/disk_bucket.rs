@@ -74,9 +74,7 @@ impl Saved {
     }
 
     pub fn ok(&self, words: &str) -> String {
-        let ran = self.run(words);
-        assert_eq!(ran.code, 0, "{ran:?}");
-        ran.out
+        self.run(words).succeeds()
     }
 
     pub fn json(&self, words: &str) -> serde_json::Value {

@@ -77,9 +77,7 @@ impl Sandbox {
 
     /// Runs the program, expects success, and returns its standard output.
     pub fn ok(&self, words: &str) -> String {
-        let ran = self.run(words);
-        assert_eq!(ran.code, 0, "{ran:?}");
-        ran.out
+        self.run(words).succeeds()
     }
 
     /// The JSON of `disk show`.
@@ -168,6 +166,12 @@ impl Ran {
             out: String::from_utf8(output.stdout).unwrap(),
             err: String::from_utf8(output.stderr).unwrap(),
         }
+    }
+
+    /// Expects success, and returns the standard output.
+    pub fn succeeds(self) -> String {
+        assert_eq!(self.code, 0, "{self:?}");
+        self.out
     }
 
     /// Expects a failure with the exit code `code` and a message that contains `says`.
