@@ -13,8 +13,8 @@ const MAKE_FS: &str = "\
     if [ -n \"$$2\" ] && [ -e \"$$2\" ]; then \
     echo \"$$2 has no file system that blkid knows: make one on $$0, or remove $$2 for a new disk\" >&2; exit 1; fi; \
     head -c 1048576 \"$$0\" >/dev/null && mkdir -p \"$$1\" && \
-    mkfs.ext4 -q -E \"root_owner=$(stat -c %u:%g \"$$1\")\" -d \"$$1\" \"$$0\" && \
-    debugfs -w -R \"set_inode_field <2> mode 0x$(stat -c %f \"$$1\")\" \"$$0\"";
+    mkfs.ext4 -q -E \"root_owner=$$(stat -c %u:%g \"$$1\")\" -d \"$$1\" \"$$0\" && \
+    debugfs -w -R \"set_inode_field <2> mode 0x$$(stat -c %f \"$$1\")\" \"$$0\"";
 
 /// A unit: the name of its file, and the contents.
 #[derive(Debug)]
