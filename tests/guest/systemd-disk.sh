@@ -19,7 +19,6 @@ guest=
 trap '[ -z "$guest" ] || kill -9 "$guest" 2>/dev/null; rm -rf "$work"' EXIT
 make_root "$work/root" "local-fs.target pagefold-disk-log.service systemd-journal-flush.service" "fuse loop virtio_blk"
 mkdir -p "$root/var/log/journal"
-chmod 2775 "$root/var/log"
 echo seed >"$root/var/log/seed"
 
 # Before systemd: what an administrator has done. The root of the guest is new at each boot.
@@ -38,7 +37,6 @@ save=pagefold-save-log
 is_mounted() { grep -q '^/dev/loop[0-9]* /var/log ext4' /proc/self/mounts; }
 is_in_unit() { systemctl status $disk.service | grep 'pagefold serve log kept'; }
 has() { [ "$(cat "/var/log/$1")" = "$1" ]; }
-has_mode() { [ "$(stat -c %a /var/log)" = "$1" ]; }
 has_not() { [ ! -e "/var/log/$1" ]; }
 put() { echo "$1" >"/var/log/$1" && sync; }
 has_journal() { ls /var/log/journal/*/system.journal; }
@@ -67,7 +65,6 @@ is_listed() { pagefold disk list --noheadings --output NAME | grep -x log; }
 check "the disk is mounted before the checks" is_mounted
 check "the server is in the unit" is_in_unit
 check "files of the directory" has seed
-check "the mode of the directory" has_mode 2775
 check "a journal on the disk" within has_journal
 scene=$(cat /srv/scene 2>/dev/null || echo 1)
 echo $((scene + 1)) >/srv/scene
